@@ -1,0 +1,144 @@
+"""Every error that this package raises on purpose, as one tree.
+
+    PaimonError                       exit  kind              what a caller does
+    ├── InvalidInputError             2     invalid-input     fix the request; never retry
+    ├── NotFoundError                 2     not-found         fix the request; never retry
+    ├── AlreadyExistsError            2     already-exists    fail, or use if_exists="skip"
+    ├── UnsupportedError              2     unsupported       feature, storage or catalog; see the message
+    │   ├── UnsupportedFeatureError
+    │   ├── UnsupportedStorageError
+    │   └── UnsupportedCatalogError
+    ├── ConflictError                 3     conflict          somebody else moved: plan again, retry
+    ├── UnsafeOperationError          4     unsafe            a safety rule refuses; a person decides
+    ├── OutcomeUnknownError           5     outcome-unknown   retry with the same operation id, which looks first
+    ├── FormatError                   1     corrupt           the table's files contradict themselves
+    └── StorageError                  1     storage           the storage failed; retry
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+__all__ = [
+    "AlreadyExistsError",
+    "ConflictError",
+    "FormatError",
+    "InvalidInputError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "PaimonError",
+    "StorageError",
+    "UnsafeOperationError",
+    "UnsupportedCatalogError",
+    "UnsupportedError",
+    "UnsupportedFeatureError",
+    "UnsupportedStorageError",
+    "error_to_json",
+]
+
+
+class PaimonError(Exception):
+    """Root of the tree. ``details`` holds plain JSON values that a caller may act on."""
+
+    kind: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, message: str, *, table: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.table = table
+        self.details: dict[str, Any] = dict(details or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.table, self.details)
+
+
+def _rebuild(cls: type[PaimonError], message: str, table: str | None, details: dict[str, Any]) -> PaimonError:
+    return cls(message, table=table, details=details)
+
+
+class InvalidInputError(PaimonError, ValueError):
+    """The request itself is wrong: a bad name, an unknown option, rows outside the partition."""
+
+    kind = "invalid-input"
+    exit_code = 2
+    retryable = False
+
+
+class NotFoundError(PaimonError, LookupError):
+    """A table, branch, tag, snapshot or schema (or, at the store, an object) does not exist."""
+
+    kind = "not-found"
+    exit_code = 2
+    retryable = False
+
+
+class AlreadyExistsError(PaimonError):
+    """What should be created is there already; at the store: put-if-absent lost."""
+
+    kind = "already-exists"
+    exit_code = 2
+    retryable = False
+
+
+class UnsupportedError(PaimonError):
+    """We can't do this right, so we don't do it at all."""
+
+    kind = "unsupported"
+    exit_code = 2
+    retryable = False
+
+
+class UnsupportedFeatureError(UnsupportedError):
+    """A table feature that the embedded engine does not read or write."""
+
+
+class UnsupportedStorageError(UnsupportedError):
+    """A storage that offers no put-if-absent, so a commit could be lost."""
+
+
+class UnsupportedCatalogError(UnsupportedError):
+    """A catalog whose commit protocol is not built."""
+
+
+class ConflictError(PaimonError):
+    """A precondition no longer holds and nothing was published by the step that raised."""
+
+    kind = "conflict"
+    exit_code = 3
+
+
+class UnsafeOperationError(PaimonError):
+    """Going on could lose a commit, delete a referenced file or return a wrong row."""
+
+    kind = "unsafe"
+    exit_code = 4
+    retryable = False
+
+
+class OutcomeUnknownError(PaimonError):
+    """The commit may have landed. Nothing was cleaned up; ask again with the same operation id."""
+
+    kind = "outcome-unknown"
+    exit_code = 5
+
+
+class FormatError(PaimonError):
+    """A file of the table is truncated, corrupt or contradicts another one."""
+
+    kind = "corrupt"
+
+
+class StorageError(PaimonError):
+    """The storage failed in a way that may pass: I/O error, disk full, permission denied."""
+
+    kind = "storage"
+
+
+def error_to_json(error: BaseException) -> dict[str, Any]:
+    """Give the ``error`` object of a failed operation's result (DESIGN section 4)."""
+    if isinstance(error, PaimonError):
+        return {"kind": error.kind, "class": type(error).__name__, "message": error.message, **error.details}
+    return {"kind": "error", "class": type(error).__name__, "message": str(error) or type(error).__name__}

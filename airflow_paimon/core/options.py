@@ -1,0 +1,157 @@
+"""Typed view of the table options that this package acts on; defaults are Paimon's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_paimon.core.errors import InvalidInputError
+
+_SIZE = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "b": 1, "bytes": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30,
+               "t": 2**40, "tb": 2**40}  # fmt: skip
+_DURATION = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
+_DURATION_UNITS = {
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), timedelta(milliseconds=1)),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), timedelta(seconds=1)),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), timedelta(minutes=1)),
+    **dict.fromkeys(("h", "hour", "hours"), timedelta(hours=1)),
+    **dict.fromkeys(("d", "day", "days"), timedelta(days=1)),
+}
+
+
+def parse_duration(text: str, name: str = "duration") -> timedelta:
+    """Parse Paimon's duration text, e.g. ``7 d``, ``36h``, ``90 min``; a bare number is milliseconds."""
+    match = _DURATION.fullmatch(text.strip())
+    unit = _DURATION_UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidInputError(f"{name}: {text!r} is not a duration; write e.g. '7 d', '36 h', '90 min', '10 s'")
+    try:
+        return int(match[1]) * unit
+    except OverflowError:
+        raise InvalidInputError(f"{name}: {text!r} is longer than this release can count") from None
+
+
+def parse_size(text: str, name: str = "size") -> int:
+    """Parse Paimon's memory size text, e.g. ``128 mb``, into bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = _SIZE_UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidInputError(f"{name}: {text!r} is not a size; write e.g. '128 mb'")
+    return int(match[1]) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """``raw`` is ``TableSchema.options``. A malformed value raises ``InvalidInputError`` naming the option."""
+
+    raw: Mapping[str, str]
+
+    def text(self, key: str, default: str = "") -> str:
+        return self.raw.get(key, default).strip()
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.raw.get(key)
+        return default if value is None else value.strip().lower() == "true"
+
+    def number(self, key: str, default: int) -> int:
+        value = self.raw.get(key)
+        if value is None:
+            return default
+        try:
+            return int(value)
+        except ValueError:
+            raise InvalidInputError(f"Table option {key} should be a whole number, it is {value!r}") from None
+
+    def size(self, key: str, default: str) -> int:
+        return parse_size(self.raw.get(key, default), f"Table option {key}")
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """A comma-separated list of column names."""
+        return tuple(part.strip() for part in self.raw.get(key, "").split(",") if part.strip())
+
+    @property
+    def bucket(self) -> int:
+        """Number of buckets; -1 = unaware (append) or dynamic (primary key), -2 = postpone."""
+        return self.number("bucket", -1)
+
+    @property
+    def file_format(self) -> str:
+        return self.text("file.format", "parquet").lower()
+
+    @property
+    def merge_engine(self) -> str:
+        return self.text("merge-engine", "deduplicate").lower()
+
+    @property
+    def sequence_fields(self) -> tuple[str, ...]:
+        return self.names("sequence.field")
+
+    @property
+    def sequence_descending(self) -> bool:
+        return self.text("sequence.field.sort-order", "ascending").lower() == "descending"
+
+    @property
+    def ignore_delete(self) -> bool:
+        """``ignore-delete`` or one of its older spellings."""
+        keys = ("ignore-delete", "deduplicate.ignore-delete", "first-row.ignore-delete", "partial-update.ignore-delete")
+        return any(self.flag(k) for k in keys)
+
+    @property
+    def deletion_vectors(self) -> bool:
+        return self.flag("deletion-vectors.enabled")
+
+    @property
+    def row_tracking(self) -> bool:
+        return self.flag("row-tracking.enabled")
+
+    @property
+    def partition_default_name(self) -> str:
+        return self.raw.get("partition.default-name", "__DEFAULT_PARTITION__")
+
+    @property
+    def legacy_partition_name(self) -> bool:
+        return self.flag("partition.legacy-name", True)
+
+    @property
+    def data_path_directory(self) -> str:
+        return self.text("data-file.path-directory").strip("/")
+
+    @property
+    def target_file_size(self) -> int:
+        """Bytes; Paimon's default is 128 MiB for primary-key tables and 256 MiB for append tables."""
+        return self.size("target-file-size", "128 mb")
+
+    @property
+    def num_levels(self) -> int:
+        return self.number("num-levels", self.number("num-sorted-run.compaction-trigger", 5) + 1)
+
+    @property
+    def write_only(self) -> bool:
+        return self.flag("write-only")
+
+    @property
+    def manifest_target_size(self) -> int:
+        return self.size("manifest.target-file-size", "8 mb")
+
+    @property
+    def manifest_merge_min_count(self) -> int:
+        return self.number("manifest.merge-min-count", 30)
+
+    @property
+    def dynamic_partition_overwrite(self) -> bool:
+        return self.flag("dynamic-partition-overwrite", True)
+
+    @property
+    def fallback_branch(self) -> str | None:
+        return self.text("scan.fallback-branch") or None
+
+    @property
+    def primary_branch(self) -> str | None:
+        return self.text("scan.primary-branch") or None
+
+    @property
+    def chain_table(self) -> bool:
+        return self.flag("chain-table.enabled")

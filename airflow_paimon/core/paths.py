@@ -1,0 +1,171 @@
+"""Where things lie in a table folder: the only module that spells ``snapshot-``, ``tag-``, ``branch/branch-``, ``LATEST``.
+
+Paths are relative to the table root. Under ``branch/branch-<b>/`` are only schema, snapshot, tag, changelog and consumer;
+manifests, index files, statistics and data of every branch lie in the table root (paimon-format section 1).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from airflow_paimon.core.errors import InvalidInputError
+
+MAIN = "main"
+PRIVATE_DIR = "_airflow_paimon"
+"""Our own metadata in a table; Paimon's orphan cleaning leaves it alone there (measured)."""
+MANIFEST_DIR = "manifest"
+INDEX_DIR = "index"
+STATISTICS_DIR = "statistics"
+BRANCH_DIR = "branch"
+BRANCH_PREFIX = "branch-"
+SNAPSHOT_PREFIX = "snapshot-"
+SCHEMA_PREFIX = "schema-"
+TAG_PREFIX = "tag-"
+PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
+UNDO_TAG_PREFIX = "airflow-paimon-undo-"
+LATEST = "LATEST"
+EARLIEST = "EARLIEST"
+
+_BRANCH_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@:-]*")
+_PART = re.compile(r"[^/\\$.\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPaths:
+    """The paths that depend on the branch."""
+
+    branch: str = MAIN
+
+    @property
+    def root(self) -> str:
+        """Folder that holds the branch's metadata, with a trailing slash; empty for main."""
+        return "" if self.branch == MAIN else f"{BRANCH_DIR}/{BRANCH_PREFIX}{self.branch}/"
+
+    @property
+    def snapshot_dir(self) -> str:
+        return f"{self.root}snapshot"
+
+    @property
+    def schema_dir(self) -> str:
+        return f"{self.root}schema"
+
+    @property
+    def tag_dir(self) -> str:
+        return f"{self.root}tag"
+
+    @property
+    def changelog_dir(self) -> str:
+        return f"{self.root}changelog"
+
+    @property
+    def consumer_dir(self) -> str:
+        return f"{self.root}consumer"
+
+    @property
+    def latest_hint(self) -> str:
+        return f"{self.root}snapshot/{LATEST}"
+
+    @property
+    def earliest_hint(self) -> str:
+        return f"{self.root}snapshot/{EARLIEST}"
+
+    def snapshot(self, snapshot_id: int) -> str:
+        return f"{self.root}snapshot/{SNAPSHOT_PREFIX}{snapshot_id}"
+
+    def schema(self, schema_id: int) -> str:
+        return f"{self.root}schema/{SCHEMA_PREFIX}{schema_id}"
+
+    def tag(self, name: str) -> str:
+        return f"{self.root}tag/{TAG_PREFIX}{name}"
+
+
+def manifest_path(name: str) -> str:
+    """Path of a manifest, manifest list or index manifest."""
+    return f"{MANIFEST_DIR}/{name}"
+
+
+def numbered(names: list[str], prefix: str) -> list[int]:
+    """Give the sorted numbers of files such as ``snapshot-7``; other files are ignored as Paimon does."""
+    ids = (name[len(prefix):] for name in names if name.startswith(prefix))  # fmt: skip
+    return sorted(int(text) for text in ids if text.isascii() and text.isdigit())
+
+
+def bucket_dir(bucket: int) -> str:
+    return "bucket-postpone" if bucket == -2 else f"bucket-{max(bucket, 0)}"
+
+
+def protective_tag(branch: str) -> str:
+    """Name of the tag on main that keeps the files a branch of ours shares."""
+    return f"{PROTECTIVE_TAG_PREFIX}{branch}"
+
+
+def check_branch_name(name: str) -> str:
+    """Check a name for a *new* branch.
+
+    Stricter than Paimon on purpose (paimon-format 5.1): what Paimon accepts and then mistakes for another branch,
+    hides from its listing or can't address is refused.
+    """
+    if name.lower() == MAIN or not _BRANCH_NAME.fullmatch(name) or name.isdigit() or len(name) > 200:
+        raise InvalidInputError(
+            f"Branch name {name!r} is not allowed: use letters, digits, '_' and '-', not only digits, "
+            f"not 'main' in any case, at most 200 characters"
+        )
+    return name
+
+
+def check_tag_name(name: str) -> str:
+    """Check a name for a *new* tag: digits alone would read as a snapshot id in VERSION AS OF."""
+    if not _TAG_NAME.fullmatch(name) or name.isdigit() or len(name) > 200:
+        raise InvalidInputError(
+            f"Tag name {name!r} is not allowed: start with a letter, digit or '_', go on with these or '.+=@:-', "
+            f"not only digits, at most 200 characters"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """``db.t``, ``db.t$branch_b``, ``db.t$snapshots`` or ``db.t$branch_b$snapshots``."""
+
+    database: str
+    table: str
+    branch: str = MAIN
+    system_table: str | None = None
+
+    def __str__(self) -> str:
+        branch = "" if self.branch == MAIN else f"$branch_{self.branch}"
+        system = f"${self.system_table}" if self.system_table else ""
+        return f"{self.database}.{self.table}{branch}{system}"
+
+    @property
+    def folder(self) -> str:
+        """The table's folder below the warehouse."""
+        return f"{self.database}.db/{self.table}"
+
+
+def parse_identifier(text: str) -> Identifier:
+    """Parse a table name as Paimon's grammar has it.
+
+    Raises:
+        InvalidInputError: not ``database.table`` with at most a branch and a system table.
+    """
+    plain = text.strip().replace("`", "")
+    database, dot, name = plain.partition(".")
+    parts = name.split("$")
+    ok = bool(dot) and _PART.fullmatch(database) and _PART.fullmatch(parts[0]) and all(parts) and len(parts) <= 3
+    if not ok or (len(parts) == 3 and not parts[1].startswith("branch_")):
+        raise InvalidInputError(
+            f"Table name {text!r} is not of the form db.table, db.table$branch_b, db.table$snapshots "
+            f"or db.table$branch_b$snapshots"
+        )
+    branch, system = MAIN, None
+    for part in parts[1:]:
+        if part.startswith("branch_") and branch == MAIN and system is None:
+            branch = part[len("branch_"):]  # fmt: skip
+        else:
+            system = part
+    if not branch:
+        raise InvalidInputError(f"Table name {text!r} names an empty branch")
+    return Identifier(database, parts[0], branch, system)

@@ -1,0 +1,159 @@
+"""Snapshot files: one commit each. Unknown keys survive a round trip."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+
+BATCH_COMMIT_IDENTIFIER = 2**63 - 1
+"""``commitIdentifier`` of a batch commit in Paimon (Long.MAX_VALUE)."""
+
+
+class CommitKind(str, Enum):
+    """``commitKind``. Java fails on any other text; streaming readers skip COMPACT and, by default, OVERWRITE."""
+
+    APPEND = "APPEND"
+    COMPACT = "COMPACT"
+    OVERWRITE = "OVERWRITE"
+    ANALYZE = "ANALYZE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A snapshot file's content (paimon-format 2.2). Times are epoch milliseconds, sizes bytes, counts rows.
+
+    ``total_record_count`` and ``delta_record_count`` count physical rows before any merge; None in very old files.
+    """
+
+    id: int
+    schema_id: int
+    base_manifest_list: str
+    delta_manifest_list: str
+    commit_user: str
+    commit_identifier: int
+    commit_kind: CommitKind
+    time_millis: int
+    version: int = 3
+    uuid: str | None = None
+    base_manifest_list_size: int | None = None
+    delta_manifest_list_size: int | None = None
+    changelog_manifest_list: str | None = None
+    changelog_manifest_list_size: int | None = None
+    index_manifest: str | None = None
+    writer_version: str | None = None
+    total_record_count: int | None = None
+    delta_record_count: int | None = None
+    changelog_record_count: int | None = None
+    watermark: int | None = None
+    statistics: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    next_row_id: int | None = None
+    operation: str | None = None
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """What tells this commit from another with the same id: the uuid, or before 2.x the delta manifest list."""
+        return self.uuid or self.delta_manifest_list
+
+    def manifest_lists(self) -> tuple[str, ...]:
+        """Name every manifest list this snapshot refers to."""
+        lists = (self.base_manifest_list, self.delta_manifest_list, self.changelog_manifest_list)
+        return tuple(name for name in lists if name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the file's keys in Java's order; what is null is left out."""
+        out: dict[str, Any] = {}
+        for key, attribute in _KEYS.items():
+            value = getattr(self, attribute)
+            if attribute == "commit_kind":
+                value = value.value
+            if value is None or (attribute == "properties" and not value):
+                continue
+            out[key] = dict(value) if attribute == "properties" else value
+        out.update(self.unknown)
+        return out
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
+
+
+_KEYS: Mapping[str, str] = MappingProxyType({
+    "version": "version", "uuid": "uuid", "id": "id", "schemaId": "schema_id",
+    "baseManifestList": "base_manifest_list", "baseManifestListSize": "base_manifest_list_size",
+    "deltaManifestList": "delta_manifest_list", "deltaManifestListSize": "delta_manifest_list_size",
+    "changelogManifestList": "changelog_manifest_list", "changelogManifestListSize": "changelog_manifest_list_size",
+    "indexManifest": "index_manifest", "commitUser": "commit_user", "writerVersion": "writer_version",
+    "commitIdentifier": "commit_identifier", "commitKind": "commit_kind", "timeMillis": "time_millis",
+    "totalRecordCount": "total_record_count", "deltaRecordCount": "delta_record_count",
+    "changelogRecordCount": "changelog_record_count", "watermark": "watermark", "statistics": "statistics",
+    "properties": "properties", "nextRowId": "next_row_id", "operation": "operation",
+})  # fmt: skip
+
+_TEXTS = frozenset(
+    "uuid base_manifest_list delta_manifest_list changelog_manifest_list index_manifest commit_user writer_version "
+    "statistics operation".split()
+)
+_REQUIRED = ("id", "schemaId", "baseManifestList", "deltaManifestList", "commitUser", "commitIdentifier",
+             "commitKind", "timeMillis")  # fmt: skip
+
+
+def load_json_object(data: bytes, name: str) -> dict[str, Any]:
+    """Parse a metadata file that must hold one JSON object.
+
+    Raises:
+        FormatError: truncated or not JSON. The message names the file.
+    """
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise FormatError(f"{name} is truncated or not JSON ({error}); restore it from a backup or roll back") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{name} does not hold a JSON object")
+    return value
+
+
+def parse_snapshot(data: bytes, name: str) -> Snapshot:
+    """Parse a snapshot file (or the snapshot part of a tag file); ``name`` is for messages.
+
+    Raises:
+        FormatError: corrupt. UnsupportedFeatureError: a version this release does not know.
+    """
+    return snapshot_from_json(load_json_object(data, name), name)
+
+
+def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:
+    """Build a snapshot from parsed JSON; keys we don't know land in ``unknown``."""
+    missing = [key for key in _REQUIRED if raw.get(key) is None]
+    if missing:
+        raise FormatError(f"{name} lacks {', '.join(missing)}; it is corrupt")
+    version = raw.get("version")
+    if version is not None and (not isinstance(version, int) or version > 3):
+        raise UnsupportedFeatureError(f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon")
+    values: dict[str, Any] = {}
+    for key, attribute in _KEYS.items():
+        value = raw.get(key)
+        if value is not None:
+            values[attribute] = _checked(attribute, key, value, name)
+    unknown = {k: v for k, v in raw.items() if k not in _KEYS}
+    return Snapshot(**values, unknown=unknown)
+
+
+def _checked(attribute: str, key: str, value: Any, name: str) -> Any:
+    if attribute == "commit_kind":
+        if value not in CommitKind.__members__:
+            raise FormatError(f"{name} has the unknown commitKind {value!r}")
+        return CommitKind(value)
+    if attribute == "properties":
+        expected: type = dict
+    else:
+        expected = str if attribute in _TEXTS else int
+    if not isinstance(value, expected) or isinstance(value, bool):
+        raise FormatError(f"{name}: {key} should be {expected.__name__}, it is {value!r}")
+    return value

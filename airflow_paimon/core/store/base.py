@@ -1,0 +1,87 @@
+"""The seam between this package and a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One entry of a listing. ``name`` is the last path part; ``modified_ms`` is None where the storage has none."""
+
+    name: str
+    is_dir: bool
+    size: int
+    modified_ms: int | None = None
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Bytes under one root (a table folder or a warehouse). Every ``path`` is relative to it, with ``/``.
+
+    Errors: a missing object is ``NotFoundError``; anything the storage itself fails at is ``StorageError``, except
+    where a mutating call may have taken effect although it failed: that is ``OutcomeUnknownError``.
+    A store can be pickled: executors open the same root with the same options.
+    """
+
+    @property
+    def uri(self) -> str:
+        """The root as an absolute URI (``file:///…``, ``s3://bucket/…``, ``memory://…``), without secrets."""
+        ...
+
+    @property
+    def can_commit(self) -> bool:
+        """Whether ``create`` is an honest put-if-absent here. A committer refuses when it isn't."""
+        ...
+
+    def child(self, path: str) -> Store:
+        """Give the store rooted at ``path`` below this root."""
+        ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Read several small objects, concurrently where that is faster. Order as asked; one missing raises."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Tell whether an *object* (not a folder) is there."""
+        ...
+
+    def list(self, path: str) -> list[FileInfo]:
+        """List the direct entries of a folder, sorted by name; a missing folder is empty."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Name the objects (not folders) directly in a folder, in no order: cheaper than ``list``, as it needs no stat."""
+        ...
+
+    def walk(self, path: str) -> list[str]:
+        """List all objects below a folder, recursively, as paths relative to the root, sorted."""
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Put if absent: whole content or nothing, exactly one winner. ``AlreadyExistsError`` for the losers."""
+        ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write, replacing what is there; a reader sees the old or the new content, never half of one."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete an object; a missing one is fine."""
+        ...
+
+    def delete_tree(self, path: str) -> None:
+        """Delete a folder with all that is in it; a missing one is fine."""
+        ...
+
+    def open_input(self, path: str) -> Any:
+        """Open for random reads: something that ``pyarrow.parquet.ParquetFile`` and ``pyarrow.orc`` accept."""
+        ...
+
+    def open_output(self, path: str) -> BinaryIO:
+        """Open a new data file for streaming writes. Not atomic: its name must be unique (a uuid)."""
+        ...

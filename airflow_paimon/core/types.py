@@ -1,0 +1,168 @@
+"""Paimon's logical types, as schema files spell them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError
+
+_PATTERN = re.compile(
+    r"^(?P<root>[A-Z_]+(?:\s+PRECISION)?)\s*(?:\(\s*(?P<args>\d+(?:\s*,\s*\d+)?)\s*\))?"
+    r"(?P<ltz>\s+WITH(?:OUT|\s+LOCAL)?\s+TIME\s+ZONE)?(?P<notnull>\s+NOT\s+NULL)?(?:\s+NULL)?$"
+)
+_ALIASES = {"INTEGER": "INT", "DEC": "DECIMAL", "NUMERIC": "DECIMAL", "DOUBLE PRECISION": "DOUBLE"}
+_DEFAULT_ARGS = {"DECIMAL": (10, 0), "TIMESTAMP": (6,), "TIMESTAMP_LTZ": (6,), "TIME": (0,), "CHAR": (1,),
+                 "VARCHAR": (1,), "BINARY": (1,), "VARBINARY": (1,)}  # fmt: skip
+_ATOMIC = frozenset(
+    "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL CHAR VARCHAR STRING BINARY VARBINARY BYTES DATE TIME "
+    "TIMESTAMP TIMESTAMP_LTZ VARIANT BLOB GEOMETRY GEOGRAPHY".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicType:
+    """A type without children. ``args``: DECIMAL (precision, scale), TIMESTAMP/TIME (precision), CHAR… (length)."""
+
+    root: str
+    args: tuple[int, ...] = ()
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        suffix = "" if self.nullable else " NOT NULL"
+        if self.root == "TIMESTAMP_LTZ":
+            return f"TIMESTAMP({self.args[0]}) WITH LOCAL TIME ZONE{suffix}"
+        args = f"({', '.join(map(str, self.args))})" if self.args else ""
+        return f"{self.root}{args}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """ARRAY, or MULTISET and VECTOR which we only carry (``root``)."""
+
+    element: DataType
+    nullable: bool = True
+    root: str = "ARRAY"
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    key: DataType
+    value: DataType
+    nullable: bool = True
+    root: str = "MAP"
+
+
+@dataclass(frozen=True, slots=True)
+class DataField:
+    """A column, or a field of a ROW. ``id`` is what evolution goes by, never the name."""
+
+    id: int
+    name: str
+    type: DataType
+    description: str | None = None
+    default_value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowType:
+    fields: tuple[DataField, ...]
+    nullable: bool = True
+    root: str = "ROW"
+
+
+DataType = AtomicType | ArrayType | MapType | RowType
+
+
+def parse_type(value: Any) -> DataType:
+    """Parse the ``type`` of a field: a string such as ``DECIMAL(10, 2) NOT NULL`` or a nested object.
+
+    Raises:
+        FormatError: it is neither, or names a type that Paimon 2.1 doesn't have.
+    """
+    if isinstance(value, str):
+        return _parse_atomic(value)
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        root, _, rest = value["type"].partition(" ")
+        nullable = rest.strip().upper() != "NOT NULL"
+        if root == "ROW":
+            return RowType(tuple(parse_field(f) for f in value["fields"]), nullable)
+        if root == "MAP":
+            return MapType(parse_type(value["key"]), parse_type(value["value"]), nullable)
+        if root in ("ARRAY", "MULTISET", "VECTOR"):
+            return ArrayType(parse_type(value["element"]), nullable, root, value.get("length"))
+    raise FormatError(f"Unknown data type in a schema file: {value!r}")
+
+
+def _parse_atomic(text: str) -> AtomicType:
+    match = _PATTERN.match(text.strip().upper())
+    if match is None:
+        raise FormatError(f"Unknown data type in a schema file: {text!r}")
+    root = _ALIASES.get(match["root"], match["root"])
+    if root == "TIMESTAMP" and match["ltz"] and "LOCAL" in match["ltz"]:
+        root = "TIMESTAMP_LTZ"
+    if root not in _ATOMIC:
+        raise FormatError(f"Unknown data type in a schema file: {text!r}")
+    args = tuple(int(a) for a in match["args"].split(",")) if match["args"] else _DEFAULT_ARGS.get(root, ())
+    if root == "DECIMAL" and len(args) == 1:
+        args = (args[0], 0)
+    return AtomicType(root, args, match["notnull"] is None)
+
+
+def parse_field(value: Any) -> DataField:
+    """Parse one entry of ``fields`` (schema file or ROW type)."""
+    if not isinstance(value, dict) or "id" not in value or "name" not in value or "type" not in value:
+        raise FormatError(f"A field of a schema file lacks id, name or type: {value!r}")
+    default = value.get("defaultValue")
+    return DataField(
+        int(value["id"]),
+        str(value["name"]),
+        parse_type(value["type"]),
+        value.get("description"),
+        None if default is None else str(default),
+    )
+
+
+def type_to_json(data_type: DataType) -> Any:
+    """Give what Paimon writes for this type in a schema file."""
+    if isinstance(data_type, AtomicType):
+        return str(data_type)
+    root = data_type.root + ("" if data_type.nullable else " NOT NULL")
+    if isinstance(data_type, RowType):
+        return {"type": root, "fields": [field_to_json(f) for f in data_type.fields]}
+    if isinstance(data_type, MapType):
+        return {"type": root, "key": type_to_json(data_type.key), "value": type_to_json(data_type.value)}
+    nested = {"type": root, "element": type_to_json(data_type.element)}
+    return nested if data_type.length is None else {**nested, "length": data_type.length}
+
+
+def field_to_json(field: DataField) -> dict[str, Any]:
+    """Give what Paimon writes for this field."""
+    out: dict[str, Any] = {"id": field.id, "name": field.name, "type": type_to_json(field.type)}
+    if field.description is not None:
+        out["description"] = field.description
+    if field.default_value is not None:
+        out["defaultValue"] = field.default_value
+    return out
+
+
+def with_nullable(data_type: DataType, nullable: bool) -> DataType:
+    """Give the same type with another nullability."""
+    return data_type if data_type.nullable == nullable else replace(data_type, nullable=nullable)
+
+
+def max_field_id(fields: tuple[DataField, ...]) -> int:
+    """Give the highest id among fields and all nested fields; -1 when there is none."""
+    return max((max(f.id, _max_nested(f.type)) for f in fields), default=-1)
+
+
+def _max_nested(data_type: DataType) -> int:
+    if isinstance(data_type, RowType):
+        return max_field_id(data_type.fields)
+    if isinstance(data_type, ArrayType):
+        return _max_nested(data_type.element)
+    if isinstance(data_type, MapType):
+        return max(_max_nested(data_type.key), _max_nested(data_type.value))
+    return -1
