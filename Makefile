@@ -1,0 +1,75 @@
+# Every target does its own set-up: a fresh clone and `make demo` or `make test` is enough.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+PYTEST_ARGS ?=
+# JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
+export_java = export JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java)"
+
+.PHONY: help venv demo demo-ui test check format bench oracles clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## create .venv with everything that the other targets need
+
+$(STAMP): pyproject.toml constraints.txt
+	@if command -v uv >/dev/null 2>&1; then
+	  [ -x $(PY) ] || uv venv --quiet --seed --python '>=3.11' $(VENV) \
+	    || { echo "make venv: no Python 3.11 or newer found; install one (or set UV_PYTHON) and try again" >&2; exit 1; }
+	  install="uv pip install --quiet --python $(PY)"
+	else
+	  if [ ! -x $(PY) ]; then
+	    python=""
+	    for candidate in "$${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+	      [ -n "$$candidate" ] || continue
+	      "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue
+	      python="$$candidate"; break
+	    done
+	    [ -n "$$python" ] \
+	      || { echo "make venv: no Python 3.11 or newer found; install one, or name it: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
+	    "$$python" -m venv $(VENV) \
+	      || { rm -rf $(VENV); echo "make venv: $$python has no venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	  fi
+	  install="$(PY) -m pip install --quiet"
+	fi
+	echo "make venv: installing the locked dependencies into $(VENV) (a minute or two)"
+	$$install -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: venv ## correct three days of real flights on a branch, publish, print what changed
+	@$(export_java)
+	exec $(PY) dags/demo_flights.py
+
+demo-ui: venv ## the same DAG in `airflow standalone` on loopback, for clicking
+	@$(export_java)
+	exec $(PY) dags/demo_ui.py
+
+test: venv ## the whole test suite (PYTEST_ARGS='-k branch' for a part)
+	@$(export_java)
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+check: venv ## ruff, format, mypy
+	@$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: venv ## let ruff fix and format
+	@$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: venv ## print the figures of benchmarks/
+	@$(export_java)
+	$(PY) -m benchmarks
+
+oracles: venv ## prepare the engines that the interoperability tests compare with, under .oracles/
+	@$(export_java)
+	$(PY) tests/oracles/prepare.py
+
+clean: ## remove what the targets made, but .venv, .java and .oracles
+	@rm -rf .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
