@@ -1,0 +1,63 @@
+"""Where the oracles live: `.oracles/` at the repository root, ignored by git, made by prepare.py. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
+ORACLES_DIR = REPO_ROOT / ".oracles"
+JARS_DIR = ORACLES_DIR / "jars"
+
+PYPAIMON = "2.1.0"
+PYPAIMON_RUST = "0.4.0"
+PYSPARK = "3.5.9"
+BUNDLE = "1.4.2"
+CONNECTOR = "0.9.0"
+
+BUNDLE_JAR = JARS_DIR / f"paimon-bundle-{BUNDLE}.jar"
+CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
+HADOOP_JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api")
+"""Beside the bundle, the Java engine needs these three; every PySpark ships them."""
+
+MINIMUM_JAVA = 17
+
+
+def venv_python(name: str) -> Path:
+    """The interpreter of oracle environment `name` ("o1", "o2", "o4")."""
+    return ORACLES_DIR / name / "bin" / "python"
+
+
+def hadoop_jars() -> list[Path]:
+    """HADOOP_JARS from the O4 environment's PySpark, else from the project's own; empty when neither is installed."""
+    for venv in (ORACLES_DIR / "o4", REPO_ROOT / ".venv"):
+        for folder in sorted(venv.glob("lib/python*/site-packages/pyspark/jars")):
+            found = [sorted(folder.glob(f"{name}-[0-9]*.jar")) for name in HADOOP_JARS]
+            if all(found):
+                return [jars[0] for jars in found]
+    return []
+
+
+def java_executable() -> Path | None:
+    """A Java of at least MINIMUM_JAVA: JAVA_HOME, then the PATH, then what the project installed into its ignored folders."""
+    candidates: list[Path] = []
+    if home := os.environ.get("JAVA_HOME"):
+        candidates.append(Path(home) / "bin" / "java")
+    if found := shutil.which("java"):
+        candidates.append(Path(found))
+    candidates += sorted(REPO_ROOT.glob(".java/**/bin/java")) + sorted(REPO_ROOT.glob(".venv/**/bin/java"))
+    return next((java for java in candidates if java.is_file() and java_major(java) >= MINIMUM_JAVA), None)
+
+
+def java_major(java: Path) -> int:
+    """The major version that `java -version` tells, 0 when it tells none."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except OSError:
+        return 0
+    version = told.partition('version "')[2].partition('"')[0]
+    parts = version.replace("-", ".").split(".")
+    major = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
+    return int(major) if major.isdigit() else 0

@@ -1,0 +1,156 @@
+"""Prepares the oracle engines under `.oracles/`: run `python tests/oracles/prepare.py [--only o1,o3]`.
+
+Standard library only; running it again does nothing that is already done. Each oracle has a stamp holding what it was made from. Prints one line for each,
+and exits 1 when one can't be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import layout  # noqa: E402
+
+DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy"
+STEP_TIMEOUT_S = 1200
+
+
+class CannotPrepareError(Exception):
+    """Something needed is missing; the message is the one line to print."""
+
+
+def run(command: Sequence[str | Path], log: Path) -> None:
+    """Runs without input, output into `log`; a failure names the last lines that say why."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as out:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, timeout=STEP_TIMEOUT_S, check=False
+        )
+    if done.returncode:
+        said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        why = next((line for line in said if "ERROR" in line), said[-1] if said else "no output")
+        raise CannotPrepareError(f"{Path(command[0]).name} failed: {why[:300]} (all of it: {log})")
+
+
+def make_venv(name: str, packages: Sequence[str]) -> None:
+    """An environment of its own with `packages`, their dependencies pinned by constraints-<name>.txt."""
+    target, log = layout.ORACLES_DIR / name, layout.ORACLES_DIR / f"{name}.log"
+    constraints = Path(__file__).with_name(f"constraints-{name}.txt")
+    shutil.rmtree(target, ignore_errors=True)
+    python = layout.venv_python(name)
+    if uv := shutil.which("uv"):
+        run([uv, "venv", "--quiet", "--python", sys.executable, target], log)
+        run([uv, "pip", "install", "--quiet", "--python", python, "-c", constraints, *packages], log)
+        return
+    run([sys.executable, "-m", "venv", target], log)
+    run([python, "-m", "pip", "install", "--quiet", "--no-input", "-c", constraints, *packages], log)
+
+
+def copy_jar(artifact: str, target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise CannotPrepareError("mvn is not on the PATH: install Maven")
+    require_java()
+    if target.is_file():
+        return
+    settings = [f"-Dartifact={artifact}", f"-DoutputDirectory={target.parent}", "-Dmdep.useBaseVersion=true"]
+    run([maven, "-q", "-B", DEPENDENCY_PLUGIN, *settings], layout.ORACLES_DIR / f"{target.stem}.log")
+    if not target.is_file():
+        raise CannotPrepareError(f"mvn copied {artifact}, but there is no {target.name}")
+
+
+def require_java() -> None:
+    if layout.java_executable() is None:
+        raise CannotPrepareError(
+            f"no Java {layout.MINIMUM_JAVA} or newer: set JAVA_HOME, put java on the PATH, or run make venv first"
+        )
+
+
+def prepare_pypaimon() -> None:
+    make_venv("o1", [f"pypaimon=={layout.PYPAIMON}"])
+
+
+def prepare_rust() -> None:
+    make_venv("o2", [f"pypaimon-rust=={layout.PYPAIMON_RUST}", "pyarrow"])
+
+
+def prepare_java() -> None:
+    copy_jar(f"org.apache.paimon:paimon-bundle:{layout.BUNDLE}", layout.BUNDLE_JAR)
+    if not layout.hadoop_jars():
+        raise CannotPrepareError(f"no PySpark to take {', '.join(layout.HADOOP_JARS)} from: prepare o4 first")
+
+
+def prepare_connector() -> None:
+    copy_jar(f"org.apache.paimon:paimon-spark-3.5:{layout.CONNECTOR}", layout.CONNECTOR_JAR)
+    make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow"])
+
+
+# o4 before o3: the Java engine borrows three jars from O4's PySpark.
+STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
+    "o1": (f"pypaimon {layout.PYPAIMON}", prepare_pypaimon, (layout.venv_python("o1"),)),
+    "o2": (f"pypaimon-rust {layout.PYPAIMON_RUST}", prepare_rust, (layout.venv_python("o2"),)),
+    "o4": (
+        f"Paimon Spark connector {layout.CONNECTOR} on PySpark {layout.PYSPARK}",
+        prepare_connector,
+        (layout.venv_python("o4"), layout.CONNECTOR_JAR),
+    ),
+    "o3": (f"Paimon Java {layout.BUNDLE}", prepare_java, (layout.BUNDLE_JAR,)),
+}
+
+
+def stamp_text(name: str) -> str:
+    """What the oracle is made from: versions, constraints, interpreter."""
+    constraints = Path(__file__).with_name(f"constraints-{name}.txt")
+    pinned = constraints.read_bytes() if constraints.is_file() else b""
+    return f"{STEPS[name][0]}\npython {sys.version_info[:2]}\n{hashlib.sha256(pinned).hexdigest()}\n"
+
+
+def prepared(name: str) -> bool:
+    stamp = layout.ORACLES_DIR / f"{name}.stamp"
+    made = stamp.is_file() and stamp.read_text() == stamp_text(name) and all(path.exists() for path in STEPS[name][2])
+    return made and (name != "o3" or (bool(layout.hadoop_jars()) and layout.java_executable() is not None))
+
+
+def prepare(name: str) -> bool:
+    title, step, _ = STEPS[name]
+    started = time.monotonic()
+    if prepared(name):
+        print(f"{name} {title}: ready", flush=True)
+        return True
+    stamp = layout.ORACLES_DIR / f"{name}.stamp"
+    stamp.unlink(missing_ok=True)
+    try:
+        step()
+    except (CannotPrepareError, OSError, subprocess.TimeoutExpired) as error:
+        print(f"{name} {title}: NOT ready: {error}", flush=True)
+        return False
+    partial = stamp.with_suffix(f".{os.getpid()}")
+    partial.write_text(stamp_text(name))
+    partial.replace(stamp)
+    print(f"{name} {title}: made in {time.monotonic() - started:.0f} s", flush=True)
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Prepare the oracle engines under .oracles/")
+    parser.add_argument("--only", default=",".join(STEPS), help=f"comma-separated, of {', '.join(sorted(STEPS))}")
+    wanted = [name.strip() for name in parser.parse_args(argv).only.split(",") if name.strip()]
+    if unknown := [name for name in wanted if name not in STEPS]:
+        parser.error(f"unknown oracle {', '.join(unknown)}: choose from {', '.join(sorted(STEPS))}")
+    layout.JARS_DIR.mkdir(parents=True, exist_ok=True)
+    (layout.ORACLES_DIR / ".gitignore").write_text("*\n")
+    results = [prepare(name) for name in STEPS if name in wanted]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
