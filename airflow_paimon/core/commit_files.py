@@ -1,0 +1,265 @@
+"""Commits of data files: append, overwrite (static, dynamic), drop partitions, replace whole buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.commit import CommitIdentity, Draft, Receipt, RetryPolicy, commit
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
+from airflow_paimon.core.manifest import DataFile, FileId, FileKind, ManifestEntry
+from airflow_paimon.core.partition_path import format_partition, parse_partition_spec
+from airflow_paimon.core.scan import (
+    BucketKey,
+    group_by_bucket,
+    live_entries,
+    partition_types,
+    read_entries,
+    read_index,
+    read_lists,
+)
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMessage:
+    """What one write task hands to the driver: the files of one (partition, bucket).
+
+    ``replaced``: the bucket's live files that the task has read and whose rows ``new_files`` carry on.
+    """
+
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    new_files: tuple[DataFile, ...]
+    replaced: tuple[DataFile, ...] = ()
+
+    @property
+    def key(self) -> BucketKey:
+        return BucketKey(self.partition, self.bucket)
+
+    def entries(self) -> list[ManifestEntry]:
+        return [ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f)
+                for f in self.new_files]  # fmt: skip
+
+
+PartitionSpec = Mapping[str, Any]
+Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None
+MakeProperties = Mapping[str, str]
+
+
+def commit_append(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    planned_on: Snapshot | None,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    watermark: int | None = None,
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Add files. ``planned_on`` is the snapshot whose bucket counts and sequence numbers the writer went by.
+
+    Raises:
+        ConflictError: since then a bucket got numbers that ours would tie with, or a partition another bucket count:
+            write the rows again on the new head.
+    """
+    entries = [e for m in messages for e in m.entries()]
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        if not entries:
+            return None
+        schema = table.schema()
+        _check_moved(table, schema, messages, planned_on, head)
+        return Draft(kind=CommitKind.APPEND, entries=entries, schema=schema, properties=properties or {},
+                     watermark=watermark, operation="WRITE")  # fmt: skip
+
+    return commit(table, draft, identity, retry)
+
+
+def _check_moved(
+    table: Table, schema: TableSchema, messages: Sequence[CommitMessage], planned: Snapshot | None, head: Snapshot | None
+) -> None:
+    if head is None or (planned is not None and planned.identity == head.identity):
+        return
+    since = _entries_since(table, planned, head)
+    counts = {m.partition: m.total_buckets for m in messages}
+    lowest = {m.key: min(f.min_sequence_number for f in m.new_files) for m in messages if m.new_files}
+    for entry in since:
+        if entry.kind != FileKind.ADD or entry.partition not in counts:
+            continue
+        if entry.total_buckets > 0 and counts[entry.partition] not in (entry.total_buckets, -1):
+            raise ConflictError(f"{table.label}: partition {_human(schema, entry.partition)} was rescaled to "
+                                f"{entry.total_buckets} buckets meanwhile; write again", table=table.name)  # fmt: skip
+        low = lowest.get(BucketKey(entry.partition, entry.bucket))
+        if schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
+            raise ConflictError(
+                f"{table.label}: bucket {entry.bucket} of partition {_human(schema, entry.partition)} got rows with "
+                f"the same sequence numbers meanwhile; write again",
+                table=table.name,
+            )
+
+
+def _entries_since(table: Table, planned: Snapshot | None, head: Snapshot) -> Iterable[ManifestEntry]:
+    """Entries committed after ``planned``; all live ones when a snapshot in between can't be read any more."""
+    first = planned.id + 1 if planned is not None else 1
+    try:
+        if planned is not None and table.snapshot(planned.id).identity != planned.identity:
+            return live_entries(table, head).values()
+        between = [table.snapshot(i) for i in range(first, head.id)] + [head]
+    except NotFoundError:
+        return live_entries(table, head).values()
+    deltas = [m for s in between for m in read_lists(table, s)[1]]
+    return [e for part in read_entries(table, deltas) for e in part]
+
+
+def commit_overwrite(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    partitions: Overwrite = None,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Replace partitions by new files in one OVERWRITE snapshot.
+
+    ``partitions``: None = the whole table; "dynamic" = those that occur in ``messages`` (none: nothing happens);
+    specs = these, full or partial (``{"dt": "2025-01-01"}``), also when no row is written to them.
+
+    Raises:
+        InvalidInputError: a spec names no partition column, or a message lies outside the specs.
+    """
+    added = [e for m in messages for e in m.entries()]
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        schema = table.schema()
+        hit = _partition_predicate(table, schema, messages, partitions)
+        if partitions == "dynamic" and not added:
+            return None
+        gone = [e.deleted() for e in live_entries(table, head).values() if hit(e.partition)]
+        if not gone and not added:
+            return None
+        index = [i for i in read_index(table, head) if not hit(i.partition)] if head and head.index_manifest else None
+        return Draft(kind=CommitKind.OVERWRITE, entries=[*gone, *added], index_entries=index, schema=schema,
+                     properties=properties or {}, operation="OVERWRITE")  # fmt: skip
+
+    return commit(table, draft, identity, retry)
+
+
+def drop_partitions(
+    table: Table,
+    specs: Sequence[PartitionSpec],
+    *,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Delete all files of the given partitions (full or partial specs). Nothing there: nothing is committed."""
+    if not specs:
+        raise InvalidInputError(f"{table.label}: name at least one partition to drop", table=table.name)
+    return commit_overwrite(
+        table, (), partitions=specs, identity=identity, properties=properties, retry=retry
+    )
+
+
+def _partition_predicate(
+    table: Table, schema: TableSchema, messages: Sequence[CommitMessage], partitions: Overwrite
+) -> Callable[[bytes], bool]:
+    types = partition_types(schema)
+    if partitions is None:
+        return lambda _: True
+    if isinstance(partitions, str):
+        wanted = {decode_row(m.partition, types) for m in messages}
+        return _cached(lambda p: decode_row(p, types) in wanted)
+    if not schema.partition_keys:
+        raise InvalidInputError(f"{table.label} is not partitioned; leave partition out", table=table.name)
+    parsed = [parse_partition_spec(s, schema.partition_keys, types) for s in partitions]
+    positions = {k: i for i, k in enumerate(schema.partition_keys)}
+    specs = [[(positions[k], v) for k, v in spec.items()] for spec in parsed]
+
+    def matches(partition: bytes) -> bool:
+        values = decode_row(partition, types)
+        return any(all(values[i] == v for i, v in spec) for spec in specs)
+
+    hit = _cached(matches)
+    for message in messages:
+        if message.new_files and not hit(message.partition):
+            raise InvalidInputError(
+                f"{table.label}: rows of partition {_human(schema, message.partition)} lie outside the partitions "
+                f"to overwrite; name that partition too, or filter the rows",
+                table=table.name,
+            )
+    return hit
+
+
+def _cached(predicate: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+    known: dict[bytes, bool] = {}
+
+    def lookup(partition: bytes) -> bool:
+        if partition not in known:
+            known[partition] = predicate(partition)
+        return known[partition]
+
+    return lookup
+
+
+def commit_buckets(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    kind: CommitKind = CommitKind.OVERWRITE,
+    operation: str | None = "OVERWRITE",
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Make each message's bucket exactly its new files: copy-on-write of whole buckets, in one snapshot.
+
+    Raises:
+        ConflictError: a bucket's live files are not the ``replaced`` ones any more: read and rewrite it again.
+    """
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        changed = [m for m in messages if m.new_files or m.replaced]
+        if not changed:
+            return None
+        schema = table.schema()
+        live = group_by_bucket(live_entries(table, head).values())
+        entries: list[ManifestEntry] = []
+        for message in changed:
+            now = live.get(message.key, [])
+            _check_fence(table, schema, message, now)
+            entries += [e.deleted() for e in now]
+        entries += [e for m in changed for e in m.entries()]
+        keys = {m.key for m in changed}
+        index = None
+        if head is not None and head.index_manifest:
+            index = [i for i in read_index(table, head) if BucketKey(i.partition, i.bucket) not in keys]
+        return Draft(kind=kind, entries=entries, index_entries=index, schema=schema, properties=properties or {},
+                     operation=operation)  # fmt: skip
+
+    return commit(table, draft, identity, retry)
+
+
+def _check_fence(table: Table, schema: TableSchema, message: CommitMessage, now: Sequence[ManifestEntry]) -> None:
+    expected = {_file_id(message, f) for f in message.replaced}
+    if {e.identifier for e in now} != expected:
+        raise ConflictError(
+            f"{table.label}: bucket {message.bucket} of partition {_human(schema, message.partition)} changed while it "
+            f"was being rewritten; run it again",
+            table=table.name,
+        )
+
+
+def _file_id(message: CommitMessage, file: DataFile) -> FileId:
+    return ManifestEntry(0, message.partition, message.bucket, message.total_buckets, file).identifier
+
+
+def _human(schema: TableSchema, partition: bytes) -> str:
+    types = partition_types(schema)
+    return format_partition(decode_row(partition, types), schema.partition_keys, types) or "()"
