@@ -94,7 +94,7 @@ def prepare_connector() -> None:
     make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow"])
 
 
-# o4 before o3: the Java engine borrows three jars from O4's PySpark.
+# o4 before o3: the Java engine borrows some jars from O4's PySpark.
 STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
     "o1": (f"pypaimon {layout.PYPAIMON}", prepare_pypaimon, (layout.venv_python("o1"),)),
     "o2": (f"pypaimon-rust {layout.PYPAIMON_RUST}", prepare_rust, (layout.venv_python("o2"),)),
