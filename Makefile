@@ -7,9 +7,10 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
+PYTHON ?=
 PYTEST_ARGS ?=
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
-export_java = export JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java)"
+export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
 .PHONY: help venv demo demo-ui test check format bench oracles clean
 
@@ -19,27 +20,27 @@ help: ## list the targets
 venv: $(STAMP) ## create .venv with everything that the other targets need
 
 $(STAMP): pyproject.toml constraints.txt
-	@if command -v uv >/dev/null 2>&1; then
-	  [ -x $(PY) ] || uv venv --quiet --seed --python '>=3.11' $(VENV) \
-	    || { echo "make venv: no Python 3.11 or newer found; install one (or set UV_PYTHON) and try again" >&2; exit 1; }
-	  install="uv pip install --quiet --python $(PY)"
-	else
-	  if [ ! -x $(PY) ]; then
-	    python=""
-	    for candidate in "$${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
-	      [ -n "$$candidate" ] || continue
-	      "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue
-	      python="$$candidate"; break
-	    done
-	    [ -n "$$python" ] \
-	      || { echo "make venv: no Python 3.11 or newer found; install one, or name it: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
-	    "$$python" -m venv $(VENV) \
-	      || { rm -rf $(VENV); echo "make venv: $$python has no venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	  fi
-	  install="$(PY) -m pip install --quiet"
+	@uv="$$(command -v uv || true)"
+	if [ ! -x $(PY) ] && [ -n "$$uv" ]; then
+	  "$$uv" venv --quiet --python '>=3.11' $(VENV) \
+	    || { echo "make venv: no Python 3.11 or newer found; install one, or name it: UV_PYTHON=/path/to/python3.11 make venv" >&2; exit 1; }
+	elif [ ! -x $(PY) ]; then
+	  python=""
+	  for candidate in $(PYTHON) python3.11 python3.12 python3.13 python3; do
+	    "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue
+	    python="$$candidate"; break
+	  done
+	  [ -n "$$python" ] \
+	    || { echo "make venv: no Python 3.11 or newer found; install one, or name it: make venv PYTHON=/path/to/python3.11" >&2; exit 1; }
+	  "$$python" -m venv $(VENV) \
+	    || { rm -rf $(VENV); echo "make venv: $$python can't make environments; install its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	fi
-	echo "make venv: installing the locked dependencies into $(VENV) (a minute or two)"
-	$$install -c constraints.txt -e '.[test]'
+	echo "make venv: installing the locked dependencies into $(VENV) (about a minute)"
+	# uv resolves and unpacks in a third of pip's time, so pip fetches it where the machine has none.
+	if [ -z "$$uv" ] && $(PY) -m pip install --quiet -c constraints.txt uv 2>/dev/null; then uv=$(VENV)/bin/uv; fi
+	if [ -n "$$uv" ]; then install="$$uv pip install --quiet --python $(PY)"; else install="$(PY) -m pip install --quiet"; fi
+	$$install -c constraints.txt -e '.[test]' \
+	  || { echo "make venv: the installation failed; the lines above say why (is the package registry within reach?)" >&2; exit 1; }
 	touch $@
 
 demo: venv ## correct three days of real flights on a branch, publish, print what changed

@@ -1,0 +1,96 @@
+"""What travels with the package: the Spark jobs, the DAGs, and the archive that a cluster gets as ``--py-files``."""
+
+import hashlib
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import airflow_paimon
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+
+__all__ = ["dags_folder", "job_names", "job_path", "package_archive"]
+
+_JOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
+# A cluster needs no Airflow: the layers above stay at home.
+_SHIPPED_LAYERS = ("core", "data", "spark")
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def job_path(name: str) -> Path:
+    """Find ``spark_jobs/<name>.py`` as a real file (``spark-submit`` takes no other), in a checkout or an installed wheel.
+
+    Raises ``InvalidInputError`` for what can't be a job's name and ``NotFoundError`` for a job that isn't there.
+    """
+    if not _JOB_NAME.fullmatch(name):
+        raise InvalidInputError(f"{name!r} is no name of a job; jobs are {', '.join(job_names())}")
+    path = _bundled_folder("spark_jobs") / f"{name}.py"
+    if not path.is_file():
+        raise NotFoundError(f"There is no job {name!r} in airflow-paimon; jobs are {', '.join(job_names())}")
+    return path
+
+
+def job_names() -> list[str]:
+    """Name every job that ``job_path`` finds, sorted."""
+    return sorted(p.stem for p in _bundled_folder("spark_jobs").glob("*.py") if _JOB_NAME.fullmatch(p.stem))
+
+
+def dags_folder() -> Path:
+    """Give the folder of the runbook DAGs, to be named as a DAG bundle or copied from."""
+    return _bundled_folder("dags")
+
+
+def package_archive(target: Path) -> Path:
+    """Write the archive for ``--py-files`` into the folder ``target`` and give its path.
+
+    It holds the layers that need no Airflow, as they are installed here. The name holds a hash of the content, so an
+    archive that is there already is the right one, and an upgrade never changes one that a running job still uses.
+    """
+    sources = list(_shipped_sources())
+    digest = hashlib.sha256()
+    for name, data in sources:
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    archive = target / f"airflow_paimon-{airflow_paimon.__version__}-{digest.hexdigest()[:16]}.zip"
+    if not archive.exists():
+        target.mkdir(parents=True, exist_ok=True)
+        _write_zip(archive, sources)
+    return archive
+
+
+def _bundled_folder(name: str) -> Path:
+    package = resources.files(airflow_paimon)
+    if not isinstance(package, Path):
+        raise UnsupportedFeatureError(
+            "airflow-paimon runs from a zip file, where spark-submit can't read its jobs; install the wheel unpacked"
+        )
+    bundled = package / "_bundled" / name
+    return bundled if bundled.is_dir() else package.parent / name
+
+
+def _shipped_sources() -> Iterator[tuple[str, bytes]]:
+    package = Path(airflow_paimon.__file__).parent
+    paths = [package / "__init__.py"]
+    for layer in _SHIPPED_LAYERS:
+        paths += (package / layer).rglob("*.py")
+    for path in sorted(paths):
+        yield path.relative_to(package.parent).as_posix(), path.read_bytes()
+
+
+def _write_zip(archive: Path, sources: list[tuple[str, bytes]]) -> None:
+    # Two workers may get here at once: each writes its own file, and the last rename wins with the same bytes.
+    handle, temporary = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as output:
+            for name, data in sources:
+                entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                output.writestr(entry, data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, archive)
+    except BaseException:
+        os.unlink(temporary)
+        raise
