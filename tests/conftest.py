@@ -1,0 +1,168 @@
+"""What every test stands on: a pinned environment, the golden tables, one local Spark, and no process left behind."""
+
+import os
+import shutil
+import signal
+import sys
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPO_ROOT = Path(__file__).resolve().parent.parent
+
+_RUN_MARK = "AIRFLOW_PAIMON_TEST_RUN"
+_GRACE_SECONDS = 10.0
+
+
+def _pin_environment() -> str:
+    """Make a run independent of who starts it, before anything that reads the environment at import is imported."""
+    airflow_home = tempfile.mkdtemp(prefix="airflow-paimon-tests-")
+    for name in list(os.environ):
+        if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "AWS_", "SPARK_", "PYSPARK_")):
+            del os.environ[name]
+    os.environ.update(
+        {
+            _RUN_MARK: uuid.uuid4().hex,
+            "TZ": "UTC",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "AIRFLOW_HOME": airflow_home,
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(REPO_ROOT / "dags"),
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            # A test names its credentials; one that forgets must not find somebody's real ones.
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+    )
+    time.tzset()
+    return airflow_home
+
+
+_AIRFLOW_HOME = _pin_environment()
+
+
+def require(condition: object, reason: str) -> None:
+    """Skip the test where what it needs isn't there; where AIRFLOW_PAIMON_REQUIRE_ALL=1 (CI), fail it."""
+    if condition:
+        return
+    if os.environ.get("AIRFLOW_PAIMON_REQUIRE_ALL") == "1":
+        pytest.fail(f"AIRFLOW_PAIMON_REQUIRE_ALL=1, but: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Unpack a golden archive (``"paimon-2.0.0"``) once a run; the folder is shared, so a test that writes copies it."""
+    folder = Path(os.environ.get("AIRFLOW_PAIMON_GOLDEN") or REPO_ROOT.parent / "shared" / "golden")
+    unpacked: dict[str, Path] = {}
+
+    def unpack(name: str) -> Path:
+        if name not in unpacked:
+            archive = folder / f"{name}.tar.gz"
+            require(archive.is_file(), f"no golden tables: {name}.tar.gz is not in the folder AIRFLOW_PAIMON_GOLDEN")
+            target = tmp_path_factory.mktemp(f"golden-{name}")
+            with tarfile.open(archive) as tar:
+                tar.extractall(target, filter="data")
+            unpacked[name] = target
+        return unpacked[name]
+
+    return unpack
+
+
+@pytest.fixture(scope="session")
+def java_home() -> Path:
+    """The Java that Spark and the Java oracle run on."""
+    from airflow_paimon.spark.java import find_java
+
+    home = find_java(REPO_ROOT / ".java")
+    require(home, "no Java 17 or newer: `make test` finds or fetches one")
+    assert home is not None
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+@pytest.fixture(scope="session")
+def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """One small local Spark for the whole run; what a test changes in its configuration, it puts back."""
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("airflow-paimon tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC -Dderby.system.home={scratch}")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.local.dir", str(scratch / "local"))
+        .getOrCreate()
+    )
+    yield session
+    gateway = session.sparkContext._gateway
+    session.stop()
+    if gateway is not None:
+        # Spark keeps its JVM for the next session until Python ends; here it ends before leftovers are looked for.
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=_GRACE_SECONDS)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    left = _wait_for_children()
+    for pid, command in left.items():
+        print(f"\nleft behind by a test, ended now: {pid} {command}", file=sys.stderr)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_AIRFLOW_HOME, ignore_errors=True)
+
+
+def _wait_for_children() -> dict[int, str]:
+    """Tell which processes of this run are still there when they had time to end."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while (left := _marked_processes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def _marked_processes() -> dict[int, str]:
+    # By the environment that they inherited, so that a daemon which changed its parent and session is found as well.
+    mark = f"{_RUN_MARK}={os.environ[_RUN_MARK]}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(folder.name) != os.getpid() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+        except OSError:  # it ended meanwhile, or it is another user's
+            continue
+    return found

@@ -1,0 +1,254 @@
+"""The arrows between the layers, checked over every import statement, those inside functions too."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPO_ROOT
+
+PACKAGE = "airflow_paimon"
+AIRFLOW = ("airflow",)
+SPARK = ("pyspark", "py4j")
+STORAGE_LIBRARIES = ("fsspec", "s3fs", "botocore", "boto3", "aiobotocore")
+MUTATIONS = {"create", "replace", "delete", "delete_tree"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``ours``: the parts of airflow_paimon that it may import; ``banned``: the foreign packages that it may not."""
+
+    name: str
+    ours: frozenset[str]
+    banned: tuple[str, ...]
+
+
+CORE = Layer("core", frozenset({"core"}), AIRFLOW + SPARK)
+DATA = Layer("data", frozenset({"core", "data"}), AIRFLOW + SPARK)
+SPARK_LAYER = Layer("spark", frozenset({"core", "data", "spark"}), AIRFLOW)
+JOBS = Layer("spark_jobs", frozenset({"core", "data", "spark"}), AIRFLOW)
+# The root imports nothing at all until `open_table` is asked for.
+ROOT = Layer("__init__", frozenset({"core"}), AIRFLOW + SPARK)
+
+
+def airflow_layer() -> Layer:
+    """Everything else in the package: it may use itself and the core, and submits Spark instead of importing it."""
+    lower = {"data", "spark"}
+    parts = {path.stem for path in (REPO_ROOT / PACKAGE).iterdir()}
+    return Layer("airflow", frozenset(parts - lower), SPARK)
+
+
+def sources() -> list[Path]:
+    return sorted(
+        path.relative_to(REPO_ROOT) for folder in (PACKAGE, "spark_jobs") for path in (REPO_ROOT / folder).rglob("*.py")
+    )
+
+
+def layer_of(path: Path) -> Layer:
+    if path.parts[0] == "spark_jobs":
+        return JOBS
+    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER)}
+    if path.parts[1] == "__init__.py":
+        return ROOT
+    return by_name.get(path.parts[1]) or airflow_layer()
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every module that may be imported, with its line; ``from a import b`` is ``a.b``, as b may be a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and called_name(node) in {"import_module", "__import__"} and node.args:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield node.lineno, name.value
+
+
+def called_name(node: ast.Call) -> str | None:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+
+
+def import_faults(source: str, path: Path, layer: Layer) -> list[str]:
+    faults = []
+    for line, module in imported(ast.parse(source)):
+        head, _, rest = module.partition(".")
+        part = rest.partition(".")[0]
+        if head == "":
+            faults.append(f"{path}:{line}: relative import")
+        elif head in layer.banned:
+            faults.append(f"{path}:{line}: {layer.name} imports {module}")
+        elif head == PACKAGE and part and part not in layer.ours | {"__version__"}:
+            faults.append(f"{path}:{line}: {layer.name} imports {module}")
+        elif layer is CORE and head in STORAGE_LIBRARIES and "store" not in path.parts:
+            faults.append(f"{path}:{line}: only the store package may import {module}")
+    return faults
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """The names along a receiver: ``self._store.child(p)`` gives child, _store and self."""
+    while True:
+        match node:
+            case ast.Call(func=inner):
+                node = inner
+            case ast.Attribute(value=inner, attr=name):
+                yield name
+                node = inner
+            case ast.Name(id=name):
+                yield name
+                return
+            case _:
+                return
+
+
+def mutation_faults(source: str, path: Path) -> list[str]:
+    return [
+        f"{path}:{node.lineno}: {node.func.attr}() on a store; only the committer mutates storage"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in MUTATIONS
+        and any(name == "store" or name.endswith("_store") for name in names_in(node.func.value))
+    ]
+
+
+def may_mutate(path: Path) -> bool:
+    """The committer and the stores themselves; the data layer puts new data files, which no table names yet."""
+    parts = path.with_suffix("").parts[1:]
+    committer = parts[:1] == ("core",) and (parts[1] == "store" or parts[1].partition("_")[0] == "commit")
+    return committer or parts[:1] == ("data",)
+
+
+def test_every_import_goes_down_the_layers() -> None:
+    paths = sources()
+    assert len(paths) > 10, "the walk found no sources"
+    faults = [fault for path in paths for fault in import_faults((REPO_ROOT / path).read_text(), path, layer_of(path))]
+    assert not faults, "\n".join(faults)
+
+
+def test_only_the_committer_mutates_storage() -> None:
+    faults = [
+        fault
+        for path in sources()
+        if not may_mutate(path)
+        for fault in mutation_faults((REPO_ROOT / path).read_text(), path)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_core_modules_form_no_cycle() -> None:
+    modules = {
+        ".".join(p.with_suffix("").parts).removesuffix(".__init__"): p for p in sources() if p.parts[1] == "core"
+    }
+    graph = {}
+    for name, path in modules.items():
+        # `from package import name` names a module of the package, or the package itself.
+        found = {
+            m if m in modules else m.rpartition(".")[0] for _, m in imported(executed((REPO_ROOT / path).read_text()))
+        }
+        graph[name] = (found & modules.keys()) - {name}
+    assert cycle(graph) is None, "import cycle: " + " -> ".join(cycle(graph) or [])
+
+
+def executed(source: str) -> ast.AST:
+    """The source without what only a type checker runs."""
+    tree = ast.parse(source)
+    tree.body = [
+        node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    ]
+    return tree
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str] | None:
+    done: set[str] = set()
+
+    def visit(name: str, trail: list[str]) -> list[str] | None:
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in done:
+            return None
+        for other in sorted(graph[name]):
+            if found := visit(other, [*trail, name]):
+                return found
+        done.add(name)
+        return None
+
+    return next((found for name in sorted(graph) if (found := visit(name, []))), None)
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        (CORE, "def f():\n    import airflow.sdk"),
+        (CORE, "from airflow_paimon import data"),
+        (CORE, "from airflow_paimon.spark.java import find_java"),
+        (CORE, "import importlib\nimportlib.import_module('pyspark.sql')"),
+        (CORE, "import fsspec"),
+        (CORE, "from . import paths"),
+        (DATA, "from pyspark.sql import SparkSession"),
+        (SPARK_LAYER, "from airflow_paimon.hooks.paimon import PaimonHook"),
+        (JOBS, "from airflow_paimon import bundled"),
+        (airflow_layer(), "if True:\n    import pyspark"),
+        (airflow_layer(), "import airflow_paimon.data.read"),
+    ],
+)
+def test_a_forbidden_import_is_found(layer: Layer, source: str) -> None:
+    assert len(import_faults(source, Path(PACKAGE, layer.name, "x.py"), layer)) == 1
+
+
+@pytest.mark.parametrize(
+    "call", ["store.create(p, b)", "self._store.delete(p)", "table.store.child(p).delete_tree('')"]
+)
+def test_a_forbidden_mutation_is_found(call: str) -> None:
+    assert len(mutation_faults(f"def f(self):\n    {call}", Path("x.py"))) == 1
+    assert not mutation_faults(f"def f(self):\n    committer.replace(p)\n    '{'a'}'.replace('a', 'b')", Path("x.py"))
+
+
+def test_a_cycle_is_found() -> None:
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_core_and_data_import_without_airflow_and_spark() -> None:
+    out = run_python("""
+        import importlib, pkgutil, sys
+        sys.modules.update(airflow=None, pyspark=None)
+        for layer in ("core", "data"):
+            package = importlib.import_module(f"airflow_paimon.{layer}")
+            for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+                importlib.import_module(module.name)
+                print(module.name)
+    """)
+    assert "airflow_paimon.core.errors" in out.split()
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    out = run_python("""
+        import sys
+        import airflow_paimon
+        heavy = {"airflow", "pyspark", "pyarrow", "numpy", "fsspec", "fastavro", "pandas"}
+        print(sorted(heavy & sys.modules.keys()), airflow_paimon.__version__)
+    """)
+    assert out.startswith("[] ")
+
+
+def test_open_table_is_found_lazily() -> None:
+    out = run_python("""
+        import airflow_paimon
+        from airflow_paimon.core.table import open_table
+        print(airflow_paimon.open_table is open_table, "open_table" in dir(airflow_paimon), hasattr(airflow_paimon, "x"))
+    """)
+    assert out.split() == ["True", "True", "False"]
