@@ -1,0 +1,225 @@
+"""Reads one data file, by its extension, into batches of the columns that its own schema has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.features import file_format
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.types import DataField
+from airflow_paimon.data.arrow_types import arrow_schema
+from airflow_paimon.data.avro_files import read_avro
+
+BATCH_ROWS = 131_072
+"""Rows of a batch unless told otherwise: what ships best to a JVM (spec/performance.md)."""
+
+_NS_PER_US = 1000
+
+
+class FileBatch(NamedTuple):
+    """Rows of a data file; ``start`` is the position of the first one in the file, which deletion vectors count in."""
+
+    start: int
+    rows: pa.RecordBatch
+
+
+RowGroupFilter = Callable[[pq.FileMetaData, int], bool]
+
+
+def read_data_file(
+    store: Store,
+    path: str,
+    fields: Sequence[DataField],
+    *,
+    batch_rows: int = BATCH_ROWS,
+    keep_row_group: RowGroupFilter | None = None,
+) -> Iterator[FileBatch]:
+    """Read these columns, matched by name, in the types of ``fields``.
+
+    ``keep_row_group`` skips row groups of Parquet files. Columns that the file lacks come as nulls, as in Paimon.
+
+    Raises:
+        FormatError: truncated, or a column holds another type than the schema says.
+        UnsupportedFeatureError: an unknown format, an encrypted file, or timestamps that Arrow can't hold.
+    """
+    kind = file_format(path)
+    target = arrow_schema(fields)
+    try:
+        if kind == "parquet":
+            batches = _parquet_batches(store, path, fields, batch_rows, keep_row_group)
+        elif kind == "orc":
+            batches = _orc_batches(store, path, target.names)
+        elif kind == "avro":
+            batches = _numbered(read_avro(store.read(path), fields, batch_rows))
+        else:
+            raise UnsupportedFeatureError(f"Data file {path} has the unsupported format {kind!r}; {_WAY_OUT}")
+        for start, rows in batches:
+            for offset in range(0, max(rows.num_rows, 1), batch_rows):
+                piece = rows.slice(offset, batch_rows) if rows.num_rows > batch_rows else rows
+                yield FileBatch(start + offset, conform(piece, target, path))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError) as error:
+        raise _translated(error, path) from error
+
+
+_WAY_OUT = 'use engine="connector"'
+
+
+def _translated(error: Exception, path: str) -> Exception:
+    text = str(error)
+    if "encrypt" in text.lower():
+        return UnsupportedFeatureError(f"Data file {path} is encrypted; {_WAY_OUT}")
+    if "out of range for nanosecond" in text:
+        return _out_of_range(path)
+    return FormatError(f"Data file {path} is truncated or corrupt: {text}; run check_table")
+
+
+def _out_of_range(path: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"Data file {path} holds timestamps before 1677 or after 2262, which Arrow can't hold for this type and "
+        f"format; {_WAY_OUT}"
+    )
+
+
+def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[FileBatch]:
+    start = 0
+    for batch in batches:
+        yield FileBatch(start, batch)
+        start += batch.num_rows
+
+
+def _parquet_batches(
+    store: Store, path: str, fields: Sequence[DataField], batch_rows: int, keep: RowGroupFilter | None
+) -> Iterator[FileBatch]:
+    with store.open_input(path) as source:
+        file = pq.ParquetFile(source)
+        present = set(file.schema_arrow.names)
+        # with none of them in the file the number of rows still counts
+        names = [f.name for f in fields if f.name in present] or file.schema_arrow.names[:1]
+        _check_int96(file, source, fields, path)
+        for first, last in _runs(file.metadata, keep):
+            start = sum(file.metadata.row_group(i).num_rows for i in range(first))
+            groups = list(range(first, last))
+            for batch in file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False):
+                yield FileBatch(start, batch)
+                start += batch.num_rows
+
+
+def _runs(metadata: pq.FileMetaData, keep: RowGroupFilter | None) -> Iterator[tuple[int, int]]:
+    """Give runs of adjacent row groups to read, as half-open ranges: all in one when nothing is skipped."""
+    first = 0
+    for group in range(metadata.num_row_groups):
+        if keep is not None and not keep(metadata, group):
+            if first < group:
+                yield first, group
+            first = group + 1
+    if first < metadata.num_row_groups:
+        yield first, metadata.num_row_groups
+
+
+def _check_int96(file: pq.ParquetFile, source: Any, fields: Sequence[DataField], path: str) -> None:
+    """INT96 (TIMESTAMP above precision 6) comes as nanoseconds, silently wrapped when out of range: look first."""
+    names = {f.name for f in fields}
+    columns = [file.schema.column(i) for i in range(len(file.schema.names))]
+    wide = {c.path.split(".")[0] for c in columns if c.physical_type == "INT96"} & names
+    if not wide:
+        return
+    coarse = pq.ParquetFile(source, coerce_int96_timestamp_unit="ms", metadata=file.metadata)
+    for batch in coarse.iter_batches(columns=sorted(wide), use_threads=False):
+        for column in batch.columns:
+            for part in _timestamps(column):
+                bounds = pc.min_max(part.cast(pa.int64()))
+                low, high = bounds["min"].as_py(), bounds["max"].as_py()
+                if low is not None and (low < -9223372036854 or high > 9223372036854):
+                    raise _out_of_range(path)
+
+
+def _timestamps(column: pa.Array) -> Iterator[pa.Array]:
+    if pa.types.is_timestamp(column.type):
+        yield column
+    elif pa.types.is_struct(column.type):
+        for child in column.flatten():
+            yield from _timestamps(child)
+    elif pa.types.is_list(column.type):
+        yield from _timestamps(column.flatten())
+    elif pa.types.is_map(column.type):
+        yield from _timestamps(column.keys)
+        yield from _timestamps(column.items)
+
+
+def _orc_batches(store: Store, path: str, names: list[str]) -> Iterator[FileBatch]:
+    with store.open_input(path) as source:
+        file = orc.ORCFile(source)
+        present = set(file.schema.names)
+        wanted = [n for n in names if n in present]
+        start = 0
+        for stripe in range(file.nstripes):
+            batch = file.read_stripe(stripe, columns=wanted or file.schema.names[:1])
+            yield FileBatch(start, batch)
+            start += batch.num_rows
+
+
+def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBatch:
+    """Give exactly the target's columns and types; what the file's writer chose to store otherwise is converted."""
+    positions = {name: i for i, name in enumerate(batch.schema.names)}
+    columns = []
+    for field in target:
+        at = positions.get(field.name)
+        if at is None:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(at)
+        if not _same_kind(column.type, field.type):
+            raise FormatError(f"Data file {path}: column {field.name!r} should hold {field.type}, not {column.type}")
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
+    """Tell whether ``source`` is a way to store ``target``, so that a cast neither parses nor reinterprets."""
+    if pa.types.is_dictionary(source):
+        return _same_kind(source.value_type, target)
+    if pa.types.is_struct(target):
+        if not pa.types.is_struct(source):
+            return False
+        stored = {source.field(i).name: source.field(i).type for i in range(source.num_fields)}
+        wanted = [target.field(i) for i in range(target.num_fields)]
+        return all(f.name not in stored or _same_kind(stored[f.name], f.type) for f in wanted)
+    if pa.types.is_map(target):
+        if not pa.types.is_map(source):
+            return False
+        return _same_kind(source.key_type, target.key_type) and _same_kind(source.item_type, target.item_type)
+    if pa.types.is_list(target):
+        is_list = pa.types.is_list(source) or pa.types.is_large_list(source)
+        return is_list and _same_kind(source.value_type, target.value_type)
+    if pa.types.is_decimal(target):
+        return bool(pa.types.is_decimal(source) and source.scale == target.scale)
+    return source == target or any(s(source) and t(target) for s, t in _STORED_AS)
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(data_type) for test in tests)
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    return any(test(data_type) for test in tests)
+
+
+_STORED_AS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...] = (
+    (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_int32, pa.types.is_date32),
+    (pa.types.is_int32, pa.types.is_time32),
+    (pa.types.is_time, pa.types.is_time32),
+    (pa.types.is_timestamp, pa.types.is_timestamp),
+    (_is_text, _is_text),
+    (_is_bytes, _is_text),
+    (_is_bytes, _is_bytes),
+)
