@@ -1,0 +1,122 @@
+"""How two snapshots differ, and where two branches' histories part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.manifest import FileId, FileKind, ManifestEntry, ManifestFile
+from airflow_paimon.core.scan import BucketKey, net_change, read_entries, read_lists
+from airflow_paimon.core.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Files that one snapshot has and the other has not, by bucket. ``added`` are in the later one only."""
+
+    added: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
+    removed: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
+
+    @property
+    def buckets(self) -> set[BucketKey]:
+        return self.added.keys() | self.removed.keys()
+
+    def same_in(self, bucket: BucketKey, other: Difference) -> bool:
+        """Whether both end with the same files in this bucket (both start from the same snapshot)."""
+        mine = self.added.get(bucket, {}).keys(), self.removed.get(bucket, {}).keys()
+        return mine == (other.added.get(bucket, {}).keys(), other.removed.get(bucket, {}).keys())
+
+
+def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
+    """Compare the live files of two snapshots, of whatever branches: names are unique in the table.
+
+    Reads only the manifests that the two don't share: with C the shared ones, live = C changed by its own others.
+    """
+    if before is not None and after is not None and before.identity == after.identity:
+        return Difference()
+    old, new = _manifests(table, before), _manifests(table, after)
+    shared = {m.file_name for m in old} & {m.file_name for m in new}
+    own_old = _net(table, [m for m in old if m.file_name not in shared])
+    own_new = _net(table, [m for m in new if m.file_name not in shared])
+    old_deleted = own_old[1].keys() - own_old[0].keys()
+    new_deleted = own_new[1].keys() - own_new[0].keys()
+    added = {k: e for k, e in own_new[0].items() if k not in own_old[0] and k not in own_new[1]}
+    added |= {k: own_old[1][k] for k in old_deleted - new_deleted}
+    removed = {k: e for k, e in own_old[0].items() if k not in own_new[0] and k not in own_old[1]}
+    removed |= {k: own_new[1][k] for k in new_deleted - old_deleted}
+    return Difference(_by_bucket(added), _by_bucket(removed))
+
+
+def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
+    return [] if snapshot is None else sum(read_lists(table, snapshot), [])
+
+
+def _net(
+    table: Table, manifests: list[ManifestFile]
+) -> tuple[dict[FileId, ManifestEntry], dict[FileId, ManifestEntry]]:
+    change = net_change((e for part in read_entries(table, manifests) for e in part), table.label)
+    return change.added, change.deleted
+
+
+def _by_bucket(entries: dict[FileId, ManifestEntry]) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
+    out: dict[BucketKey, dict[FileId, ManifestEntry]] = {}
+    for key, entry in entries.items():
+        add = entry._replace(kind=FileKind.ADD.value)
+        out.setdefault(BucketKey(entry.partition, entry.bucket), {})[key] = add
+    return out
+
+
+def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | None:
+    """Read the snapshots with ``after`` < id <= ``up_to``; None when one of them is gone."""
+    try:
+        return table.snapshots(list(range(after + 1, up_to + 1)))
+    except NotFoundError:
+        return None
+
+
+def really_changed(table: Table, between: Iterable[Snapshot] | None, candidates: set[BucketKey]) -> set[BucketKey]:
+    """Which of the candidate buckets were changed by more than compaction or analysis.
+
+    ``between`` None (history expired): nobody can tell, so all of them.
+    """
+    if between is None or not candidates:
+        return set(candidates)
+    snapshots = list(between)
+    neutral = (CommitKind.COMPACT, CommitKind.ANALYZE)
+    if not any(s.commit_kind in neutral for s in snapshots):
+        return set(candidates)
+    deltas = [m for s in snapshots if s.commit_kind not in neutral for m in read_lists(table, s)[1]]
+    seen = {BucketKey(e.partition, e.bucket) for part in read_entries(table, deltas) for e in part}
+    return candidates & seen
+
+
+def branch_point(main: Table, branch: Table) -> Snapshot | None:
+    """Find the greatest snapshot that both histories share, by identity; tags count as history. None = none."""
+    theirs = _known(branch)
+    ours_ids = set(main.snapshot_ids())
+    main_tags = {t.snapshot.id: t.snapshot for t in main.tags()} if not theirs.keys() <= ours_ids else {}
+    for snapshot_id in sorted(theirs, reverse=True):
+        mine = theirs[snapshot_id] or _try_snapshot(branch, snapshot_id)
+        candidates = [_try_snapshot(main, snapshot_id)] if snapshot_id in ours_ids else []
+        candidates.append(main_tags.get(snapshot_id))
+        if mine is not None and any(c is not None and c.identity == mine.identity for c in candidates):
+            return mine
+    return None
+
+
+def _known(branch: Table) -> dict[int, Snapshot | None]:
+    """Ids of a branch's snapshots (not read yet: None), and what only its tags still have."""
+    known: dict[int, Snapshot | None] = dict.fromkeys(branch.snapshot_ids())
+    for tag in branch.tags():
+        if tag.snapshot.id not in known:
+            known[tag.snapshot.id] = tag.snapshot
+    return known
+
+
+def _try_snapshot(table: Table, snapshot_id: int) -> Snapshot | None:
+    try:
+        return table.snapshot(snapshot_id)
+    except NotFoundError:
+        return None

@@ -1,0 +1,326 @@
+"""create_branch, delete_branch, rename_branch: gather, plan, execute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_paimon.core.commit import execute
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.lineage import Lineage, read_lineage, verified_lineage
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.request import CreateBranch, DeleteBranch, RenameBranch
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.paths import (
+    MAIN,
+    PROTECTIVE_TAG_PREFIX,
+    BranchPaths,
+    check_branch_name,
+    manifest_path,
+    protective_tag,
+)
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.planners.branches import (
+    BranchSource,
+    is_protective,
+    lineage_for,
+    plan_create_branch,
+    plan_delete_branch,
+    plan_protect,
+    plan_rename_branch,
+)
+from airflow_paimon.core.reachability import lost_between
+from airflow_paimon.core.schema import parse_schema
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.table import Table, parse_timestamp
+
+_REFERRING_OPTIONS = (
+    "scan.fallback-branch",
+    "scan.primary-branch",
+    "scan.fallback-snapshot-branch",
+    "scan.fallback-delta-branch",
+)
+
+
+def create_branch(context: Context, request: CreateBranch) -> OperationResult:
+    """Create a branch from a tag, a snapshot, or empty (neither given).
+
+    Raises:
+        AlreadyExistsError: the branch exists (with ``skip``: from another base, or with commits that hide its base).
+        NotFoundError: source branch, tag or snapshot. UnsafeOperationError: the source could expire under the branch.
+    """
+    name = check_branch_name(request.branch)
+    source = _gather_source(context, request)
+    wanted = lineage_for(name, source, context.now_iso, owner=request.owner, reason=request.reason,
+                         operation_id=request.operation_id)  # fmt: skip
+    existing = _existing(context.table, name)
+    if existing is not None and request.if_exists == "replace" and not _same_operation(existing.lineage, wanted):
+        _check_deletable(context, name)
+        if not request.dry_run:
+            execute(context.table, _delete_plan(context, name))
+        existing = None
+    if existing is not None:
+        done = _reuse(context, request, existing, wanted)
+        if done is not None:
+            return done
+        assert existing.lineage is not None
+        wanted = existing.lineage  # a half-made branch of the same request: go on with its own time stamp
+    protect = plan_protect(request.operation, context.table.name, name, source, replace_stale=existing is None)
+    made_ms = parse_timestamp(wanted.created_at)
+    plan = plan_create_branch(request.operation, context.table.name, source, wanted, made_ms)
+    after = source.snapshot.id if source.snapshot else None
+    if not request.dry_run:
+        execute(context.table, protect)
+        _recheck(context.table, source)
+        try:
+            execute(context.table, plan)
+        except AlreadyExistsError as error:
+            raise ConflictError(
+                f"{context.table.name}: branch {name!r} was created by somebody else at the same moment; run it again",
+                table=context.table.name,
+            ) from error
+    details = _details(wanted) | {"protective_tag": protective_tag(name) if source.snapshot else None}
+    both = Plan(operation=plan.operation, table=plan.table, preconditions=plan.preconditions,
+                actions=(*protect.actions, *plan.actions), summary=plan.summary)  # fmt: skip
+    return context.result(both, branch=name, changed=True, before=None, after=after, details=details)
+
+
+def _details(lineage: Lineage) -> dict[str, object]:
+    return {"from_branch": lineage.from_branch, "from_tag": lineage.from_tag, "base_snapshot": lineage.snapshot_id,
+            "base_identity": lineage.identity, "owner": lineage.owner, "reason": lineage.reason,
+            "created_at": lineage.created_at}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Existing:
+    lineage: Lineage | None
+    half_made: bool
+    head: Snapshot | None
+
+
+def _existing(table: Table, name: str) -> _Existing | None:
+    view = table.branch(name)
+    if not table.store.list(BranchPaths(name).root.rstrip("/")):
+        return None
+    lineage = read_lineage(table, name)
+    head = view.latest_snapshot()
+    half = not view.exists() or (lineage is not None and lineage.snapshot_id is not None and head is None)
+    return _Existing(lineage if half else verified_lineage(table, name), half, head)
+
+
+def _same_operation(lineage: Lineage | None, wanted: Lineage) -> bool:
+    return lineage is not None and wanted.operation_id is not None and lineage.operation_id == wanted.operation_id
+
+
+def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted: Lineage) -> OperationResult | None:
+    """Answer for a branch that exists; None = it is half made for the same base, so go on making it."""
+    lineage = existing.lineage
+    ours = _same_operation(lineage, wanted)
+    same = lineage is not None and lineage.same_base(wanted)
+    if same and existing.half_made and (ours or request.if_exists == "skip"):
+        return None
+    if same and lineage is not None and not existing.half_made and (ours or request.if_exists == "skip"):
+        details = _details(lineage) | {"already_there": True}
+        after = existing.head.id if existing.head else None
+        return context.result(None, branch=wanted.branch, changed=ours, before=None, after=after, details=details)
+    raise AlreadyExistsError(_exists_message(context, existing, wanted), table=context.table.name)
+
+
+def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> str:
+    what = f"{context.table.name}: branch {wanted.branch!r} exists"
+    if existing.half_made:
+        return f"{what}, half made by a run that was cut off; run repair_table, or use if_exists='skip' to go on"
+    base = existing.lineage
+    if base is None:
+        return f"{what}, and nothing says what it was made from; choose another name, or if_exists='replace'"
+    made = f"made {base.created_at} from {base.from_tag or base.from_branch}, snapshot {base.snapshot_id}"
+    if base.same_base(wanted):
+        return f"{what} ({made}); use if_exists='skip' to go on with it or 'replace' to make it anew"
+    return f"{what} with another base ({made}; asked for: snapshot {wanted.snapshot_id}); use if_exists='replace'"
+
+
+def _gather_source(context: Context, request: CreateBranch) -> BranchSource:
+    if request.tag is not None and request.snapshot is not None:
+        raise InvalidInputError("create_branch: give tag or snapshot, not both", table=context.table.name)
+    view = context.table.branch(request.from_branch)
+    ids = view.require().schema_ids()
+    if request.tag is None and request.snapshot is None:
+        schemas = _schema_bytes(view, ids)
+        latest = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
+        return BranchSource(branch=request.from_branch, schemas=schemas, schema=latest, latest_schema_id=ids[-1])
+    tag = view.tag(request.tag) if request.tag is not None else None
+    if tag is not None:
+        snapshot = tag.snapshot
+    else:
+        assert request.snapshot is not None
+        snapshot = view.snapshot(request.snapshot)
+    _check_source_branch(view, request)
+    schemas = _schema_bytes(view, [i for i in ids if i <= snapshot.schema_id])
+    if snapshot.schema_id not in schemas:
+        raise FormatError(f"{view.label}: schema {snapshot.schema_id} of snapshot {snapshot.id} is missing")
+    schema = parse_schema(schemas[snapshot.schema_id], f"{view.label}: schema-{snapshot.schema_id}")
+    return BranchSource(
+        branch=request.from_branch,
+        schemas=schemas,
+        schema=schema,
+        latest_schema_id=ids[-1],
+        snapshot=snapshot,
+        snapshot_bytes=_snapshot_bytes(view, snapshot),
+        tag=tag,
+    )
+
+
+def _check_source_branch(view: Table, request: CreateBranch) -> None:
+    """A branch of a branch shares files whose expiry main's tags don't stop, so that branch must never expire."""
+    if view.branch_name != MAIN and not is_protective(view.schema()):
+        raise UnsafeOperationError(
+            f"{view.label} may expire its own snapshots, and Paimon's expiry would then delete files that branch "
+            f"{request.branch!r} shares; create it from main, or from a branch that airflow-paimon made from a snapshot",
+            table=view.name,
+        )
+
+
+def _schema_bytes(view: Table, ids: list[int]) -> dict[int, bytes]:
+    return dict(zip(ids, view.store.read_many([view.paths.schema(i) for i in ids]), strict=True))
+
+
+def _snapshot_bytes(view: Table, snapshot: Snapshot) -> bytes:
+    """The snapshot file as it lies there, or, when only a tag has it any more, made from the tag."""
+    try:
+        data = view.store.read(view.paths.snapshot(snapshot.id))
+    except NotFoundError:
+        return snapshot.to_bytes()
+    from_file = view.snapshot(snapshot.id)
+    return data if from_file.identity == snapshot.identity else snapshot.to_bytes()
+
+
+def _recheck(table: Table, source: BranchSource) -> None:
+    """After the protective tag stands: is what it protects still there? An expiry may have been under way.
+
+    Raises:
+        ConflictError: it is not; the protective tag is harmless and goes with the next try.
+    """
+    snapshot, view = source.snapshot, table.branch(source.branch)
+    if snapshot is None:
+        return
+    try:
+        if source.tag is not None:
+            still = view.tag(source.tag.name).snapshot
+        else:
+            still = view.snapshot(snapshot.id)
+        if still.identity != snapshot.identity:
+            raise NotFoundError("another snapshot has its id now")
+        lost = [n for n in snapshot.manifest_lists() if not table.store.exists(manifest_path(n))]
+        if not lost and source.tag is None:
+            lost = lost_between(view, snapshot)
+    except NotFoundError as error:
+        raise ConflictError(f"{view.label}: snapshot {snapshot.id} went away while the branch was made ({error})",
+                            table=table.name) from None  # fmt: skip
+    if lost:
+        raise ConflictError(
+            f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} is gone; branch from a later one",
+            table=table.name,
+        )
+
+
+def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
+    """Delete a branch's metadata. Its data files become orphans where nothing else refers to them.
+
+    Raises:
+        UnsafeOperationError: a table option or another branch relies on it. NotFoundError: no such branch.
+    """
+    name, table = request.branch, context.table
+    if name == MAIN:
+        raise InvalidInputError(f"{table.name}: branch main can't be deleted", table=table.name)
+    if "/" in name or name not in table.branch_names():
+        if request.if_missing == "skip" or _deleted_by(context, request):
+            return context.result(None, branch=name, changed=False, details={"already_gone": True})
+        raise NotFoundError(f"{table.name} has no branch {name!r}; its branches: "
+                            f"{', '.join(table.branch_names()) or 'none'}", table=table.name)  # fmt: skip
+    _check_deletable(context, name)
+    head = table.branch(name).latest_snapshot_id()
+    plan = _delete_plan(context, name)
+    if not request.dry_run:
+        execute(table, plan)
+    return context.result(plan, branch=name, changed=True, before=head, details={"files": len(plan.actions)})
+
+
+def _deleted_by(context: Context, request: DeleteBranch) -> bool:
+    """Whether a cut-off run of this deletion got as far as the branch but not to its lineage."""
+    lineage = read_lineage(context.table, request.branch)
+    if lineage is None or context.request.dry_run:
+        return False
+    execute(context.table, plan_delete_branch(request.operation, context.table.name, request.branch, (),
+                                              _protective_paths(context.table, request.branch)))  # fmt: skip
+    return True
+
+
+def _protective_paths(table: Table, branch: str) -> list[str]:
+    name = protective_tag(branch)
+    return [v.paths.tag(name) for v in _all_views(table) if v.branch_name != branch and v.find_tag(name) is not None]
+
+
+def _delete_plan(context: Context, name: str) -> Plan:
+    files = context.table.store.walk(BranchPaths(name).root.rstrip("/"))
+    protective = _protective_paths(context.table, name)
+    return plan_delete_branch(context.request.operation, context.table.name, name, files, protective)
+
+
+def _all_views(table: Table) -> list[Table]:
+    return [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
+
+
+def _check_deletable(context: Context, name: str) -> None:
+    """Refuse when an option of any branch, or the base of another branch, needs this one."""
+    table = context.table
+    for view in _all_views(table):
+        if not view.exists():
+            continue
+        options = view.schema().options
+        used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip() == name]
+        if used and view.branch_name != name:
+            raise UnsafeOperationError(
+                f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first", table=table.name
+            )
+    living = set(table.branch_names())
+    for tag in table.branch(name).tag_names():
+        child = tag.removeprefix(PROTECTIVE_TAG_PREFIX)
+        if child != tag and child in living and child != name:
+            raise UnsafeOperationError(
+                f"{table.name}: branch {child!r} was made from branch {name!r} and shares its files; delete {child!r} "
+                f"first",
+                table=table.name,
+            )
+
+
+def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
+    """Rename a branch with its lineage and protective tag. A cut-off run is gone on with by running it again."""
+    table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
+    if old == MAIN or old == new:
+        raise InvalidInputError(f"{table.name}: can't rename {old!r} to {new!r}", table=table.name)
+    table.branch(old).require()
+    _check_deletable(context, old)
+    files = _branch_bytes(table, old)
+    present = _branch_bytes(table, new)
+    new_root, old_root = BranchPaths(new).root, BranchPaths(old).root
+    if any(files.get(old_root + f.removeprefix(new_root)) != data for f, data in present.items()):
+        raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
+    name = protective_tag(old)
+    protective = {v.paths.tag_dir: v.store.read(v.paths.tag(name)) for v in _all_views(table)
+                  if v.branch_name != old and v.find_tag(name) is not None}  # fmt: skip
+    plan = plan_rename_branch(request.operation, table.name, old, new, files, read_lineage(table, old), protective)
+    head = table.branch(old).latest_snapshot_id()
+    if not request.dry_run:
+        execute(table, plan)
+    return context.result(plan, branch=new, changed=True, before=head, after=head, details={"renamed_from": old})
+
+
+def _branch_bytes(table: Table, name: str) -> dict[str, bytes]:
+    files = table.store.walk(BranchPaths(name).root.rstrip("/"))
+    return dict(zip(files, table.store.read_many(files), strict=True))

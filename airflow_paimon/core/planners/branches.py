@@ -1,0 +1,171 @@
+"""Plans that create, delete and rename a branch (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_paimon.core.lineage import Lineage, lineage_path
+from airflow_paimon.core.paths import MAIN, TAG_PREFIX, BranchPaths, protective_tag
+from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.tag import Tag
+
+PROTECTIVE_OPTIONS: Mapping[str, str] = {
+    "write-only": "true",
+    "snapshot.num-retained.min": "2147483647",
+    "snapshot.num-retained.max": "2147483647",
+    "snapshot.time-retained": "36500 d",
+    "tag.automatic-creation": "none",
+}
+"""What keeps every engine from expiring a branch that shares files: a tag alone does not stop Java there (measured)."""
+
+_DROPPED_ON_BRANCH = (
+    "tag.num-retained-max",
+    "tag.default-time-retained",
+    "partition.expiration-time",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchSource:
+    """What a new branch starts from. ``snapshot_bytes`` is the snapshot file as it lies there, or made from the tag."""
+
+    branch: str
+    schemas: Mapping[int, bytes]
+    schema: TableSchema
+    latest_schema_id: int
+    snapshot: Snapshot | None = None
+    snapshot_bytes: bytes = b""
+    tag: Tag | None = None
+
+
+def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
+    """Give the branch's own schema version: the source's columns and options, plus what keeps its files.
+
+    Its id is above all of the source's, so that no engine ever takes one for the other.
+    """
+    options = {k: v for k, v in source.schema.options.items() if k not in _DROPPED_ON_BRANCH}
+    options.update(PROTECTIVE_OPTIONS)
+    schema_id = max(source.latest_schema_id, *source.schemas) + 1
+    return replace(source.schema, id=schema_id, options=options, time_millis=now_ms, version=3)
+
+
+def is_protective(schema: TableSchema) -> bool:
+    """Whether a branch's schema keeps every engine from expiring its snapshots by itself."""
+    keys = ("write-only", "snapshot.num-retained.min", "snapshot.time-retained")
+    return all(schema.options.get(k) == PROTECTIVE_OPTIONS[k] for k in keys)
+
+
+def plan_protect(operation: str, table: str, branch: str, source: BranchSource, *, replace_stale: bool) -> Plan:
+    """Plan the protective tag: it comes before anything is shared."""
+    if source.snapshot is None:
+        return Plan(operation=operation, table=table)
+    name = protective_tag(branch)
+    path = BranchPaths(source.branch).tag(name)
+    data = Tag(name=name, snapshot=source.snapshot).to_bytes()
+    reason = f"keeps the files of snapshot {source.snapshot.id} of {source.branch} while branch {branch} lives"
+    action: Action = (
+        Replace(path=path, data=data, reason=f"{reason} (replaces a stale one: the branch it was for is gone)")
+        if replace_stale
+        else PutNew(path=path, data=data, reason=reason, same_ok=True)
+    )
+    return Plan(operation=operation, table=table, actions=(action,))
+
+
+def plan_create_branch(operation: str, table: str, source: BranchSource, lineage: Lineage, now_ms: int) -> Plan:
+    """Plan the branch itself: lineage, schemas, snapshot, tag, hint, in that order.
+
+    A crash in between leaves an empty branch that every engine can read, and the lineage that says how to go on.
+    """
+    paths = BranchPaths(lineage.branch)
+    actions: list[Action] = [
+        Replace(path=lineage_path(lineage.branch), data=lineage.to_bytes(), reason="says where the branch came from")
+    ]
+    for schema_id in sorted(source.schemas):
+        actions.append(PutNew(path=paths.schema(schema_id), data=source.schemas[schema_id], same_ok=True,
+                              reason=f"schema {schema_id} of {source.branch}"))  # fmt: skip
+    if source.snapshot is not None:
+        own = branch_schema(source, now_ms)
+        actions.append(PutNew(path=paths.schema(own.id), data=own.to_bytes(), same_ok=True,
+                              reason="the branch's own options: nothing expires here by itself"))  # fmt: skip
+        actions.append(PutNew(path=paths.snapshot(source.snapshot.id), data=source.snapshot_bytes, same_ok=True,
+                              reason=f"snapshot {source.snapshot.id} of {source.branch}, byte for byte"))  # fmt: skip
+        if source.tag is not None:
+            plain = Tag(name=source.tag.name, snapshot=source.snapshot)
+            actions.append(PutNew(path=paths.tag(source.tag.name), data=plain.to_bytes(), same_ok=True,
+                                  reason="the tag it starts from, without its retention"))  # fmt: skip
+        actions.append(Replace(path=paths.latest_hint, data=str(source.snapshot.id).encode(), reason="hint for readers"))
+    head = source.snapshot
+    precondition = Precondition(
+        branch=source.branch,
+        snapshot_id=head.id if head else None,
+        identity=head.identity if head else None,
+        schema_id=source.schema.id,
+    )
+    summary = {"branch": lineage.branch, "from_branch": source.branch, "from_tag": lineage.from_tag,
+               "snapshot_id": lineage.snapshot_id}  # fmt: skip
+    return Plan(operation=operation, table=table, preconditions=(precondition,), actions=tuple(actions), summary=summary)
+
+
+def plan_delete_branch(operation: str, table: str, branch: str, files: Sequence[str], protective: Sequence[str]) -> Plan:
+    """Plan the deletion of a branch's metadata; no data file is touched.
+
+    The schema goes last: a branch without one breaks orphan cleaning for the whole table. ``protective`` are the paths
+    of the tags that kept its files.
+    """
+    paths = BranchPaths(branch)
+    schema_dir = f"{paths.schema_dir}/"
+    last = sorted((f for f in files if f.startswith(schema_dir)), reverse=True)
+    first = sorted(f for f in files if not f.startswith(schema_dir))
+    actions: list[Action] = [Delete(path=f, reason=f"belongs to branch {branch}") for f in (*first, *last)]
+    actions.append(DeleteTree(path=paths.root.rstrip("/"), reason="the branch's empty folders"))
+    actions.append(Delete(path=lineage_path(branch), reason="the branch's lineage"))
+    actions += [Delete(path=p, reason=f"protected files of branch {branch}, which is gone") for p in protective]
+    return Plan(operation=operation, table=table, actions=tuple(actions), summary={"branch": branch})
+
+
+def plan_rename_branch(
+    operation: str, table: str, branch: str, to_branch: str, files: Mapping[str, bytes],
+    lineage: Lineage | None, protective: Mapping[str, bytes],
+) -> Plan:  # fmt: skip
+    """Plan a rename: copy the metadata as bytes, schemas first, then delete the old folder.
+
+    ``protective``: content of the protective tags by folder; they are copied before anything else.
+    """
+    old, new = BranchPaths(branch).root, BranchPaths(to_branch).root
+    actions: list[Action] = [
+        PutNew(path=f"{folder}/{TAG_PREFIX}{protective_tag(to_branch)}", data=data, same_ok=True,
+               reason=f"keeps the shared files under the name {to_branch}")
+        for folder, data in sorted(protective.items())
+    ]  # fmt: skip
+    if lineage is not None:
+        moved = replace(lineage, branch=to_branch)
+        actions.append(Replace(path=lineage_path(to_branch), data=moved.to_bytes(), reason="lineage under the new name"))
+    order = sorted(files, key=lambda f: (not f.startswith(f"{old}schema/"), f))
+    actions += [
+        PutNew(path=new + f.removeprefix(old), data=files[f], same_ok=True, reason=f"copy of {f}") for f in order
+    ]
+    tags = [f"{folder}/{TAG_PREFIX}{protective_tag(branch)}" for folder in sorted(protective)]
+    gone = plan_delete_branch(operation, table, branch, list(files), tags)
+    summary = {"branch": branch, "to_branch": to_branch}
+    return Plan(operation=operation, table=table, actions=(*actions, *gone.actions), summary=summary)
+
+
+def lineage_for(
+    branch: str, source: BranchSource, now_iso: str, *, owner: str | None, reason: str | None, operation_id: str | None
+) -> Lineage:
+    """Give what the new branch's lineage will say."""
+    head = source.snapshot
+    return Lineage(
+        branch=branch,
+        created_at=now_iso,
+        from_branch=source.branch or MAIN,
+        from_tag=source.tag.name if source.tag else None,
+        snapshot_id=head.id if head else None,
+        identity=head.identity if head else None,
+        owner=owner,
+        reason=reason,
+        operation_id=operation_id,
+    )

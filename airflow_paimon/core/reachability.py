@@ -1,0 +1,62 @@
+"""Which files something refers to, and whether they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.scan import data_file_path, net_change, partition_types, read_entries, read_lists
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.table import Table
+
+
+def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
+    """Give the data file path of each entry, and of its extra files."""
+    types = partition_types(schema)
+    paths = []
+    for entry in entries:
+        path = data_file_path(schema, decode_row(entry.partition, types), entry.bucket, entry.file)
+        folder = path.rpartition("/")[0]
+        paths += [path, *(f"{folder}/{extra}" for extra in entry.file.extra_files)]
+    return paths
+
+
+def missing_files(table: Table, paths: Iterable[str]) -> list[str]:
+    """Give those paths (relative to the table root) that are not there. Lists each folder once."""
+    by_folder: dict[str, set[str]] = {}
+    for path in paths:
+        if "://" not in path:
+            folder, _, name = path.rpartition("/")
+            by_folder.setdefault(folder, set()).add(name)
+    return sorted(
+        f"{folder}/{name}" for folder, names in by_folder.items() for name in names - set(table.store.names(folder))
+    )
+
+
+def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:
+    """Give the files of ``snapshot`` that are not live in ``head`` any more: only these can an expiry delete.
+
+    Reads just the manifests that the two don't share.
+    """
+    if head is None or head.identity == snapshot.identity:
+        return []
+    then, now = (sum(read_lists(table, s), []) for s in (snapshot, head))
+    shared = {m.file_name for m in then} & {m.file_name for m in now}
+    changed_now = net_change(
+        e for part in read_entries(table, [m for m in now if m.file_name not in shared]) for e in part
+    )
+    own_then = net_change(
+        e for part in read_entries(table, [m for m in then if m.file_name not in shared]) for e in part
+    )
+    gone = {k: e for k, e in changed_now.deleted.items() if k not in own_then.deleted and k not in changed_now.added}
+    gone |= {k: e for k, e in own_then.added.items() if k not in changed_now.added}
+    return [e._replace(kind=FileKind.ADD.value) for e in gone.values()]
+
+
+def lost_between(table: Table, snapshot: Snapshot) -> list[str]:
+    """Give files of ``snapshot`` that an expiry has deleted already. Costs nothing when it is the newest one."""
+    head = table.latest_snapshot()
+    gone = replaced_since(table, snapshot, head)
+    return missing_files(table, entry_paths(table.schema(snapshot.schema_id), gone))
