@@ -69,7 +69,7 @@ def require(condition: object, reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Unpack a golden archive (``"paimon-2.0.0"``) once a run; the folder is shared, so a test that writes copies it."""
+    """Unpack a golden archive (``"paimon-2.0.0"``) once a run; the folder is shared: a test that writes copies it."""
     folder = Path(os.environ.get("AIRFLOW_PAIMON_GOLDEN") or REPO_ROOT.parent / "shared" / "golden")
     unpacked: dict[str, Path] = {}
 

@@ -1,0 +1,170 @@
+"""The wheel, built and installed elsewhere: what works only in a checkout is no product."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_paimon
+from airflow_paimon.bundled import dags_folder, job_names, job_path, package_archive
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from tests.conftest import REPO_ROOT
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment, far from the checkout, with the wheel in it and the dependencies lent by this one."""
+
+    python: Path
+    site: Path
+    scratch: Path
+
+    def run(self, code: str, *, blocked: tuple[str, ...] = ()) -> Any:
+        """Run code that prints one JSON value, isolated from the working folder and the environment; give the value."""
+        prelude = f"import sys; sys.modules.update({dict.fromkeys(blocked)!r})\n"
+        return json.loads(run([str(self.python), "-I", "-c", prelude + textwrap.dedent(code)], self.scratch))
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)], REPO_ROOT)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    run([str(python), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", str(wheel)], folder)
+    site = Path(run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], folder).strip())
+    # Only the folder is lent, not what a .pth in it adds: the editable install of the checkout stays out of sight.
+    (site / "lent_dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Installed(python, site, folder)
+
+
+def names_under(folder: Path, pattern: str) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if "__pycache__" not in p.parts}
+
+
+def test_the_wheel_holds_the_package_the_jobs_and_the_dags_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    metadata = f"airflow_paimon-{airflow_paimon.__version__}.dist-info/"
+    expected = {f"airflow_paimon/{n}" for n in names_under(REPO_ROOT / "airflow_paimon", "*.py")} | {
+        f"airflow_paimon/_bundled/{folder}/{name}"
+        for folder in ("spark_jobs", "dags")
+        for name in names_under(REPO_ROOT / folder, "*.py")
+    }
+    assert expected <= names
+    assert {f"{metadata}licenses/LICENSE", "airflow_paimon/py.typed"} <= names
+    assert all(name.startswith(("airflow_paimon/", metadata)) for name in names)
+
+
+def test_the_installed_package_is_the_one_under_test(installed: Installed) -> None:
+    found = installed.run("import airflow_paimon, json; print(json.dumps(airflow_paimon.__file__))")
+    assert Path(found).is_relative_to(installed.site)
+
+
+def test_the_installed_package_finds_its_jobs_and_dags(installed: Installed) -> None:
+    code = """
+        import json
+        from airflow_paimon.bundled import dags_folder, job_names, job_path
+        print(json.dumps([{name: str(job_path(name)) for name in job_names()}, str(dags_folder())]))
+    """
+    jobs, dags = installed.run(code, blocked=("airflow", "pyspark"))
+    assert set(jobs) == set(job_names())
+    for name, path in jobs.items():
+        assert Path(path).is_relative_to(installed.site)
+        assert Path(path).read_bytes() == (REPO_ROOT / "spark_jobs" / f"{name}.py").read_bytes()
+    assert names_under(Path(dags), "*.py") == names_under(REPO_ROOT / "dags", "*.py")
+
+
+def test_every_installed_job_says_how_it_is_called(installed: Installed) -> None:
+    bundled = installed.site / "airflow_paimon" / "_bundled" / "spark_jobs"
+    for name in job_names():
+        usage = run([str(installed.python), "-I", str(bundled / f"{name}.py"), "--help"], installed.scratch)
+        assert "--warehouse" in usage, name
+
+
+def test_airflow_finds_the_provider(installed: Installed) -> None:
+    code = """
+        import json
+        from importlib.metadata import entry_points
+        (entry,) = [e for e in entry_points(group="apache_airflow_provider") if e.dist.name == "airflow-paimon"]
+        print(json.dumps(entry.load()()))
+    """
+    info = installed.run(code)
+    assert info["package-name"] == "airflow-paimon"
+    assert airflow_paimon.__version__ in info.get("versions", [airflow_paimon.__version__])
+
+
+def test_the_archive_for_the_cluster_serves_without_the_package(installed: Installed, tmp_path: Path) -> None:
+    built = installed.run(f"""
+        import json
+        from pathlib import Path
+        from airflow_paimon.bundled import package_archive
+        print(json.dumps(str(package_archive(Path({str(tmp_path)!r})))))
+    """)
+    with zipfile.ZipFile(built) as archive:
+        folders = {name.split("/")[1] for name in archive.namelist()}
+    assert folders == {"__init__.py", "core", "data", "spark"}
+    code = f"""
+        import json, pkgutil, importlib
+        sys.path.insert(0, {built!r})
+        import airflow_paimon.core, airflow_paimon.data
+        modules = [m.name for layer in (airflow_paimon.core, airflow_paimon.data)
+                   for m in pkgutil.walk_packages(layer.__path__, layer.__name__ + ".")]
+        print(json.dumps([importlib.import_module(m).__file__ for m in modules]))
+    """
+    files = installed.run(code, blocked=("airflow", "pyspark"))
+    assert files
+    assert all(file.startswith(built + "/") for file in files)
+
+
+def test_the_archive_is_deterministic_and_written_once(tmp_path: Path) -> None:
+    first = package_archive(tmp_path / "a")
+    second = package_archive(tmp_path / "b")
+    assert first.name == second.name
+    assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
+    before = first.stat()
+    assert package_archive(tmp_path / "a") == first
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert list((tmp_path / "a").iterdir()) == [first], "a temporary file was left"
+
+
+def test_a_checkout_finds_its_own_jobs() -> None:
+    assert dags_folder() == REPO_ROOT / "dags"
+    assert {job_path(name).parent for name in job_names()} <= {REPO_ROOT / "spark_jobs"}
+
+
+@pytest.mark.parametrize("name", ["../secrets", "a/b", "", "__init__", "create_branch.py"])
+def test_a_name_that_is_no_job_name_is_invalid(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="no name of a job"):
+        job_path(name)
+
+
+def test_an_unknown_job_is_not_found() -> None:
+    with pytest.raises(NotFoundError, match="no job 'fly_to_the_moon'"):
+        job_path("fly_to_the_moon")
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    assert f"## {airflow_paimon.__version__}" in (REPO_ROOT / "CHANGELOG.md").read_text()
