@@ -1,14 +1,68 @@
-"""What Airflow is told about this provider. Keep it within Airflow's runtime schema: a mistake stops every `airflow` command."""
+"""What Airflow is told about this provider. Keep it within Airflow's runtime schema: a mistake stops every command."""
 
 from typing import Any
 
 from airflow_paimon import __version__
 
+_NAME = "Apache Paimon"
+
 
 def get_provider_info() -> dict[str, Any]:
+    """Give the provider's metadata; imports neither Airflow nor what it names."""
     return {
         "package-name": "airflow-paimon",
-        "name": "Apache Paimon",
+        "name": _NAME,
         "description": "Data correction, publishing and maintenance of Apache Paimon tables.",
         "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": _NAME,
+                "external-doc-url": "https://paimon.apache.org/",
+                "tags": ["apache"],
+            }
+        ],
+        "operators": [_modules("airflow_paimon.operators.branch", "airflow_paimon.operators.maintenance")],
+        "sensors": [_modules("airflow_paimon.sensors.snapshot")],
+        "hooks": [_modules("airflow_paimon.hooks.paimon", "airflow_paimon.hooks.spark_job")],
+        "triggers": [_modules("airflow_paimon.triggers.snapshot")],
+        "connection-types": [_connection_type()],
+        "asset-uris": [{"schemes": ["paimon"], "handler": "airflow_paimon.assets.sanitize_uri"}],
     }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _NAME, "python-modules": list(names)}
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "paimon",
+        "hook-class-name": "airflow_paimon.hooks.paimon.PaimonHook",
+        "hook-name": _NAME,
+        "ui-field-behaviour": {
+            "hidden-fields": ["host", "port", "schema", "extra"],
+            "relabeling": {"login": "Access key", "password": "Secret key"},
+            "placeholders": {"login": "S3 only; empty = the worker's own credentials"},
+        },
+        "conn-fields": {
+            "warehouse": _field("Warehouse", "Folder or URI, such as s3://bucket/warehouse"),
+            "catalog_type": _field(
+                "Catalog type",
+                "filesystem; tables of the others can be read by path, not written",
+                default="filesystem",
+                enum=["filesystem", "hive", "jdbc", "rest"],
+            ),
+            "endpoint": _field("Endpoint", "S3 endpoint, when it is not AWS"),
+            "region": _field("Region", "S3 region"),
+            "token": _field("Session token", "S3 session token", format="password"),
+            "storage_options": _field("Storage options", "Further fsspec options, one JSON object", format="password"),
+            "results_folder": _field(
+                "Results folder",
+                "Where jobs in cluster deploy mode leave results; empty = _airflow_paimon_results in the warehouse",
+            ),
+        },
+    }
+
+
+def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}

@@ -1,0 +1,31 @@
+"""All that this package knows about Airflow versions: 3.1 and later, imported from where common-compat finds it."""
+
+from __future__ import annotations
+
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    Asset,
+    AssetAlias,
+    BaseHook,
+    BaseOperator,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+    mask_secret,
+)
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "Asset",
+    "AssetAlias",
+    "BaseHook",
+    "BaseOperator",
+    "BaseSensorOperator",
+    "PokeReturnValue",
+    "conf",
+    "mask_secret",
+]

@@ -1,0 +1,36 @@
+"""Assets of Paimon tables: ``paimon://<connection id>/<database>/<table>[/<branch>]``, main without its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult
+
+from airflow_paimon.core.paths import MAIN, parse_identifier
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset
+
+SCHEME = "paimon"
+
+
+def paimon_asset_uri(paimon_conn_id: str, table: str, branch: str = MAIN) -> str:
+    """Spell the asset URI of a table's branch. ``InvalidInputError`` when ``table`` is not ``db.table``."""
+    identifier = parse_identifier(table)
+    name = branch if branch != MAIN else identifier.branch
+    suffix = "" if name == MAIN else f"/{name}"
+    return f"{SCHEME}://{paimon_conn_id}/{identifier.database}/{identifier.table}{suffix}"
+
+
+def paimon_asset(paimon_conn_id: str, table: str, branch: str = MAIN) -> Asset:
+    """Make the asset of a table's branch, for ``outlets`` and ``schedule``."""
+    from airflow.sdk import Asset
+
+    return Asset(uri=paimon_asset_uri(paimon_conn_id, table, branch))
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Normalise what DAG authors write, so that two spellings are one asset. Rejects nothing: that would stop a DAG."""
+    parts = [part for part in uri.path.split("/") if part]
+    if len(parts) == 3 and parts[2] == MAIN:
+        parts.pop()
+    return uri._replace(path="/" + "/".join(parts))

@@ -1,0 +1,99 @@
+"""The files of one submission: what goes to the driver, and where its result comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError, NotFoundError
+
+_PREFIX = "airflow-paimon-job-"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """One result file. ``uri`` is what the job is told."""
+
+    uri: str
+    store: Any
+    name: str
+
+    def take(self) -> dict[str, Any] | None:
+        """Read and delete the result, None when the job wrote none."""
+        try:
+            data = self.store.read(self.name)
+        except NotFoundError:
+            return None
+        try:
+            result = json.loads(data)
+        except ValueError:
+            raise FormatError(f"The result file {self.uri} is not JSON") from None
+        self.store.delete(self.name)
+        return result if isinstance(result, dict) else None
+
+
+class JobFolder:
+    """A private temporary folder (mode 0700, files 0600), deleted at the end of ``with``.
+
+    Entering also deletes those of workers that were killed: their names hold the process id.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path()
+        self.written: list[Path] = []
+
+    def __enter__(self) -> JobFolder:
+        _delete_abandoned(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file that only this user can read, and note it as one that the driver needs."""
+        path = self.path / name
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        self.written.append(path)
+        return path
+
+    def result(
+        self, is_cluster: bool, results_folder: str, name: str, storage_options: Mapping[str, Any] | None
+    ) -> ResultFile:
+        """Choose the result file: in this folder when the driver runs on this machine, else in the results folder."""
+        from airflow_paimon.core.store import open_store
+
+        if not is_cluster:
+            return ResultFile(str(self.path / "result.json"), open_store(str(self.path)), "result.json")
+        folder = results_folder.rstrip("/")
+        return ResultFile(f"{folder}/{name}", open_store(folder, storage_options), name)
+
+
+def _delete_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        owner = folder.name[len(_PREFIX):].partition("-")[0]  # fmt: skip
+        try:
+            if owner.isdigit() and folder.stat().st_uid == os.getuid() and not _is_alive(int(owner)):
+                shutil.rmtree(folder, ignore_errors=True)
+        except FileNotFoundError:
+            continue  # another worker was faster
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

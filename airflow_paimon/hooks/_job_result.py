@@ -1,0 +1,53 @@
+"""From a job's result JSON, or its lack, to the error of the core that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_paimon.core import errors
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    PaimonError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.operations.request import Request
+
+_CLASSES = {name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, PaimonError)}
+_BY_EXIT_CODE: dict[int, type[PaimonError]] = {
+    2: InvalidInputError,
+    3: ConflictError,
+    4: UnsafeOperationError,
+    5: OutcomeUnknownError,
+}
+
+
+def result_or_raise(result: dict[str, Any], table: str) -> dict[str, Any]:
+    """Give a job's result, or raise the failure that it tells of."""
+    error = result.get("error")
+    if error is None:
+        return result
+    raise error_from_json(error, table)
+
+
+def error_from_json(error: Mapping[str, Any], table: str) -> PaimonError:
+    """Rebuild the error that ``error_to_json`` wrote; what is no class of ours becomes a plain ``PaimonError``."""
+    cls = _CLASSES.get(str(error.get("class")), PaimonError)
+    details = {k: v for k, v in error.items() if k not in ("kind", "class", "message")}
+    message = str(error.get("message"))
+    if cls is PaimonError and error.get("class") not in (None, "PaimonError"):
+        message = f"{error['class']}: {message}"
+    return cls(message, table=table, details=details)
+
+
+def error_without_result(request: Request, exit_code: int | None, uri: str) -> PaimonError:
+    """Say what it means that a job ended without a result; the exit code is ``spark-submit``'s."""
+    what = f"{request.operation} on {request.table}: spark-submit ended with exit code {exit_code} and without a result"
+    if exit_code == 0 or (exit_code is not None and not 0 <= exit_code <= 128):
+        return OutcomeUnknownError(
+            f"{what} at {uri}: it may have landed; a retry of this task looks first", table=request.table
+        )
+    cls = _BY_EXIT_CODE.get(exit_code or 1, PaimonError)
+    return cls(f"{what}; the log above says why", table=request.table)

@@ -1,0 +1,180 @@
+"""The connection type ``paimon``: a warehouse, its catalog type, and how to reach its storage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedCatalogError
+from airflow_paimon.core.secrets import secret_values
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_paimon.core.table import Table
+
+CATALOG_TYPES = ("filesystem", "hive", "jdbc", "rest")
+
+_EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "storage_options",
+                     "results_folder"})  # fmt: skip
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+
+
+class PaimonHook(BaseHook):
+    """
+    Reach the tables of a Paimon warehouse.
+
+    The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default; ``hive``,
+    ``jdbc`` and ``rest`` tables can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
+    ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``storage_options`` (further
+    fsspec options, JSON) and ``results_folder`` (where jobs in cluster deploy mode leave their results; by default a folder
+    ``_airflow_paimon_results`` in the warehouse).
+
+    :param paimon_conn_id: the Airflow connection
+    """
+
+    conn_name_attr = "paimon_conn_id"
+    default_conn_name = "paimon_default"
+    conn_type = "paimon"
+    hook_name = "Apache Paimon"
+
+    def __init__(self, paimon_conn_id: str = default_conn_name, *, connection: Connection | None = None) -> None:
+        super().__init__()
+        self.paimon_conn_id = paimon_conn_id
+        self._connection = connection
+
+    @property
+    def connection(self) -> Connection:
+        """The Airflow connection, read once. ``InvalidInputError`` when there is none of that name."""
+        if self._connection is None:
+            try:
+                self._connection = self.get_connection(self.paimon_conn_id)
+            except AirflowNotFoundException:
+                raise InvalidInputError(
+                    f"There is no Airflow connection {self.paimon_conn_id!r}; create one of type 'paimon' with the "
+                    f"warehouse in it"
+                ) from None
+        return self._connection
+
+    @property
+    def warehouse(self) -> str:
+        """The warehouse folder or URI."""
+        warehouse = self._extras().get("warehouse")
+        if not isinstance(warehouse, str) or not warehouse.strip():
+            raise InvalidInputError(f"Connection {self.paimon_conn_id!r} names no warehouse; set its field 'warehouse'")
+        return warehouse.strip()
+
+    @property
+    def catalog_type(self) -> str:
+        """One of ``CATALOG_TYPES``."""
+        catalog = self._extras().get("catalog_type") or CATALOG_TYPES[0]
+        if catalog not in CATALOG_TYPES:
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r}: catalog_type must be one of {', '.join(CATALOG_TYPES)}; "
+                f"it is {catalog!r}"
+            )
+        return str(catalog)
+
+    @property
+    def storage_options(self) -> dict[str, Any] | None:
+        """The fsspec options, None when there are none. They may hold secrets: hand them over, never log them."""
+        extras = self._extras()
+        options: dict[str, Any] = {}
+        if self.warehouse.lower().startswith(_S3_SCHEMES):
+            options.update(self._s3_options(extras))
+        options.update(self._more_options(extras))
+        for secret in secret_values(options):
+            mask_secret(secret)
+        return options or None
+
+    @property
+    def results_folder(self) -> str:
+        """Where jobs leave their results when the driver runs on another machine."""
+        return str(self._extras().get("results_folder") or f"{self.warehouse.rstrip('/')}/_airflow_paimon_results")
+
+    def require_filesystem_catalog(self, operation: str) -> None:
+        """Refuse to write by name to a catalog whose own commit protocol this release does not speak."""
+        if self.catalog_type != CATALOG_TYPES[0]:
+            raise UnsupportedCatalogError(
+                f"{operation} on a table of a {self.catalog_type} catalog is not supported: its commit protocol is not "
+                f"built. Its tables can be read by path (airflow_paimon.open_table(path=...)); for a filesystem "
+                f"warehouse set catalog_type=filesystem in connection {self.paimon_conn_id!r}"
+            )
+
+    def get_conn(self) -> Any:
+        """Give the warehouse's store."""
+        from airflow_paimon.core.store import open_store
+
+        return open_store(self.warehouse, self.storage_options)
+
+    def get_table(self, table: str | None = None, branch: str = "main", *, path: str | None = None) -> Table:
+        """
+        Open a table as ``open_table`` does; it reads nothing yet.
+
+        :param table: ``db.table``, in a filesystem warehouse
+        :param branch: the branch of the view
+        :param path: a table's folder instead of its name, for a table of any catalog
+        """
+        from airflow_paimon.core.table import open_table
+
+        if path is not None:
+            return open_table(path=path, branch=branch, storage_options=self.storage_options)
+        if self.catalog_type != CATALOG_TYPES[0]:
+            raise UnsupportedCatalogError(
+                f"Connection {self.paimon_conn_id!r} is of a {self.catalog_type} catalog, whose tables this release "
+                f"can only open by path: get_table(path=...)"
+            )
+        return open_table(self.warehouse, table, branch, self.storage_options)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """List the warehouse's databases; no Spark."""
+        try:
+            if self.catalog_type != CATALOG_TYPES[0]:
+                return True, f"Settings are well-formed; a {self.catalog_type} catalog is not contacted"
+            folders = [entry for entry in self.get_conn().list("") if entry.is_dir]
+        except PaimonError as error:
+            return False, error.message
+        names = [f.name.removesuffix(".db") for f in folders if f.name.endswith(".db")]
+        if not folders:
+            return False, f"The warehouse {self.warehouse} is empty or missing: no database was found"
+        shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        return True, f"{len(names)} databases in {self.warehouse}: {shown or 'none'}"
+
+    def _extras(self) -> dict[str, Any]:
+        extras: dict[str, Any] = self.connection.extra_dejson
+        if self.connection.conn_type != self.conn_type:
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r} is of type {self.connection.conn_type!r}; it must be 'paimon'"
+            )
+        unknown = sorted(set(extras) - _EXTRAS)
+        if unknown:
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r} has the unknown extras {', '.join(unknown)}; there are: "
+                f"{', '.join(sorted(_EXTRAS))}. What fsspec should get belongs into storage_options"
+            )
+        return extras
+
+    def _s3_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        found = {
+            "key": extras.get("key") or self.connection.login,
+            "secret": extras.get("secret") or self.connection.password,
+            "token": extras.get("token"),
+            "endpoint_url": extras.get("endpoint"),
+        }
+        options = {name: value for name, value in found.items() if value}
+        if extras.get("region"):
+            options["client_kwargs"] = {"region_name": extras["region"]}
+        return options
+
+    def _more_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+        more = extras.get("storage_options") or {}
+        if isinstance(more, str):
+            try:
+                more = json.loads(more)
+            except ValueError:
+                more = None
+        if not isinstance(more, dict):
+            raise InvalidInputError(f"Connection {self.paimon_conn_id!r}: storage_options must be a JSON object")
+        return more

@@ -1,0 +1,1 @@
+"""Airflow operators, one per operation of the core."""

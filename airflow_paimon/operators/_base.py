@@ -1,0 +1,249 @@
+"""What every operator shares: arguments into a request, run it here or submit it, errors into Airflow's terms."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_paimon._compat import AirflowException, AirflowFailException, Asset, AssetAlias, BaseOperator
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.operations.request import REQUESTS, Request, build_request
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.hooks.paimon import PaimonHook
+    from airflow_paimon.hooks.spark_job import SparkJobHook
+
+RUN_ON = ("spark", "worker")
+ERROR_KEY = "paimon_error"
+"""XCom key of a failed try's error object: ``kind``, ``message`` and what else it says."""
+
+_NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"})
+# A guard that a template rendered to nothing must not vanish silently; an empty reason may.
+_FREE_TEXTS = frozenset({"owner", "reason", "approved_by", "now", "time_retained"})
+_LONGEST_MESSAGE = 4000
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class PaimonOperator(BaseOperator):
+    """
+    Base of the operators; each runs one operation of the core on one table and returns its result dict.
+
+    The result is ``{"operation", "table", "branch", "changed", "dry_run", "plan_id", "snapshot_before",
+    "snapshot_after", "details", "duration_s", "version"}``. It becomes the ``extra`` of the asset events of the task's
+    outlets; an ``AssetAlias`` among them gets the table's ``paimon://`` asset, and only when the table changed. A retry
+    is the same operation and gives the first try's result; Clear makes a new one. Wrong input and refusals for safety
+    fail the task at once, conflicts and storage failures are retried; the error object is in XCom ``paimon_error``.
+
+    :param table: the table, ``db.table`` (templated)
+    :param paimon_conn_id: connection of type ``paimon`` (templated)
+    :param spark_conn_id: connection of type ``spark`` (templated)
+    :param run_on: ``spark`` submits a job; ``worker`` runs a metadata-only operation here, in milliseconds
+    :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
+    :param dry_run: plan, change nothing; the plan is in ``details.plan`` (templated)
+    :param now: the time to take as now, ISO with an offset (templated)
+    :param spark_conf: Spark settings; secret ones travel in a private file (templated)
+    :param spark_options: further arguments of Airflow's ``SparkSubmitHook``, such as ``driver_memory``, ``jars``,
+        ``packages``, ``py_files``, ``num_executors``, ``deploy_mode`` (templated)
+    """
+
+    operation: ClassVar[str] = ""
+    attribute_names: ClassVar[dict[str, str]] = {}
+    """Request fields whose argument here has another name."""
+    asset_branch: ClassVar[str | None] = None
+    """The branch whose asset changes, where it is not the one operated on."""
+    template_fields: Sequence[str] = (
+        "table",
+        "paimon_conn_id",
+        "spark_conn_id",
+        "run_on",
+        "engine",
+        "dry_run",
+        "now",
+        "spark_conf",
+        "spark_options",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spark_conf": "json", "spark_options": "json"}
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        paimon_conn_id: str = "paimon_default",
+        spark_conn_id: str = "spark_default",
+        run_on: str = "spark",
+        engine: str = "embedded",
+        dry_run: bool | str = False,
+        now: str | None = None,
+        spark_conf: Mapping[str, Any] | None = None,
+        spark_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.paimon_conn_id = paimon_conn_id
+        self.spark_conn_id = spark_conn_id
+        self.run_on = run_on
+        self.engine = engine
+        self.dry_run = dry_run  # type: ignore[assignment,method-assign]  # Airflow's method of this name is unused
+        self.now = now
+        self.spark_conf = spark_conf
+        self.spark_options = spark_options
+        self._spark_hook: SparkJobHook | None = None
+        self._check_run_on()
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the operation and return its result."""
+        from airflow_paimon.hooks.paimon import PaimonHook
+
+        try:
+            self._check_run_on()
+            hook = PaimonHook(self.paimon_conn_id)
+            hook.require_filesystem_catalog(self.operation)
+            request = self._request(hook, context)
+            result = self._run_here(request) if self.run_on == "worker" else self._submit(hook, request, context)
+        except PaimonError as error:
+            context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
+            raise _for_airflow(error) from error
+        self.log.info("Result: %s", json.dumps(result))
+        self._emit_asset_events(context, result)
+        return result
+
+    def on_kill(self) -> None:
+        """Kill the submitted job, within 5 seconds."""
+        if self._spark_hook is not None:
+            self._spark_hook.on_kill()
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def _texts(self) -> dict[str, str]:
+        """Give the request fields that name a file, with what the operator holds as text instead."""
+        return {}
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        values = {name: self._value(spec) for name, spec in _argument_fields(self.operation).items()}
+        values.update(
+            warehouse=hook.warehouse, storage_options=hook.storage_options, operation_id=operation_id(context)
+        )
+        return build_request(self.operation, values)
+
+    def _value(self, spec: dataclasses.Field[Any]) -> Any:
+        value = getattr(self, self.attribute_names.get(spec.name, spec.name))
+        if spec.metadata.get("repeat"):
+            return _as_list(spec.name, value)
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text and (text != "None" or str(spec.type).startswith("str")):
+            return text
+        if spec.name in _FREE_TEXTS:
+            return None
+        raise InvalidInputError(
+            f"{self.operation}: {spec.name} rendered to {value!r}. Leave the argument out where it shall not apply; a "
+            f"template that comes out empty is refused, as it would drop a check silently"
+        )
+
+    def _run_here(self, request: Request) -> dict[str, Any]:
+        from airflow_paimon.core.operations.registry import run_operation
+
+        return run_operation(request).to_json()
+
+    def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
+        from airflow_paimon.hooks.spark_job import SparkJobHook
+
+        self._spark_hook = SparkJobHook(
+            self.spark_conn_id,
+            conf=_as_dict("spark_conf", self.spark_conf),
+            options=_as_dict("spark_options", self.spark_options),
+        )
+        return self._spark_hook.run_job(
+            request, result_name=result_name(context), results_folder=hook.results_folder, texts=self._texts()
+        )
+
+    def _emit_asset_events(self, context: Context, result: Mapping[str, Any]) -> None:
+        from airflow_paimon.assets import paimon_asset
+
+        events = context["outlet_events"]
+        for outlet in self.outlets:
+            if isinstance(outlet, Asset):
+                events[outlet].extra = dict(result)
+            elif isinstance(outlet, AssetAlias) and result["changed"] and not result["dry_run"]:
+                asset = paimon_asset(self.paimon_conn_id, result["table"], self.asset_branch or result["branch"])
+                events[outlet].add(asset, extra=dict(result))
+
+    def _check_run_on(self) -> None:
+        if "{{" in self.run_on:
+            return
+        if self.run_on not in RUN_ON:
+            raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}; got {self.run_on!r}")
+        if self.run_on == "worker" and REQUESTS[self.operation].needs_spark:
+            raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: use run_on='spark'")
+
+
+def operation_id(context: Context) -> str:
+    """
+    Name this operation: the same for all tries of a task instance, another one after Clear.
+
+    Airflow raises ``max_tries`` on Clear and leaves it alone on a retry.
+    """
+    ti = context["ti"]
+    parts = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.max_tries]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    readable = _UNSAFE.sub("-", f"{ti.dag_id}-{ti.task_id}")[:80]
+    return f"airflow-{readable}-{digest}"
+
+
+def result_name(context: Context) -> str:
+    """Name the result file of this try."""
+    ti = context["ti"]
+    digest = hashlib.sha256(json.dumps([ti.dag_id, ti.run_id, ti.task_id]).encode()).hexdigest()[:8]
+    parts = [_UNSAFE.sub("-", str(part))[:80] for part in (ti.dag_id, ti.run_id, ti.task_id)]
+    return "/".join([*parts, f"{digest}-map{ti.map_index}-max{ti.max_tries}-try{ti.try_number}.json"])
+
+
+def _argument_fields(operation: str) -> dict[str, dataclasses.Field[Any]]:
+    """Give the request's fields that are operator arguments."""
+    return {f.name: f for f in dataclasses.fields(REQUESTS[operation]) if f.name not in _NOT_FROM_ARGUMENTS}
+
+
+def _for_airflow(error: PaimonError) -> AirflowException:
+    text = error.message if len(error.message) <= _LONGEST_MESSAGE else error.message[:_LONGEST_MESSAGE] + " ..."
+    message = f"{error.kind}: {text}"
+    if error.details:
+        message += f" | {json.dumps(error.details)[:_LONGEST_MESSAGE]}"
+    return AirflowException(message) if error.retryable else AirflowFailException(message)
+
+
+def _as_list(name: str, value: Any) -> list[str]:
+    """Take a list, one text, or a template that rendered to the text of a list."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        text = value.strip()
+        parsed = _literal(name, text) if text.startswith(("[", "(")) else [text] if text else []
+    else:
+        parsed = value
+    return [str(item) for item in parsed]
+
+
+def _as_dict(name: str, value: Any) -> dict[str, Any]:
+    parsed = _literal(name, value) if isinstance(value, str) and value.strip() else value or {}
+    if not isinstance(parsed, Mapping):
+        raise InvalidInputError(f"{name} must be a mapping, got {type(parsed).__name__}")
+    return dict(parsed)
+
+
+def _literal(name: str, text: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError):
+            continue
+    raise InvalidInputError(f"{name} rendered to {text!r}, which is neither JSON nor a Python literal")

@@ -1,0 +1,369 @@
+"""Operators for branches and tags: create, delete, rename, correct, compare, publish, roll back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.operators._base import PaimonOperator
+
+__all__ = [
+    "CorrectBranchOperator",
+    "CreateBranchOperator",
+    "CreateTagOperator",
+    "DeleteBranchOperator",
+    "DeleteTagOperator",
+    "DiffBranchesOperator",
+    "FastForwardOperator",
+    "MergeBranchOperator",
+    "RenameBranchOperator",
+    "RollbackOperator",
+]
+
+
+class CreateBranchOperator(PaimonOperator):
+    """
+    Create a branch from a tag, from a snapshot, or empty; the files that it shares are protected from expiry.
+
+    :param branch: name of the new branch (templated)
+    :param tag: start from this tag of the source branch (templated)
+    :param snapshot: start from this snapshot of the source branch (templated)
+    :param from_branch: the source branch (templated)
+    :param if_exists: ``fail``, ``skip`` (only when the branch has the base asked for) or ``replace`` (templated)
+    :param branch_owner: kept in the branch's lineage; ``owner`` is Airflow's (templated)
+    :param reason: kept in the branch's lineage (templated)
+    """
+
+    operation = "create_branch"
+    attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
+    template_fields: Sequence[str] = (
+        *PaimonOperator.template_fields,
+        "branch",
+        "tag",
+        "snapshot",
+        "from_branch",
+        "if_exists",
+        "branch_owner",
+        "reason",
+    )
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        tag: str | None = None,
+        snapshot: int | str | None = None,
+        from_branch: str = "main",
+        if_exists: str = "fail",
+        branch_owner: str | None = None,
+        reason: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.tag = tag
+        self.snapshot = snapshot
+        self.from_branch = from_branch
+        self.if_exists = if_exists
+        self.branch_owner = branch_owner
+        self.reason = reason
+
+
+class DeleteBranchOperator(PaimonOperator):
+    """
+    Delete a branch and its protective tag. Refused for main and for branches that table options refer to.
+
+    :param branch: the branch (templated)
+    :param if_missing: ``fail`` or ``skip`` (templated)
+    """
+
+    operation = "delete_branch"
+    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "branch", "if_missing")
+
+    def __init__(self, *, branch: str, if_missing: str = "fail", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.if_missing = if_missing
+
+
+class RenameBranchOperator(PaimonOperator):
+    """
+    Rename a branch.
+
+    :param branch: the branch (templated)
+    :param to_branch: its new name (templated)
+    """
+
+    operation = "rename_branch"
+    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "branch", "to_branch")
+
+    def __init__(self, *, branch: str, to_branch: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.to_branch = to_branch
+
+
+class CreateTagOperator(PaimonOperator):
+    """
+    Tag a snapshot: its files stay until the tag is deleted or its time is over.
+
+    :param tag: name of the new tag (templated)
+    :param branch: the branch to tag (templated)
+    :param snapshot: the snapshot; the latest when left out (templated)
+    :param time_retained: how long the tag lives, such as ``7 d``; for ever when left out (templated)
+    :param if_exists: ``fail``, ``skip`` (only when the tag is of the same snapshot) or ``replace`` (templated)
+    """
+
+    operation = "create_tag"
+    template_fields: Sequence[str] = (
+        *PaimonOperator.template_fields,
+        "tag",
+        "branch",
+        "snapshot",
+        "time_retained",
+        "if_exists",
+    )
+
+    def __init__(
+        self,
+        *,
+        tag: str,
+        branch: str = "main",
+        snapshot: int | str | None = None,
+        time_retained: str | None = None,
+        if_exists: str = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
+        self.branch = branch
+        self.snapshot = snapshot
+        self.time_retained = time_retained
+        self.if_exists = if_exists
+
+
+class DeleteTagOperator(PaimonOperator):
+    """
+    Delete a tag. Refused for the tag that protects a living branch.
+
+    :param tag: the tag (templated)
+    :param branch: the branch that has it (templated)
+    :param if_missing: ``fail`` or ``skip`` (templated)
+    """
+
+    operation = "delete_tag"
+    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "tag", "branch", "if_missing")
+
+    def __init__(self, *, tag: str, branch: str = "main", if_missing: str = "fail", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
+        self.branch = branch
+        self.if_missing = if_missing
+
+
+class _PublishOperator(PaimonOperator):
+    """What the operators that change main's history share."""
+
+    template_fields: Sequence[str] = (
+        *PaimonOperator.template_fields,
+        "expected_main_snapshot",
+        "undo_retention",
+        "approved_by",
+    )
+    asset_branch = "main"
+
+    def __init__(
+        self,
+        *,
+        expected_main_snapshot: int | str | None = None,
+        undo_retention: str = "7 d",
+        approved_by: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.expected_main_snapshot = expected_main_snapshot
+        self.undo_retention = undo_retention
+        self.approved_by = approved_by
+
+
+class _PublishBranchOperator(_PublishOperator):
+    """What merge and fast-forward share."""
+
+    template_fields: Sequence[str] = (
+        *_PublishOperator.template_fields,
+        "branch",
+        "expected_branch_snapshot",
+        "approved_main_snapshot",
+        "rewrite",
+        "writers_stopped",
+    )
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        expected_branch_snapshot: int | str | None = None,
+        approved_main_snapshot: int | str | None = None,
+        rewrite: bool | str = False,
+        writers_stopped: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.expected_branch_snapshot = expected_branch_snapshot
+        self.approved_main_snapshot = approved_main_snapshot
+        self.rewrite = rewrite
+        self.writers_stopped = writers_stopped
+
+
+class MergeBranchOperator(_PublishBranchOperator):
+    """
+    Publish a branch onto main as one snapshot: buckets that only the branch changed. Changed on both sides: conflict.
+
+    :param branch: the branch to publish (templated)
+    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
+    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
+    :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
+        this publish replaces (templated)
+    :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
+    :param approved_by: kept in the snapshot's properties (templated)
+    :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
+    :param writers_stopped: promise that no writer stays open over the publish (templated)
+    """
+
+    operation = "merge_branch"
+
+
+class FastForwardOperator(_PublishBranchOperator):
+    """
+    Publish a branch onto main, strictly: refused when main changed since the branch point.
+
+    Takes what :class:`MergeBranchOperator` takes, and:
+
+    :param discard_main: take the branch's state whole even if main changed since (templated)
+    """
+
+    operation = "fast_forward"
+    template_fields: Sequence[str] = (*_PublishBranchOperator.template_fields, "discard_main")
+
+    def __init__(self, *, discard_main: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.discard_main = discard_main
+
+
+class RollbackOperator(_PublishOperator):
+    """
+    Give a branch the live files of an earlier snapshot or tag, as a new snapshot.
+
+    The undo of a publish is ``tag="airflow-paimon-undo-..."`` (its result's ``details`` name it), with ``keep_later``.
+
+    :param branch: the branch (templated)
+    :param tag: go back to this tag (templated)
+    :param snapshot: go back to this snapshot (templated)
+    :param keep_later: change back only the buckets that the publish changed; conflict where one changed again
+        (templated)
+    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
+    :param undo_retention: how long the tag on the previous head lives; ``forever`` for no end (templated)
+    :param approved_by: kept in the snapshot's properties (templated)
+    """
+
+    operation = "rollback_to"
+    asset_branch = None
+    template_fields: Sequence[str] = (*_PublishOperator.template_fields, "branch", "tag", "snapshot", "keep_later")
+
+    def __init__(
+        self,
+        *,
+        branch: str = "main",
+        tag: str | None = None,
+        snapshot: int | str | None = None,
+        keep_later: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.tag = tag
+        self.snapshot = snapshot
+        self.keep_later = keep_later
+
+
+class DiffBranchesOperator(PaimonOperator):
+    """
+    Compare the rows of a branch with its base or with another branch: counts and samples per partition.
+
+    :param branch: the branch to compare (templated)
+    :param against: another branch, or ``base`` for the branch point (templated)
+    :param partitions: only these partitions, such as ``["dt=2025-01-01"]`` (templated)
+    :param sample: sample rows per partition and kind of change (templated)
+    """
+
+    operation = "diff_branches"
+    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "branch", "against", "partitions", "sample")
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        against: str = "base",
+        partitions: Sequence[str] | str = (),
+        sample: int | str = 5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.against = against
+        self.partitions = partitions
+        self.sample = sample
+
+
+class CorrectBranchOperator(PaimonOperator):
+    """
+    Write the rows of a query or a function into a branch, copy-on-write by whole bucket.
+
+    :param branch: the branch to write (templated)
+    :param sql: one SELECT over the views ``branch``, ``main`` and those of ``view``: the text, or a file ending in
+        ``.sql`` beside the DAG (templated)
+    :param function: ``module:name`` instead of ``sql``, called with the Spark session and the views; ship its module
+        with ``spark_options={"py_files": ...}`` (templated)
+    :param view: further views, as ``["name=db.table"]`` (templated)
+    :param mode: ``overwrite``: the partitions become exactly these rows; ``upsert``: rows by key (templated)
+    :param partitions: the partitions to overwrite, such as ``["dt=2025-01-01"]`` (templated)
+    """
+
+    operation = "correct_branch"
+    template_fields: Sequence[str] = (
+        *PaimonOperator.template_fields,
+        "branch",
+        "sql",
+        "function",
+        "view",
+        "mode",
+        "partitions",
+    )
+    template_ext: Sequence[str] = (".sql",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "sql": "sql"}
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        sql: str | None = None,
+        function: str | None = None,
+        view: Sequence[str] | str = (),
+        mode: str = "overwrite",
+        partitions: Sequence[str] | str = (),
+        **kwargs: Any,
+    ) -> None:
+        if (sql is None) == (function is None):
+            raise InvalidInputError("CorrectBranchOperator takes sql or function, one of the two")
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.sql = sql
+        self.function = function
+        self.view = view
+        self.mode = mode
+        self.partitions = partitions
+
+    def _texts(self) -> dict[str, str]:
+        return {} if self.sql is None else {"sql": self.sql}

@@ -1,0 +1,240 @@
+"""What every job does around its operation: strict flags in, one line of JSON out, the exit code from the error tree.
+
+Stdout carries the result alone; everything else that is printed goes to stderr. Spark starts only where the operation
+needs it: a metadata-only job run by plain ``python`` starts no JVM and imports no pyspark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from airflow_paimon.core.errors import (
+    InvalidInputError,
+    OutcomeUnknownError,
+    PaimonError,
+    StorageError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.operations.arguments import (
+    RESULT_URI,
+    STORAGE_OPTIONS,
+    STORAGE_OPTIONS_ONCE,
+    JobArguments,
+    parse_arguments,
+    peek,
+    read_storage_options,
+)
+from airflow_paimon.core.operations.request import Request
+from airflow_paimon.core.operations.result import OperationResult, failure_json
+from airflow_paimon.core.secrets import secret_values
+from airflow_paimon.spark.parent_watch import end_with_parent
+
+log = logging.getLogger("airflow_paimon")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job ends with: the result as plain JSON values, and the exit code."""
+
+    result: Mapping[str, Any]
+    exit_code: int
+
+
+class _Terminated(BaseException):
+    """SIGTERM or SIGINT arrived. No ``Exception``: nothing that handles failures may swallow it."""
+
+
+def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
+    """Run one operation as a program: parse, run, print the result as the last line on stdout, exit."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in arguments or "-h" in arguments:
+        parse_arguments(operation, ["--help"])
+    stdout = _claim_stdout()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        end_with_parent()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _on_signals(_terminate)
+    outcome = _run_job(operation, arguments)
+    try:
+        with os.fdopen(stdout, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(outcome.result, ensure_ascii=True) + "\n")
+    except OSError as error:
+        log.error("The result can't be printed: %s", error)
+        sys.exit(outcome.exit_code or OutcomeUnknownError.exit_code)
+    sys.exit(outcome.exit_code)
+
+
+def _run_job(operation: str, argv: Sequence[str]) -> Outcome:
+    try:
+        arguments = parse_arguments(operation, argv)
+        destination = _destination(arguments.result_uri, arguments.request.storage_options)
+    except PaimonError as error:
+        return _rejected(operation, argv, error)
+    request = arguments.request
+    outcome = _run(request)
+    _on_signals(signal.SIG_IGN)
+    outcome = Outcome(_without_secrets(outcome.result, request.storage_options), outcome.exit_code)
+    if destination is None:
+        return outcome
+    return _report(arguments, destination, outcome)
+
+
+def _run(request: Request) -> Outcome:
+    started = time.monotonic()
+    try:
+        result = _run_operation(request)
+    except (_Terminated, KeyboardInterrupt):
+        interrupted = OutcomeUnknownError(
+            f"{request.operation} was stopped by a signal while it ran: it may have landed. Run it again with the same "
+            f"operation id, which looks first",
+            table=request.table,
+        )
+        return Outcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
+    except ModuleNotFoundError as error:
+        traceback.print_exc()
+        missing = UnsupportedFeatureError(
+            f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: "
+            f"a cluster needs pyarrow, fsspec, fastavro and, below Python 3.14, backports.zstd",
+            table=request.table,
+        )
+        return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
+    except PaimonError as error:
+        log.error("%s failed (%s): %s", request.operation, error.kind, error.message)
+        return Outcome(failure_json(request.operation, request.table, error), error.exit_code)
+    except Exception as error:  # the last line is a result, whatever went wrong; the traceback goes to stderr
+        traceback.print_exc()
+        return Outcome(failure_json(request.operation, request.table, error), PaimonError.exit_code)
+    timed = dataclasses.replace(result, duration_s=time.monotonic() - started)
+    return Outcome(timed.to_json(), 0)
+
+
+def _run_operation(request: Request) -> OperationResult:
+    if not request.needs_spark:
+        from airflow_paimon.core.operations.registry import run_operation
+
+        if not _in_yarn_cluster():
+            return run_operation(request)
+        spark = _session(request)
+        try:
+            return run_operation(request)
+        finally:
+            spark.stop()
+    from airflow_paimon.spark.operations import run_spark_operation
+
+    spark = _session(request)
+    try:
+        result: OperationResult = run_spark_operation(spark, request)
+        return result
+    finally:
+        spark.stop()
+
+
+def _session(request: Request) -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}").getOrCreate()
+
+
+def _in_yarn_cluster() -> bool:
+    # YARN's application master fails an application that ends without having made a Spark context.
+    return "APPLICATION_WEB_PROXY_BASE" in os.environ and "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _rejected(operation: str, argv: Sequence[str], error: PaimonError) -> Outcome:
+    """Report arguments that can't be used; the result file is written where that is still possible."""
+    outcome = Outcome(failure_json(operation, peek(argv, "table") or "", error), error.exit_code)
+    log.error("%s refused (%s): %s", operation, error.kind, error.message)
+    try:
+        options_file = peek(argv, STORAGE_OPTIONS) or peek(argv, STORAGE_OPTIONS_ONCE)
+        options = read_storage_options(options_file) if options_file else None
+        destination = _destination(peek(argv, RESULT_URI), options)
+        if destination is not None:
+            destination.write(outcome)
+    except PaimonError as second:
+        log.error("The result file can't be written: %s", second.message)
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    """The result file: complete or not there at all (a rename on local disks, one put on object stores)."""
+
+    store: Any
+    name: str
+
+    def write(self, outcome: Outcome) -> None:
+        self.store.replace(self.name, json.dumps(outcome.result, ensure_ascii=True).encode())
+
+
+def _destination(uri: str | None, storage_options: Mapping[str, Any] | None) -> _Destination | None:
+    if uri is None:
+        return None
+    folder, slash, name = uri.rpartition("/")
+    if not name:
+        raise InvalidInputError(f"--result-uri {uri!r} names a folder; it must name the file to write")
+    from airflow_paimon.core.store import open_store
+
+    is_local = "://" not in uri or uri.startswith("file:")
+    return _Destination(open_store(folder + slash or ".", None if is_local else storage_options), name)
+
+
+def _report(arguments: JobArguments, destination: _Destination, outcome: Outcome) -> Outcome:
+    request = arguments.request
+    try:
+        destination.write(outcome)
+    except PaimonError as error:
+        log.error("The result file %s can't be written: %s", arguments.result_uri, error.message)
+        if outcome.exit_code or request.dry_run:
+            return outcome if outcome.exit_code else _storage_failure(request, arguments.result_uri, error)
+        unknown = OutcomeUnknownError(
+            f"{request.operation} is done, but its result could not be written to {arguments.result_uri}: "
+            f"{error.message}. Run it again with the same operation id, which gives that result",
+            table=request.table,
+            details={"result": dict(outcome.result)},
+        )
+        return Outcome(failure_json(request.operation, request.table, unknown), unknown.exit_code)
+    return outcome
+
+
+def _storage_failure(request: Request, uri: str | None, error: PaimonError) -> Outcome:
+    failure = StorageError(f"The result could not be written to {uri}: {error.message}", table=request.table)
+    return Outcome(failure_json(request.operation, request.table, failure), failure.exit_code)
+
+
+def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Blot out secrets of the storage options that an error message of a storage client may quote."""
+    secrets = secret_values(storage_options)
+    if not secrets:
+        return result
+    text = json.dumps(result)
+    for secret in secrets:
+        text = text.replace(json.dumps(secret)[1:-1], "***")
+    blotted: dict[str, Any] = json.loads(text)
+    return blotted
+
+
+def _claim_stdout() -> int:
+    """Keep stdout for the result; what anything else prints, the JVM included, goes to stderr. Gives its descriptor."""
+    sys.stdout.flush()
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    return descriptor
+
+
+def _on_signals(handler: Any) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise _Terminated

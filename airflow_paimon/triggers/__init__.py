@@ -1,0 +1,1 @@
+"""Airflow triggers: what deferred sensors wait with."""

@@ -1,0 +1,6 @@
+"""Tag a snapshot of a branch. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("create_tag")

@@ -1,0 +1,6 @@
+"""Delete a branch; main can't be. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("delete_branch")

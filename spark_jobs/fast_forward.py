@@ -1,0 +1,6 @@
+"""Publish a branch onto main, refused when main changed since the branch point. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("fast_forward")

@@ -1,0 +1,6 @@
+"""Give a branch the live files of an earlier snapshot or tag, as a new snapshot. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("rollback_to")
