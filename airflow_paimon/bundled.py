@@ -21,7 +21,7 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def job_path(name: str) -> Path:
-    """Find ``spark_jobs/<name>.py``, in a checkout or an installed wheel, as a real file: ``spark-submit`` takes no other.
+    """Find ``spark_jobs/<name>.py``, in a checkout or an installed wheel, as the real file that ``spark-submit`` needs.
 
     Raises ``InvalidInputError`` for what can't be a job's name and ``NotFoundError`` for a job that isn't there.
     """
