@@ -18,6 +18,7 @@ import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
@@ -591,12 +592,23 @@ public final class PaimonOracle {
             scan = builder.newStreamScan();
         }
 
+        /** A plan may have no splits and still move on: the first one, and one over a snapshot that is skipped. */
+        private List<Split> nextSplits() {
+            Long before;
+            List<Split> splits;
+            do {
+                before = scan.checkpoint();
+                splits = scan.plan().splits();
+            } while (splits.isEmpty() && !Objects.equals(before, scan.checkpoint()));
+            return splits;
+        }
+
         ObjectNode read() throws Exception {
             ObjectNode answer = columns(builder.readType());
             ArrayNode rows = answer.putArray("rows");
             ArrayNode kinds = answer.putArray("kinds");
             RowEncoder encoder = new RowEncoder(builder.readType());
-            List<Split> splits = scan.plan().splits();
+            List<Split> splits = nextSplits();
             try (RecordReader<InternalRow> reader = builder.newRead().withIOManager(ioManager).createReader(splits)) {
                 reader.forEachRemaining(row -> {
                     rows.add(encoder.encode(row));

@@ -1,12 +1,14 @@
 """Rows in one form that every engine's answer can be brought to, so that equal means equal.
 
-NaN equals NaN, -0.0 differs from 0.0, decimals compare by value, timestamps by nanoseconds since 1970 (LTZ by the instant, others as if UTC), maps by their
-sorted pairs. Integer widths, float widths and timestamp units don't count: engines choose those differently.
+NaN equals NaN, -0.0 differs from 0.0, decimals compare by value, timestamps by nanoseconds since 1970 (LTZ by the
+instant, others as if UTC), maps by their sorted pairs. Integer widths, float widths and timestamp units don't count:
+engines choose those differently.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,10 +30,12 @@ def canonical_rows(
 ) -> list[Row]:
     """The rows as a sorted list of tuples in the order of `columns` (default: the table's own).
 
-    Takes an Arrow table, or Python rows: mappings (of which `columns` defaults to the first one's keys) or sequences. In Python values a map is a list of
-    pairs (tuples), as pyarrow's to_pylist gives it, and a dict is a ROW.
+    Takes an Arrow table, or Python rows: mappings (of which `columns` defaults to the first one's keys) or sequences.
+    In Python values a map is a list of pairs (tuples), as pyarrow's to_pylist gives it, and a dict is a ROW.
     """
     if isinstance(table_or_rows, pa.Table):
+        if table_or_rows.num_rows == 0:
+            return []
         names = list(columns) if columns is not None else table_or_rows.column_names
         values = [canonical_column(table_or_rows.column(name)) for name in names]
         rows = list(zip(*values, strict=True)) if values else []
@@ -83,7 +87,7 @@ def _nested(column: pa.Array) -> list[Any]:
 
 
 def _ranges(offsets: list[int]) -> Iterable[tuple[int, int]]:
-    return zip(offsets[:-1], offsets[1:], strict=True)
+    return itertools.pairwise(offsets)
 
 
 def canonical_value(value: Any) -> Any:
@@ -129,9 +133,11 @@ def _decimal(value: Decimal) -> str:
 
 
 def assert_same_rows(actual: pa.Table, expected: pa.Table, columns: Sequence[str] | None = None) -> None:
-    """Both tables have the same columns (or just `columns`) and, in any order, the same rows; says which rows differ."""
+    """Both tables have the same columns (or just `columns`) and, in any order, the same rows; says which rows
+    differ."""
     names = list(columns) if columns is not None else expected.column_names
-    if columns is None and sorted(actual.column_names) != sorted(names):
+    # An engine that finds no split at all may not tell the columns either.
+    if columns is None and actual.column_names and sorted(actual.column_names) != sorted(names):
         raise AssertionError(f"columns {actual.column_names}, expected {names}")
     got, want = Counter(canonical_rows(actual, names)), Counter(canonical_rows(expected, names))
     if got == want:

@@ -1,4 +1,5 @@
-"""Oracle O4: Paimon's Spark connector 0.9.0 on PySpark 3.5 behind JSON lines. Runs in the O4 environment. drivers.SparkConnectorOracle is the other side."""
+"""Oracle O4: Paimon's Spark connector 0.9.0 on PySpark 3.5 behind JSON lines. Runs in the O4 environment.
+drivers.SparkConnectorOracle is the other side."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ Request = dict[str, Any]
 def session(jar: str, scratch: str) -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
-        .config("spark.jars", jar)
+        .config("spark.driver.extraClassPath", jar)
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

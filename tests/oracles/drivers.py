@@ -1,7 +1,8 @@
 """The oracle engines as Python objects. What each is good for stands in docs; how to prepare them: prepare.py.
 
-A warehouse is a folder; a table is `db.name`; `branch` None or "main" is main. Rows go in as an Arrow table or as Python mappings, and come out as an Arrow
-table. A column `_row_kind` (`+I -U +U -D`) in what is written says the kind of each row. What an engine refuses is an OracleError.
+A warehouse is a folder; a table is `db.name`; `branch` None or "main" is main. Rows go in as an Arrow table or as
+Python mappings, and come out as an Arrow table. A column `_row_kind` (`+I -U +U -D`) in what is written says the kind
+of each row. What an engine refuses is an OracleError.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from tests.oracles.processes import OracleProcess
 ROW_KIND = "_row_kind"
 Rows = pa.Table | Sequence[Mapping[str, Any]]
 Change = dict[str, Any]
-"""A schema change: {"change": "add_column", "name": "c", "type": "INT", "after": "b"}, {"change": "rename_column", "name": "a", "value": "b"}, drop_column,
-update_column_type, update_column_nullability (nullable), update_column_comment, update_column_position (first | after), set_option (name, value),
-remove_option, update_comment. A nested column's name is a list."""
+"""A schema change: {"change": "add_column", "name": "c", "type": "INT", "after": "b"}, {"change": "rename_column",
+"name": "a", "value": "b"}, drop_column, update_column_type, update_column_nullability (nullable),
+update_column_comment, update_column_position (first | after), set_option (name, value), remove_option,
+update_comment. A nested column's name is a list."""
 
 
 def _columns(columns: Mapping[str, JsonType]) -> list[dict[str, Any]]:
@@ -68,7 +70,9 @@ class JavaOracle(OracleProcess):
         )
         return dict(answer["schema"])
 
-    def alter_table(self, warehouse: Path | str, table: str, changes: Sequence[Change], branch: str | None = None) -> Any:
+    def alter_table(
+        self, warehouse: Path | str, table: str, changes: Sequence[Change], branch: str | None = None
+    ) -> Any:
         """Returns the new schema file."""
         answer = self.request(
             "alter_table", warehouse=str(warehouse), table=table, branch=branch, changes=_changes(changes)
@@ -89,9 +93,11 @@ class JavaOracle(OracleProcess):
         partition: Mapping[str, str] | None = None,
         **more: Any,
     ) -> dict[str, Any] | None:
-        """One commit; returns the branch's latest snapshot file. `mode`: append, overwrite (of `partition`, or of everything) or dynamic_overwrite.
+        """One commit; returns the branch's latest snapshot file. `mode`: append, overwrite (of `partition`, or of
+        everything) or dynamic_overwrite.
 
-        `more`: session, commit_user, commit_identifier, watermark (ms), properties, ignore_empty, options (dynamic table options).
+        `more`: session, commit_user, commit_identifier, watermark (ms), properties, ignore_empty, options (dynamic
+        table options).
         """
         named = {"warehouse": str(warehouse), "table": table, "branch": branch}
         data = self._rows(rows, named)
@@ -130,7 +136,8 @@ class JavaOracle(OracleProcess):
         session: str | None = None,
         row_kinds: bool = False,
     ) -> pa.Table:
-        """All rows; also of a system table (`db.t$snapshots`). `filters`: [column, operator, wire value], applied to each row.
+        """All rows; also of a system table (`db.t$snapshots`). `filters`: [column, operator, wire value], applied to
+        each row.
 
         `session` reads through a catalog that open_session keeps. `row_kinds` adds the column `_row_kind`.
         """
@@ -154,7 +161,8 @@ class JavaOracle(OracleProcess):
         return int(self.request("count", warehouse=str(warehouse), table=table, **more)["count"])
 
     def plan(self, warehouse: Path | str, table: str, **more: Any) -> list[dict[str, Any]]:
-        """Splits with partition, bucket and files (name, level, sequence numbers, ...); takes branch, snapshot, tag, partition, filters."""
+        """Splits with partition, bucket and files (name, level, sequence numbers, ...); takes branch, snapshot, tag,
+        partition, filters."""
         return list(self.request("plan", warehouse=str(warehouse), table=table, **more)["splits"])
 
     def stream_read(self, reader: str) -> tuple[pa.Table, int | None]:
@@ -204,9 +212,10 @@ class JavaOracle(OracleProcess):
     def do(self, op: str, warehouse: Path | str, table: str, branch: str | None = None, **more: Any) -> dict[str, Any]:
         """Every other operation, on `branch` of `table`:
 
-        create_branch(name, tag=), delete_branch(name), rename_branch(name, to), fast_forward(name), create_tag(name, snapshot=, time_retained_ms=),
-        delete_tag(name), rollback(tag= | snapshot=), truncate(partitions=[{...}]), drop_table, compact(full=, options=), list,
-        expire_snapshots(retain_max=, retain_min=, older_than_ms=, max_deletes=), expire_tags(older_than_ms), remove_orphans(older_than_ms, dry_run=).
+        create_branch(name, tag=), delete_branch(name), rename_branch(name, to), fast_forward(name), create_tag(name,
+        snapshot=, time_retained_ms=), delete_tag(name), rollback(tag= | snapshot=), truncate(partitions=[{...}]),
+        drop_table, compact(full=, options=), list, expire_snapshots(retain_max=, retain_min=, older_than_ms=,
+        max_deletes=), expire_tags(older_than_ms), remove_orphans(older_than_ms, dry_run=).
         """
         return self.request(op, warehouse=str(warehouse), table=table, branch=branch, **more)
 
@@ -325,9 +334,11 @@ class _ArrowOracle(OracleProcess):
 
 
 class PypaimonOracle(_ArrowOracle):
-    """O1. Also do(): create_branch(name, tag=), delete_branch, create_tag(name, snapshot=, time_retained=), delete_tag, list.
+    """O1. Also do(): create_branch(name, tag=), delete_branch, create_tag(name, snapshot=, time_retained=), delete_tag,
+    list.
 
-    Its fast_forward is wrong, it reads partial rows of tables with scan.fallback-branch, and it can't read manifests of 0.9.
+    Its fast_forward is wrong, it reads partial rows of tables with scan.fallback-branch, and it can't read manifests of
+    0.9.
     """
 
     def __init__(self, scratch: Path) -> None:
@@ -354,7 +365,9 @@ class PypaimonOracle(_ArrowOracle):
             options=dict(options or {}),
         )
 
-    def alter_table(self, warehouse: Path | str, table: str, changes: Sequence[Change], branch: str | None = None) -> None:
+    def alter_table(
+        self, warehouse: Path | str, table: str, changes: Sequence[Change], branch: str | None = None
+    ) -> None:
         self.request("alter_table", warehouse=str(warehouse), table=table, branch=branch, changes=_changes(changes))
 
 
@@ -373,7 +386,8 @@ class RustOracle(_ArrowOracle):
 
 
 class SparkConnectorOracle(_ArrowOracle):
-    """O4: Paimon's Spark connector 0.9.0 on Spark 3.5.9, driven by SQL. Its tables are of Paimon 0.9: no chain tables, no row tracking."""
+    """O4: Paimon's Spark connector 0.9.0 on Spark 3.5.9, driven by SQL. Its tables are of Paimon 0.9: no chain
+    tables, no row tracking."""
 
     def __init__(self, scratch: Path) -> None:
         server = Path(__file__).with_name("connector_server.py")
@@ -391,7 +405,8 @@ class SparkConnectorOracle(_ArrowOracle):
         database: str | None = None,
         views: Mapping[str, pa.Table] | None = None,
     ) -> pa.Table:
-        """Runs the statements with the warehouse as the current catalog; the last one's rows. `views`: Arrow tables that the SQL may name."""
+        """Runs the statements with the warehouse as the current catalog; the last one's rows. `views`: Arrow tables
+        that the SQL may name."""
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
             paths = {name: f"{folder}/{name}.parquet" for name in views or {}}
             for name, path in paths.items():

@@ -1,7 +1,7 @@
 """The golden tables: written by Apache Paimon's Spark connector, with the rows that its engine reads from them.
 
-The archives lie in `../shared/golden` beside the repository, or where the environment variable AIRFLOW_PAIMON_GOLDEN says. They are read or unpacked into a
-scratch folder, never written to.
+The archives lie in `../shared/golden` beside the repository, or where the environment variable AIRFLOW_PAIMON_GOLDEN
+says. They are read or unpacked into a scratch folder, never written to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ ARCHIVES = ("paimon-2.0.0", "paimon-0.9.0", "table-fuzz", "chain-fuzz")
 Filter = tuple[str, str, Any]
 """Column, operator (= < > <= >= in), value or tuple of values."""
 
-_SELECT = re.compile(r"select (?P<columns>.+?) from `?(?P<table>[\w$]+)`?(?: version as of '\w+')?(?: where (?P<where>.+))?$")
+_SELECT = re.compile(
+    r"select (?P<columns>.+?) from `?(?P<table>[\w$]+)`?(?: version as of '\w+')?(?: where (?P<where>.+))?$"
+)
 _CONDITION = re.compile(r"(?P<column>\w+)\s*(?P<operator>=|<=|>=|<|>|in)\s*(?P<value>.+)$")
 
 
@@ -105,7 +107,8 @@ def golden_index(archive: str) -> tuple[dict[str, Any], ...]:
 
 
 def golden_cases(archive: str) -> list[GoldenCase]:
-    """Every read that `paimon-2.0.0`, `paimon-0.9.0` or `table-fuzz` tells of, those not `as_stored` too. For chain-fuzz use golden_index."""
+    """Every read that `paimon-2.0.0`, `paimon-0.9.0` or `table-fuzz` tells of, those not `as_stored` too. For
+    chain-fuzz use golden_index."""
     if archive == "table-fuzz":
         return [_fuzz_case(entry, read) for entry in golden_index(archive) for read in entry["reads"]]
     return [_case(archive, entry) for entry in golden_index(archive)]

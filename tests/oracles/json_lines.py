@@ -1,4 +1,5 @@
-"""The loop of an oracle that runs in an environment of its own: one JSON request a line in, one JSON answer a line out. Standard library only."""
+"""The loop of an oracle that runs in an environment of its own: one JSON request a line in, one JSON answer a line
+out. Standard library only."""
 
 from __future__ import annotations
 

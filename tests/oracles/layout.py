@@ -1,4 +1,5 @@
-"""Where the oracles live: `.oracles/` at the repository root, ignored by git, made by prepare.py. Standard library only."""
+"""Where the oracles live: `.oracles/` at the repository root, ignored by git, made by prepare.py. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ CONNECTOR = "0.9.0"
 BUNDLE_JAR = JARS_DIR / f"paimon-bundle-{BUNDLE}.jar"
 CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
 HADOOP_JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "jcl-over-slf4j", "lz4-java")
-"""Beside the bundle, the Java engine needs these (the last two for ORC and for spilling merges); every PySpark ships them."""
+"""Beside the bundle, the Java engine needs these (the last two for ORC and for spilling merges); every PySpark ships
+them."""
 
 MINIMUM_JAVA = 17
 
@@ -40,8 +42,25 @@ def hadoop_jars() -> list[Path]:
     return []
 
 
+def stamp(name: str) -> Path:
+    """Written by prepare.py when oracle `name` is complete."""
+    return ORACLES_DIR / f"{name}.stamp"
+
+
+def missing(name: str) -> str | None:
+    """Why oracle `name` can't be started, None when it can."""
+    if not stamp(name).is_file():
+        return f"oracle {name} is not prepared: run `make oracles`"
+    if name == "o3" and not hadoop_jars():
+        return f"oracle o3 finds no PySpark with {', '.join(HADOOP_JARS)}: run `make oracles`"
+    if name in ("o3", "o4") and java_executable() is None:
+        return f"oracle {name} needs Java {MINIMUM_JAVA} or newer: set JAVA_HOME or put java on the PATH"
+    return None
+
+
 def java_executable() -> Path | None:
-    """A Java of at least MINIMUM_JAVA: JAVA_HOME, then the PATH, then what the project installed into its ignored folders."""
+    """A Java of at least MINIMUM_JAVA: JAVA_HOME, then the PATH, then what the project installed into its ignored
+    folders."""
     candidates: list[Path] = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")

@@ -1,7 +1,7 @@
 """Prepares the oracle engines under `.oracles/`: run `python tests/oracles/prepare.py [--only o1,o3]`.
 
-Standard library only; running it again does nothing that is already done. Each oracle has a stamp holding what it was made from. Prints one line for each,
-and exits 1 when one can't be had.
+Standard library only; running it again does nothing that is already done. Each oracle has a stamp holding what it was
+made from. Prints one line for each, and exits 1 when one can't be had.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import layout  # noqa: E402
+import layout
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy"
 STEP_TIMEOUT_S = 1200
@@ -115,9 +115,9 @@ def stamp_text(name: str) -> str:
 
 
 def prepared(name: str) -> bool:
-    stamp = layout.ORACLES_DIR / f"{name}.stamp"
+    stamp = layout.stamp(name)
     made = stamp.is_file() and stamp.read_text() == stamp_text(name) and all(path.exists() for path in STEPS[name][2])
-    return made and (name != "o3" or (bool(layout.hadoop_jars()) and layout.java_executable() is not None))
+    return made and layout.missing(name) is None
 
 
 def prepare(name: str) -> bool:
@@ -126,7 +126,7 @@ def prepare(name: str) -> bool:
     if prepared(name):
         print(f"{name} {title}: ready", flush=True)
         return True
-    stamp = layout.ORACLES_DIR / f"{name}.stamp"
+    stamp = layout.stamp(name)
     stamp.unlink(missing_ok=True)
     try:
         step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-DEFAULT_TIMEOUT_S = 120.0
+DEFAULT_TIMEOUT_S = 300.0
 CLOSE_TIMEOUT_S = 20.0
 # An oracle lives in an environment of its own: what points into the caller's is taken away.
 _FOREIGN = frozenset(
@@ -91,10 +92,8 @@ class OracleProcess:
         """Ends the process; does nothing when it has ended."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is not None and not stdin.closed:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 stdin.close()
-            except BrokenPipeError:
-                pass
         try:
             self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,5 @@
-"""Oracle O1: pypaimon behind JSON lines. Runs in the O1 environment; tables travel as Arrow IPC files. drivers.PypaimonOracle is the other side."""
+"""Oracle O1: pypaimon behind JSON lines. Runs in the O1 environment; tables travel as Arrow IPC files.
+drivers.PypaimonOracle is the other side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Oracle O2: pypaimon-rust behind JSON lines. Runs in the O2 environment; tables travel as Arrow IPC files. drivers.RustOracle is the other side.
+"""Oracle O2: pypaimon-rust behind JSON lines. Runs in the O2 environment; tables travel as Arrow IPC files.
+drivers.RustOracle is the other side.
 
 Two commits at once lose rows in 0.4.0, so nothing else may write while this one does.
 """

@@ -1,7 +1,7 @@
 """Values as JSON, without loss, between these tests and the Java engine.
 
-Timestamps and dates are ISO text with every digit (LTZ with `Z`), decimals text, binary base64, NaN and the infinities text; a map is a list of pairs, a ROW a
-list of its fields' values.
+Timestamps and dates are ISO text with every digit (LTZ with `Z`), decimals text, binary base64, NaN and the infinities
+text; a map is a list of pairs, a ROW a list of its fields' values.
 """
 
 from __future__ import annotations
