@@ -7,6 +7,8 @@ SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.stamp
+# spark-submit, airflow and uv are found as in an activated environment.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON ?=
 PYTEST_ARGS ?=
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.

@@ -51,6 +51,8 @@ def _pin_environment() -> str:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
     )
+    # spark-submit and airflow, as in an activated environment.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     time.tzset()
     return airflow_home
 
