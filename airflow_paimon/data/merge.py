@@ -1,0 +1,174 @@
+"""Merges the sorted runs of a section as the deduplicate engine does, in bounded memory (paimon-format 9.3).
+
+Of the rows of one key the last by (user-defined sequence fields, sequence number) wins; if it is a delete, the key is
+gone. All runs are advanced together: what is at most the lowest end of their current batches is complete in all of
+them, so it is cut off everywhere, merged at once with numpy, and handed on in key order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.sort_keys import Keys, order_values, sort_keys
+
+Indices = npt.NDArray[np.int64]
+
+UPDATE_BEFORE = 1
+DELETE = 3
+"""``_VALUE_KIND``: 0 +I, 1 -U, 2 +U, 3 -D."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRules:
+    """How versions of a key are told apart. Batches carry ``keys``, ``sequence``, the two system columns and values."""
+
+    keys: tuple[str, ...]
+    sequence: tuple[str, ...] = ()
+    descending: bool = False
+    ignore_delete: bool = False
+
+
+def is_retract(kinds: pa.Array) -> npt.NDArray[np.bool_]:
+    """Tell which rows are -U or -D."""
+    values = np.asarray(kinds.to_numpy(zero_copy_only=False))
+    retract: npt.NDArray[np.bool_] = (values == UPDATE_BEFORE) | (values == DELETE)
+    return retract
+
+
+def drop_retracts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give the rows that are no -U or -D."""
+    retract = is_retract(batch.column(VALUE_KIND))
+    return batch.filter(pa.array(~retract)) if retract.any() else batch
+
+
+def merge_runs(runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules) -> Iterator[pa.RecordBatch]:
+    """Merge sorted runs, oldest first, into batches of live rows in key order. One batch of each run is in memory.
+
+    Raises:
+        FormatError: a run is not sorted by the key.
+    """
+    inputs = [_Input(run, rules) for run in runs]
+    while True:
+        for one in inputs:
+            one.fill()
+        inputs = [one for one in inputs if one.rows]
+        if not inputs:
+            return
+        for one, own in zip(inputs, _keys_of(inputs, rules), strict=True):
+            one.keys = own
+            one.check_sorted()
+        open_ends = [one.keys[-1] for one in inputs if not one.exhausted]
+        slices: list[pa.RecordBatch] = []
+        keys: list[Keys] = []
+        for one in inputs:
+            count = one.rows if not open_ends else int(np.searchsorted(one.keys, min(open_ends), side="right"))
+            if count:
+                batch, part = one.cut(count)
+                slices.append(batch)
+                keys.append(part)
+        merged = merge_slices(slices, keys, rules)
+        if merged.num_rows:
+            yield merged
+
+
+def _keys_of(inputs: Sequence[_Input], rules: MergeRules) -> list[Keys]:
+    return sort_keys([[one.batch.column(name) for name in rules.keys] for one in inputs])
+
+
+class _Input:
+    """One run: what is left of its current batch, and where to get the next."""
+
+    def __init__(self, run: Iterator[pa.RecordBatch], rules: MergeRules) -> None:
+        self._source = run
+        self._rules = rules
+        self._last: pa.RecordBatch | None = None
+        self.batch: pa.RecordBatch = None
+        self.keys: Keys = np.empty(0)
+        self.exhausted = False
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.batch is None else int(self.batch.num_rows)
+
+    def fill(self) -> None:
+        """Get the next batch with rows in it when the current one is used up."""
+        while not self.rows and not self.exhausted:
+            self.batch = next(self._source, None)
+            self.exhausted = self.batch is None
+            if self.batch is not None and self._rules.ignore_delete:
+                self.batch = drop_retracts(self.batch)
+
+    def check_sorted(self) -> None:
+        if (self.keys[1:] < self.keys[:-1]).any():
+            raise FormatError(
+                "A data file is not sorted by the primary key, so it can't be merged (another engine's clustering, "
+                "or a corrupt file); run check_table"
+            )
+
+    def cut(self, count: int) -> tuple[pa.RecordBatch, Keys]:
+        """Take the first rows away."""
+        head, part = self.batch.slice(0, count), self.keys[:count]
+        self.batch = self.batch.slice(count)
+        return head, part
+
+
+def merge_slices(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: MergeRules) -> pa.RecordBatch:
+    """Merge sorted pieces that hold all versions of all their keys."""
+    if len(slices) == 1 and not _has_twins(keys[0]):
+        return drop_retracts(slices[0])
+    winners = pick_winners(slices, np.concatenate(keys), rules)
+    retract = is_retract(_taken([s.column(VALUE_KIND) for s in slices], winners))
+    if retract.any():
+        winners = winners[~retract]
+    columns = [_taken([s.column(i) for s in slices], winners) for i in range(slices[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)
+
+
+def _has_twins(keys: Keys) -> bool:
+    return bool((keys[1:] == keys[:-1]).any())
+
+
+def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules) -> Indices:
+    """Give, in key order, the position (in the slices laid behind each other) of the winning row of every key.
+
+    Ties in everything go to an insert before a retract, then to the later position.
+    """
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    twin = ordered[1:] == ordered[:-1]
+    starts = np.flatnonzero(np.concatenate(([True], ~twin)))
+    winners: Indices = order[starts]
+    if len(starts) == len(order):
+        return winners
+    groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+    contested = np.flatnonzero(np.concatenate(([False], twin)) | np.concatenate((twin, [False])))
+    rows, group = order[contested], groups[contested]
+    ranked = np.lexsort([*_precedence(slices, rows, rules)[::-1], group])
+    last = np.flatnonzero(np.append(group[ranked][1:] != group[ranked][:-1], True))
+    winners[group[ranked][last]] = rows[ranked][last]
+    return winners
+
+
+def _precedence(slices: Sequence[pa.RecordBatch], rows: Indices, rules: MergeRules) -> list[Any]:
+    """Give arrays, most significant first, by which the greatest row of a key wins."""
+    out: list[Any] = []
+    for name in rules.sequence:
+        out += order_values(_taken([s.column(name) for s in slices], rows), rules.descending)
+    out.append(_taken([s.column(SEQUENCE_NUMBER) for s in slices], rows).to_numpy(zero_copy_only=False))
+    out.append(~is_retract(_taken([s.column(VALUE_KIND) for s in slices], rows)))
+    out.append(rows)
+    return out
+
+
+def _taken(pieces: Sequence[pa.Array], rows: Indices) -> pa.Array:
+    whole = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+    return pc.take(whole, pa.array(rows), boundscheck=False)

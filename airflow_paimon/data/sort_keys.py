@@ -1,0 +1,154 @@
+"""Keys as numpy arrays that compare as Paimon compares them, so that merging is sorting and searching.
+
+One fixed-width column is itself. Several columns, wide decimals and strings become one fixed-width byte string per row
+(big-endian, sign flipped, strings padded with zeros); only strings that contain a zero byte or are long take dense
+ranks over all rows that are to be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import UnsupportedFeatureError
+
+Keys = npt.NDArray[Any]
+_MAX_TEXT_BYTES = 128
+"""Longer strings are ranked instead of padded: the padding would take too much memory."""
+
+
+def sort_keys(runs: Sequence[Sequence[pa.Array]]) -> list[Keys]:
+    """Give one comparable array per run; ``runs[r][c]`` is key column c of run r, without nulls.
+
+    Arrays of one call compare with each other; those of different calls do not.
+    """
+    width = len(runs[0])
+    parts = [_column_parts([run[c] for run in runs]) for c in range(width)]
+    if width == 1 and len(parts[0]) == 1:
+        words = parts[0][0]
+        return [_flat(w) for w in words]
+    return [_packed([word[r] for column in parts for word in column]) for r in range(len(runs))]
+
+
+def order_values(column: pa.Array, descending: bool) -> list[Keys]:
+    """Give arrays, most significant first, that order a nullable column: null is lowest in both directions."""
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    filled = column.take(pa.array(np.flatnonzero(valid)))
+    dense: Keys = np.zeros(len(column), np.int64)
+    if len(filled):
+        _, ranks = np.unique(sort_keys([[filled]])[0], return_inverse=True)
+        dense[valid] = ranks.max() - ranks if descending else ranks
+    return [valid, dense]
+
+
+def _column_parts(arrays: Sequence[pa.Array]) -> list[list[Keys]]:
+    """Give the words of one column, most significant first; each word is a list with one array per run."""
+    data_type = arrays[0].type
+    if pa.types.is_decimal(data_type):
+        if data_type.precision <= 18:
+            return [[_decimal_words(a)[:, 0] for a in arrays]]
+        return [[_decimal_words(a)[:, 1] for a in arrays], [_decimal_words(a)[:, 0].view(np.uint64) for a in arrays]]
+    if pa.types.is_string(data_type) or pa.types.is_binary(data_type):
+        return [_text(arrays)]
+    return [[_fixed(a) for a in arrays]]
+
+
+def _fixed(array: pa.Array) -> Keys:
+    data_type = array.type
+    if pa.types.is_boolean(data_type):
+        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.uint8)
+    if pa.types.is_integer(data_type):
+        return np.asarray(array.to_numpy())
+    if pa.types.is_date32(data_type) or pa.types.is_time32(data_type):
+        return np.asarray(array.view(pa.int32()).to_numpy())
+    if pa.types.is_timestamp(data_type):
+        return np.asarray(array.view(pa.int64()).to_numpy())
+    if pa.types.is_floating(data_type):
+        return _ordered_floats(np.asarray(array.to_numpy()))
+    raise UnsupportedFeatureError(f"Keys and sequence fields of type {data_type} are not supported")
+
+
+def _ordered_floats(values: Keys) -> Keys:
+    """Map to integers in order of value. As in Paimon's merge -0.0 is 0.0 (measured); NaN is one value, the highest."""
+    canonical = np.where(np.isnan(values), np.array(np.nan, values.dtype), values + values.dtype.type(0))
+    if values.dtype == np.float32:
+        narrow = canonical.view(np.int32)
+        return np.where(narrow < 0, narrow ^ np.int32(0x7FFFFFFF), narrow)
+    wide = canonical.view(np.int64)
+    return np.where(wide < 0, wide ^ np.int64(0x7FFFFFFFFFFFFFFF), wide)
+
+
+def _decimal_words(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Give the (low, high) words of a decimal128 column."""
+    raw = np.frombuffer(array.buffers()[1], np.int64) if len(array) else np.empty(0, np.int64)
+    return raw.reshape(-1, 2)[array.offset : array.offset + len(array)]
+
+
+def _text(arrays: Sequence[pa.Array]) -> list[Keys]:
+    spans = [_span(a) for a in arrays]
+    widest = max((int(np.diff(offsets).max()) for offsets, _ in spans if len(offsets) > 1), default=0)
+    if widest > _MAX_TEXT_BYTES or any((data == 0).any() for _, data in spans):
+        return _ranks(arrays)
+    width = -(-max(widest, 1) // 8) * 8
+    return [_padded(offsets, data, width) for offsets, data in spans]
+
+
+def _span(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Give offsets that start at 0, and the bytes they point into."""
+    _, offset_buffer, data_buffer = array.buffers()
+    if not len(array):
+        return np.zeros(1, np.int32), np.empty(0, np.uint8)
+    offsets = np.frombuffer(offset_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    return offsets - offsets[0], data[offsets[0] : offsets[-1]]
+
+
+def _padded(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], width: int) -> Keys:
+    rows = len(offsets) - 1
+    matrix = np.zeros((rows, width), np.uint8)
+    matrix[np.arange(width) < np.diff(offsets)[:, None]] = data
+    return matrix
+
+
+def _ranks(arrays: Sequence[pa.Array]) -> list[Keys]:
+    ranks = pc.rank(pa.chunked_array(arrays), sort_keys="ascending", tiebreaker="dense").to_numpy()
+    bounds = np.cumsum([len(a) for a in arrays])[:-1]
+    return [np.asarray(part) for part in np.split(ranks, bounds)]
+
+
+def _flat(word: Keys) -> Keys:
+    """Give a one-dimensional array of a word: itself, or byte rows as one value each."""
+    return _joined(word) if word.ndim == 2 else word
+
+
+def _packed(words: Sequence[Keys]) -> Keys:
+    """Put the words of each row behind each other, each so that its bytes compare as its values do."""
+    rows = len(words[0])
+    matrices = [w if w.ndim == 2 else _big_endian(w).view(np.uint8).reshape(rows, w.itemsize) for w in words]
+    return _joined(np.hstack(matrices))
+
+
+def _big_endian(word: Keys) -> Keys:
+    if word.dtype.kind == "i":
+        unsigned = word.view(f"u{word.itemsize}") ^ np.array(1 << (8 * word.itemsize - 1), f"u{word.itemsize}")
+    else:
+        unsigned = word
+    return np.ascontiguousarray(unsigned.astype(f">u{word.itemsize}"))
+
+
+def _joined(matrix: npt.NDArray[np.uint8]) -> Keys:
+    """Make one value of each row of bytes: an integer while 8 bytes are enough, else numpy's fixed-width bytes.
+
+    Equal widths make numpy's stripping of trailing zeros harmless.
+    """
+    rows, width = matrix.shape
+    if width > 8:
+        return np.ascontiguousarray(matrix).view(f"S{width}").reshape(rows)
+    wide = np.zeros((rows, 8), np.uint8)
+    wide[:, 8 - width :] = matrix
+    return wide.view(">u8").reshape(rows).astype(np.uint64)
