@@ -50,7 +50,7 @@ class RetryPolicy:
 
     def wait_s(self, attempt: int) -> float:
         """Full jitter: anything up to the doubled wait, so that writers spread out."""
-        return random.uniform(0, min(self.max_wait_s, self.first_wait_s * 2 ** min(attempt, 20)))  # noqa: S311
+        return random.uniform(0, min(self.max_wait_s, self.first_wait_s * 2 ** min(attempt, 20)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +299,9 @@ def verify_landed(table: Table, snapshot: Snapshot) -> None:
     except NotFoundError:
         return
     if not ours:
-        raise _unknown(table, snapshot, "another engine's commit replaced it (two engines on one local or plain S3 table)")
+        raise _unknown(
+            table, snapshot, "another engine's commit replaced it (two engines on one local or plain S3 table)"
+        )
 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:

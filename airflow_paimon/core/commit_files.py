@@ -43,8 +43,10 @@ class CommitMessage:
         return BucketKey(self.partition, self.bucket)
 
     def entries(self) -> list[ManifestEntry]:
-        return [ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f)
-                for f in self.new_files]  # fmt: skip
+        return [
+            ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f)
+            for f in self.new_files
+        ]
 
 
 PartitionSpec = Mapping[str, Any]
@@ -75,14 +77,24 @@ def commit_append(
             return None
         schema = table.schema()
         _check_moved(table, schema, messages, planned_on, head)
-        return Draft(kind=CommitKind.APPEND, entries=entries, schema=schema, properties=properties or {},
-                     watermark=watermark, operation="WRITE")  # fmt: skip
+        return Draft(
+            kind=CommitKind.APPEND,
+            entries=entries,
+            schema=schema,
+            properties=properties or {},
+            watermark=watermark,
+            operation="WRITE",
+        )
 
     return commit(table, draft, identity, retry)
 
 
 def _check_moved(
-    table: Table, schema: TableSchema, messages: Sequence[CommitMessage], planned: Snapshot | None, head: Snapshot | None
+    table: Table,
+    schema: TableSchema,
+    messages: Sequence[CommitMessage],
+    planned: Snapshot | None,
+    head: Snapshot | None,
 ) -> None:
     if head is None or (planned is not None and planned.identity == head.identity):
         return
@@ -93,8 +105,11 @@ def _check_moved(
         if entry.kind != FileKind.ADD or entry.partition not in counts:
             continue
         if entry.total_buckets > 0 and counts[entry.partition] not in (entry.total_buckets, -1):
-            raise ConflictError(f"{table.label}: partition {_human(schema, entry.partition)} was rescaled to "
-                                f"{entry.total_buckets} buckets meanwhile; write again", table=table.name)  # fmt: skip
+            raise ConflictError(
+                f"{table.label}: partition {_human(schema, entry.partition)} was rescaled to "
+                f"{entry.total_buckets} buckets meanwhile; write again",
+                table=table.name,
+            )
         low = lowest.get(BucketKey(entry.partition, entry.bucket))
         if schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
             raise ConflictError(
@@ -145,8 +160,14 @@ def commit_overwrite(
         if not gone and not added:
             return None
         index = [i for i in read_index(table, head) if not hit(i.partition)] if head and head.index_manifest else None
-        return Draft(kind=CommitKind.OVERWRITE, entries=[*gone, *added], index_entries=index, schema=schema,
-                     properties=properties or {}, operation="OVERWRITE")  # fmt: skip
+        return Draft(
+            kind=CommitKind.OVERWRITE,
+            entries=[*gone, *added],
+            index_entries=index,
+            schema=schema,
+            properties=properties or {},
+            operation="OVERWRITE",
+        )
 
     return commit(table, draft, identity, retry)
 
@@ -162,9 +183,7 @@ def drop_partitions(
     """Delete all files of the given partitions (full or partial specs). Nothing there: nothing is committed."""
     if not specs:
         raise InvalidInputError(f"{table.label}: name at least one partition to drop", table=table.name)
-    return commit_overwrite(
-        table, (), partitions=specs, identity=identity, properties=properties, retry=retry
-    )
+    return commit_overwrite(table, (), partitions=specs, identity=identity, properties=properties, retry=retry)
 
 
 def _partition_predicate(
@@ -240,8 +259,14 @@ def commit_buckets(
         index = None
         if head is not None and head.index_manifest:
             index = [i for i in read_index(table, head) if BucketKey(i.partition, i.bucket) not in keys]
-        return Draft(kind=kind, entries=entries, index_entries=index, schema=schema, properties=properties or {},
-                     operation=operation)  # fmt: skip
+        return Draft(
+            kind=kind,
+            entries=entries,
+            index_entries=index,
+            schema=schema,
+            properties=properties or {},
+            operation=operation,
+        )
 
     return commit(table, draft, identity, retry)
 

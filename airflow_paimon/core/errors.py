@@ -1,18 +1,18 @@
 """Every error that this package raises on purpose, as one tree.
 
-    PaimonError                       exit  kind              what a caller does
-    ├── InvalidInputError             2     invalid-input     fix the request; never retry
-    ├── NotFoundError                 2     not-found         fix the request; never retry
-    ├── AlreadyExistsError            2     already-exists    fail, or use if_exists="skip"
-    ├── UnsupportedError              2     unsupported       feature, storage or catalog; see the message
-    │   ├── UnsupportedFeatureError
-    │   ├── UnsupportedStorageError
-    │   └── UnsupportedCatalogError
-    ├── ConflictError                 3     conflict          somebody else moved: plan again, retry
-    ├── UnsafeOperationError          4     unsafe            a safety rule refuses; a person decides
-    ├── OutcomeUnknownError           5     outcome-unknown   retry with the same operation id, which looks first
-    ├── FormatError                   1     corrupt           the table's files contradict themselves
-    └── StorageError                  1     storage           the storage failed; retry
+PaimonError                       exit  kind              what a caller does
+├── InvalidInputError             2     invalid-input     fix the request; never retry
+├── NotFoundError                 2     not-found         fix the request; never retry
+├── AlreadyExistsError            2     already-exists    fail, or use if_exists="skip"
+├── UnsupportedError              2     unsupported       feature, storage or catalog; see the message
+│   ├── UnsupportedFeatureError
+│   ├── UnsupportedStorageError
+│   └── UnsupportedCatalogError
+├── ConflictError                 3     conflict          somebody else moved: plan again, retry
+├── UnsafeOperationError          4     unsafe            a safety rule refuses; a person decides
+├── OutcomeUnknownError           5     outcome-unknown   retry with the same operation id, which looks first
+├── FormatError                   1     corrupt           the table's files contradict themselves
+└── StorageError                  1     storage           the storage failed; retry
 """
 
 from __future__ import annotations

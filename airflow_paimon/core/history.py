@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.manifest import FileId, FileKind, ManifestEntry, ManifestFile
-from airflow_paimon.core.scan import BucketKey, net_change, read_entries, read_lists
+from airflow_paimon.core.scan import BucketKey, all_manifests, net_change, read_entries, read_lists
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
 
@@ -50,7 +50,7 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
 
 
 def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
-    return [] if snapshot is None else sum(read_lists(table, snapshot), [])
+    return [] if snapshot is None else all_manifests(table, snapshot)
 
 
 def _net(

@@ -10,8 +10,19 @@ from datetime import timedelta
 from airflow_paimon.core.errors import InvalidInputError
 
 _SIZE = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
-_SIZE_UNITS = {"": 1, "b": 1, "bytes": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30,
-               "t": 2**40, "tb": 2**40}  # fmt: skip
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "bytes": 1,
+    "k": 2**10,
+    "kb": 2**10,
+    "m": 2**20,
+    "mb": 2**20,
+    "g": 2**30,
+    "gb": 2**30,
+    "t": 2**40,
+    "tb": 2**40,
+}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
 _DURATION_UNITS = {
     **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), timedelta(milliseconds=1)),

@@ -1,6 +1,6 @@
-"""Where things lie in a table folder: the only module that spells ``snapshot-``, ``tag-``, ``branch/branch-``, ``LATEST``.
+"""Where things lie in a table folder; no other module spells ``snapshot-``, ``tag-``, ``branch/branch-``, ``LATEST``.
 
-Paths are relative to the table root. Under ``branch/branch-<b>/`` are only schema, snapshot, tag, changelog and consumer;
+Paths are relative to the table root. Under ``branch/branch-<b>/`` are only schema, snapshot, tag, changelog, consumer;
 manifests, index files, statistics and data of every branch lie in the table root (paimon-format section 1).
 """
 
@@ -24,6 +24,8 @@ SCHEMA_PREFIX = "schema-"
 TAG_PREFIX = "tag-"
 PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
 UNDO_TAG_PREFIX = "airflow-paimon-undo-"
+KEEP_TAG_PREFIX = "airflow-paimon-keep-"
+RESERVED_TAG_PREFIXES = (PROTECTIVE_TAG_PREFIX, KEEP_TAG_PREFIX)
 LATEST = "LATEST"
 EARLIEST = "EARLIEST"
 
@@ -88,7 +90,7 @@ def manifest_path(name: str) -> str:
 
 def numbered(names: list[str], prefix: str) -> list[int]:
     """Give the sorted numbers of files such as ``snapshot-7``; other files are ignored as Paimon does."""
-    ids = (name[len(prefix):] for name in names if name.startswith(prefix))  # fmt: skip
+    ids = (name[len(prefix) :] for name in names if name.startswith(prefix))
     return sorted(int(text) for text in ids if text.isascii() and text.isdigit())
 
 
@@ -99,6 +101,17 @@ def bucket_dir(bucket: int) -> str:
 def protective_tag(branch: str) -> str:
     """Name of the tag on main that keeps the files a branch of ours shares."""
     return f"{PROTECTIVE_TAG_PREFIX}{branch}"
+
+
+def published_tag(branch: str, snapshot_id: int) -> str:
+    """Name of the tag on main that keeps what main shares with a branch since it was published as that snapshot."""
+    return f"{PROTECTIVE_TAG_PREFIX}{branch}.{snapshot_id}"
+
+
+def protects(tag: str) -> str | None:
+    """The branch that a protective tag is for, None for other tags. Branch names hold no dot."""
+    rest = tag.removeprefix(PROTECTIVE_TAG_PREFIX)
+    return None if rest == tag else rest.partition(".")[0]
 
 
 def check_branch_name(name: str) -> str:
@@ -163,7 +176,7 @@ def parse_identifier(text: str) -> Identifier:
     branch, system = MAIN, None
     for part in parts[1:]:
         if part.startswith("branch_") and branch == MAIN and system is None:
-            branch = part[len("branch_"):]  # fmt: skip
+            branch = part[len("branch_") :]
         else:
             system = part
     if not branch:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.manifest import FileKind, ManifestEntry
-from airflow_paimon.core.scan import data_file_path, net_change, partition_types, read_entries, read_lists
+from airflow_paimon.core.scan import all_manifests, data_file_path, net_change, partition_types, read_entries
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
@@ -42,7 +42,7 @@ def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> l
     """
     if head is None or head.identity == snapshot.identity:
         return []
-    then, now = (sum(read_lists(table, s), []) for s in (snapshot, head))
+    then, now = (all_manifests(table, s) for s in (snapshot, head))
     shared = {m.file_name for m in then} & {m.file_name for m in now}
     changed_now = net_change(
         e for part in read_entries(table, [m for m in now if m.file_name not in shared]) for e in part

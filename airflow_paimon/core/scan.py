@@ -63,6 +63,12 @@ def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], li
     return base, delta
 
 
+def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Read both lists as one, in order: what is live in the snapshot follows from these manifests."""
+    base, delta = read_lists(table, snapshot)
+    return base + delta
+
+
 def _read_list(table: Table, snapshot: Snapshot, name: str) -> list[ManifestFile]:
     try:
         data = table.store.read(manifest_path(name))
@@ -139,8 +145,7 @@ def live_entries(
     """
     if snapshot is None:
         return {}
-    base, delta = read_lists(table, snapshot)
-    manifests = [m for m in base + delta if manifest_filter is None or manifest_filter(m)]
+    manifests = [m for m in all_manifests(table, snapshot) if manifest_filter is None or manifest_filter(m)]
     where = f"{table.label}: snapshot {snapshot.id}"
     change = net_change((e for part in read_entries(table, manifests) for e in part), where)
     if change.deleted:

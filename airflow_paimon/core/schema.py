@@ -12,7 +12,7 @@ from airflow_paimon.core.snapshot import load_json_object
 from airflow_paimon.core.types import DataField, field_to_json, max_field_id, parse_field
 
 _KEYS = frozenset(
-    "version id fields highestFieldId partitionKeys primaryKeys options comment timeMillis".split()
+    ["version", "id", "fields", "highestFieldId", "partitionKeys", "primaryKeys", "options", "comment", "timeMillis"]
 )
 
 
@@ -101,7 +101,9 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
     raw = load_json_object(data, name)
     version = raw.get("version", 1)
     if not isinstance(version, int) or version > 3:
-        raise UnsupportedFeatureError(f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon")
+        raise UnsupportedFeatureError(
+            f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon"
+        )
     try:
         fields = tuple(parse_field(f) for f in raw["fields"])
         options = {str(k): str(v) for k, v in (raw.get("options") or {}).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +15,7 @@ BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """``commitIdentifier`` of a batch commit in Paimon (Long.MAX_VALUE)."""
 
 
-class CommitKind(str, Enum):
+class CommitKind(StrEnum):
     """``commitKind``. Java fails on any other text; streaming readers skip COMPACT and, by default, OVERWRITE."""
 
     APPEND = "APPEND"
@@ -84,24 +84,58 @@ class Snapshot:
         return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
 
 
-_KEYS: Mapping[str, str] = MappingProxyType({
-    "version": "version", "uuid": "uuid", "id": "id", "schemaId": "schema_id",
-    "baseManifestList": "base_manifest_list", "baseManifestListSize": "base_manifest_list_size",
-    "deltaManifestList": "delta_manifest_list", "deltaManifestListSize": "delta_manifest_list_size",
-    "changelogManifestList": "changelog_manifest_list", "changelogManifestListSize": "changelog_manifest_list_size",
-    "indexManifest": "index_manifest", "commitUser": "commit_user", "writerVersion": "writer_version",
-    "commitIdentifier": "commit_identifier", "commitKind": "commit_kind", "timeMillis": "time_millis",
-    "totalRecordCount": "total_record_count", "deltaRecordCount": "delta_record_count",
-    "changelogRecordCount": "changelog_record_count", "watermark": "watermark", "statistics": "statistics",
-    "properties": "properties", "nextRowId": "next_row_id", "operation": "operation",
-})  # fmt: skip
+_KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "version": "version",
+        "uuid": "uuid",
+        "id": "id",
+        "schemaId": "schema_id",
+        "baseManifestList": "base_manifest_list",
+        "baseManifestListSize": "base_manifest_list_size",
+        "deltaManifestList": "delta_manifest_list",
+        "deltaManifestListSize": "delta_manifest_list_size",
+        "changelogManifestList": "changelog_manifest_list",
+        "changelogManifestListSize": "changelog_manifest_list_size",
+        "indexManifest": "index_manifest",
+        "commitUser": "commit_user",
+        "writerVersion": "writer_version",
+        "commitIdentifier": "commit_identifier",
+        "commitKind": "commit_kind",
+        "timeMillis": "time_millis",
+        "totalRecordCount": "total_record_count",
+        "deltaRecordCount": "delta_record_count",
+        "changelogRecordCount": "changelog_record_count",
+        "watermark": "watermark",
+        "statistics": "statistics",
+        "properties": "properties",
+        "nextRowId": "next_row_id",
+        "operation": "operation",
+    }
+)
 
 _TEXTS = frozenset(
-    "uuid base_manifest_list delta_manifest_list changelog_manifest_list index_manifest commit_user writer_version "
-    "statistics operation".split()
+    [
+        "uuid",
+        "base_manifest_list",
+        "delta_manifest_list",
+        "changelog_manifest_list",
+        "index_manifest",
+        "commit_user",
+        "writer_version",
+        "statistics",
+        "operation",
+    ]
 )
-_REQUIRED = ("id", "schemaId", "baseManifestList", "deltaManifestList", "commitUser", "commitIdentifier",
-             "commitKind", "timeMillis")  # fmt: skip
+_REQUIRED = (
+    "id",
+    "schemaId",
+    "baseManifestList",
+    "deltaManifestList",
+    "commitUser",
+    "commitIdentifier",
+    "commitKind",
+    "timeMillis",
+)
 
 
 def load_json_object(data: bytes, name: str) -> dict[str, Any]:
@@ -135,7 +169,9 @@ def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:
         raise FormatError(f"{name} lacks {', '.join(missing)}; it is corrupt")
     version = raw.get("version")
     if version is not None and (not isinstance(version, int) or version > 3):
-        raise UnsupportedFeatureError(f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon")
+        raise UnsupportedFeatureError(
+            f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon"
+        )
     values: dict[str, Any] = {}
     for key, attribute in _KEYS.items():
         value = raw.get(key)

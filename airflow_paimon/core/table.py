@@ -1,4 +1,4 @@
-"""An immutable view of one branch of a table. Loads nothing when made and caches nothing: each call reads the storage."""
+"""An immutable view of one branch of a table. Loads nothing when made, caches nothing: each call reads the storage."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Table:
         return [i for i in numbered(self.store.names(self.paths.snapshot_dir), SNAPSHOT_PREFIX) if i > 0]
 
     def latest_snapshot_id(self) -> int | None:
-        """Give the greatest snapshot id that exists, from a listing: hints may lie, and a gap hides what is behind it."""
+        """Give the greatest snapshot id there is, from a listing: hints may lie, and a gap hides what is behind it."""
         ids = self.snapshot_ids()
         return ids[-1] if ids else None
 
@@ -167,7 +167,7 @@ class Table:
     def tag_names(self) -> list[str]:
         """List the branch's tags by name; directories (``tag-success-file``) are not tags."""
         names = self.store.names(self.paths.tag_dir)
-        return sorted(n[len(TAG_PREFIX):] for n in names if n.startswith(TAG_PREFIX) and n != TAG_PREFIX)  # fmt: skip
+        return sorted(n[len(TAG_PREFIX) :] for n in names if n.startswith(TAG_PREFIX) and n != TAG_PREFIX)
 
     def tag(self, name: str) -> Tag:
         """Read one tag of this branch. ``NotFoundError`` names the tags that are there."""
@@ -198,7 +198,7 @@ class Table:
     def branch_names(self) -> list[str]:
         """List the branches other than main, half-made ones included."""
         entries = self.store.list(BRANCH_DIR)
-        names = (e.name[len(BRANCH_PREFIX):] for e in entries if e.is_dir and e.name.startswith(BRANCH_PREFIX))  # fmt: skip
+        names = (e.name[len(BRANCH_PREFIX) :] for e in entries if e.is_dir and e.name.startswith(BRANCH_PREFIX))
         return sorted(name for name in names if name)
 
 

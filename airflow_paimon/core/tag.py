@@ -15,7 +15,7 @@ _TAG_KEYS = ("tagCreateTime", "tagTimeRetained")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """A named snapshot. ``create_time`` is local time without a zone, as Paimon stores it; both are None without retention."""
+    """A named snapshot. ``create_time`` is local time without a zone, as Paimon stores it; None without retention."""
 
     name: str
     snapshot: Snapshot
@@ -82,7 +82,7 @@ def _create_time(value: Any) -> datetime | None:
     if value is None:
         return None
     parts = [int(p) for p in value] + [0] * (7 - len(value))
-    return datetime(*parts[:6], microsecond=parts[6] // 1000)  # noqa: DTZ001 (Paimon stores local time without a zone)
+    return datetime(*parts[:6], microsecond=parts[6] // 1000)
 
 
 def _retained(value: Any) -> timedelta | None:

@@ -79,7 +79,7 @@ def peek(argv: Sequence[str], name: str) -> str | None:
     wanted = flag(name)
     for position, word in enumerate(argv):
         if word.startswith(f"{wanted}="):
-            return word[len(wanted) + 1:]  # fmt: skip
+            return word[len(wanted) + 1 :]
         if word == wanted and position + 1 < len(argv):
             return argv[position + 1]
     return None

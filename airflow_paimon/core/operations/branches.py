@@ -19,11 +19,11 @@ from airflow_paimon.core.operations.request import CreateBranch, DeleteBranch, R
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import (
     MAIN,
-    PROTECTIVE_TAG_PREFIX,
     BranchPaths,
     check_branch_name,
     manifest_path,
     protective_tag,
+    protects,
 )
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.planners.branches import (
@@ -57,8 +57,9 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     """
     name = check_branch_name(request.branch)
     source = _gather_source(context, request)
-    wanted = lineage_for(name, source, context.now_iso, owner=request.owner, reason=request.reason,
-                         operation_id=request.operation_id)  # fmt: skip
+    wanted = lineage_for(
+        name, source, context.now_iso, owner=request.owner, reason=request.reason, operation_id=request.operation_id
+    )
     existing = _existing(context.table, name)
     if existing is not None and request.if_exists == "replace" and not _same_operation(existing.lineage, wanted):
         _check_deletable(context, name)
@@ -86,15 +87,26 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
                 table=context.table.name,
             ) from error
     details = _details(wanted) | {"protective_tag": protective_tag(name) if source.snapshot else None}
-    both = Plan(operation=plan.operation, table=plan.table, preconditions=plan.preconditions,
-                actions=(*protect.actions, *plan.actions), summary=plan.summary)  # fmt: skip
+    both = Plan(
+        operation=plan.operation,
+        table=plan.table,
+        preconditions=plan.preconditions,
+        actions=(*protect.actions, *plan.actions),
+        summary=plan.summary,
+    )
     return context.result(both, branch=name, changed=True, before=None, after=after, details=details)
 
 
 def _details(lineage: Lineage) -> dict[str, object]:
-    return {"from_branch": lineage.from_branch, "from_tag": lineage.from_tag, "base_snapshot": lineage.snapshot_id,
-            "base_identity": lineage.identity, "owner": lineage.owner, "reason": lineage.reason,
-            "created_at": lineage.created_at}  # fmt: skip
+    return {
+        "from_branch": lineage.from_branch,
+        "from_tag": lineage.from_tag,
+        "base_snapshot": lineage.snapshot_id,
+        "base_identity": lineage.identity,
+        "owner": lineage.owner,
+        "reason": lineage.reason,
+        "created_at": lineage.created_at,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +192,8 @@ def _check_source_branch(view: Table, request: CreateBranch) -> None:
     """A branch of a branch shares files whose expiry main's tags don't stop, so that branch must never expire."""
     if view.branch_name != MAIN and not is_protective(view.schema()):
         raise UnsafeOperationError(
-            f"{view.label} may expire its own snapshots, and Paimon's expiry would then delete files that branch "
-            f"{request.branch!r} shares; create it from main, or from a branch that airflow-paimon made from a snapshot",
+            f"{view.label} may expire its own snapshots, and that would delete files which branch "
+            f"{request.branch!r} shares; create it from main, or from a branch that airflow-paimon made",
             table=view.name,
         )
 
@@ -210,18 +222,16 @@ def _recheck(table: Table, source: BranchSource) -> None:
     if snapshot is None:
         return
     try:
-        if source.tag is not None:
-            still = view.tag(source.tag.name).snapshot
-        else:
-            still = view.snapshot(snapshot.id)
+        still = view.tag(source.tag.name).snapshot if source.tag is not None else view.snapshot(snapshot.id)
         if still.identity != snapshot.identity:
             raise NotFoundError("another snapshot has its id now")
         lost = [n for n in snapshot.manifest_lists() if not table.store.exists(manifest_path(n))]
         if not lost and source.tag is None:
             lost = lost_between(view, snapshot)
     except NotFoundError as error:
-        raise ConflictError(f"{view.label}: snapshot {snapshot.id} went away while the branch was made ({error})",
-                            table=table.name) from None  # fmt: skip
+        raise ConflictError(
+            f"{view.label}: snapshot {snapshot.id} went away while the branch was made ({error})", table=table.name
+        ) from None
     if lost:
         raise ConflictError(
             f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} is gone; branch from a later one",
@@ -241,8 +251,10 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     if "/" in name or name not in table.branch_names():
         if request.if_missing == "skip" or _deleted_by(context, request):
             return context.result(None, branch=name, changed=False, details={"already_gone": True})
-        raise NotFoundError(f"{table.name} has no branch {name!r}; its branches: "
-                            f"{', '.join(table.branch_names()) or 'none'}", table=table.name)  # fmt: skip
+        raise NotFoundError(
+            f"{table.name} has no branch {name!r}; its branches: {', '.join(table.branch_names()) or 'none'}",
+            table=table.name,
+        )
     _check_deletable(context, name)
     head = table.branch(name).latest_snapshot_id()
     plan = _delete_plan(context, name)
@@ -256,14 +268,18 @@ def _deleted_by(context: Context, request: DeleteBranch) -> bool:
     lineage = read_lineage(context.table, request.branch)
     if lineage is None or context.request.dry_run:
         return False
-    execute(context.table, plan_delete_branch(request.operation, context.table.name, request.branch, (),
-                                              _protective_paths(context.table, request.branch)))  # fmt: skip
+    execute(
+        context.table,
+        plan_delete_branch(
+            request.operation, context.table.name, request.branch, (), _protective_paths(context.table, request.branch)
+        ),
+    )
     return True
 
 
 def _protective_paths(table: Table, branch: str) -> list[str]:
-    name = protective_tag(branch)
-    return [v.paths.tag(name) for v in _all_views(table) if v.branch_name != branch and v.find_tag(name) is not None]
+    views = [v for v in _all_views(table) if v.branch_name != branch]
+    return [v.paths.tag(name) for v in views for name in v.tag_names() if protects(name) == branch]
 
 
 def _delete_plan(context: Context, name: str) -> Plan:
@@ -286,12 +302,13 @@ def _check_deletable(context: Context, name: str) -> None:
         used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip() == name]
         if used and view.branch_name != name:
             raise UnsafeOperationError(
-                f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first", table=table.name
+                f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first",
+                table=table.name,
             )
     living = set(table.branch_names())
     for tag in table.branch(name).tag_names():
-        child = tag.removeprefix(PROTECTIVE_TAG_PREFIX)
-        if child != tag and child in living and child != name:
+        child = protects(tag)
+        if child in living and child != name:
             raise UnsafeOperationError(
                 f"{table.name}: branch {child!r} was made from branch {name!r} and shares its files; delete {child!r} "
                 f"first",
@@ -302,7 +319,7 @@ def _check_deletable(context: Context, name: str) -> None:
 def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
     """Rename a branch with its lineage and protective tag. A cut-off run is gone on with by running it again."""
     table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
-    if old == MAIN or old == new:
+    if old in (MAIN, new):
         raise InvalidInputError(f"{table.name}: can't rename {old!r} to {new!r}", table=table.name)
     table.branch(old).require()
     _check_deletable(context, old)
@@ -311,9 +328,8 @@ def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
     new_root, old_root = BranchPaths(new).root, BranchPaths(old).root
     if any(files.get(old_root + f.removeprefix(new_root)) != data for f, data in present.items()):
         raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
-    name = protective_tag(old)
-    protective = {v.paths.tag_dir: v.store.read(v.paths.tag(name)) for v in _all_views(table)
-                  if v.branch_name != old and v.find_tag(name) is not None}  # fmt: skip
+    tags = _protective_paths(table, old)
+    protective = dict(zip(tags, table.store.read_many(tags), strict=True))
     plan = plan_rename_branch(request.operation, table.name, old, new, files, read_lineage(table, old), protective)
     head = table.branch(old).latest_snapshot_id()
     if not request.dry_run:

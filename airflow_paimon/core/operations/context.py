@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
@@ -27,11 +27,11 @@ class Context:
     @property
     def now_local(self) -> datetime:
         """Now as Paimon's tags store it: local time without a zone."""
-        return datetime.fromtimestamp(self.now_ms / 1000)  # noqa: DTZ006 (Paimon stores tag times without a zone)
+        return datetime.fromtimestamp(self.now_ms / 1000)
 
     @property
     def now_iso(self) -> str:
-        return datetime.fromtimestamp(self.now_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
     def result(
         self,

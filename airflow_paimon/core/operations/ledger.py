@@ -68,14 +68,23 @@ def open_ledger(table: Table, operation_id: str, request: str, branch: str) -> L
         pass
     try:
         found = json.loads(table.store.read(path))
-        known = LedgerEntry(operation_id=str(found["operation_id"]), request=str(found["request"]),
-                            branch=str(found["branch"]), head=int(found["head"]), first_try=False)  # fmt: skip
+        known = LedgerEntry(
+            operation_id=str(found["operation_id"]),
+            request=str(found["request"]),
+            branch=str(found["branch"]),
+            head=int(found["head"]),
+            first_try=False,
+        )
     except (ValueError, KeyError, TypeError, NotFoundError) as error:
-        raise FormatError(f"{table.name}: the journal {path} is unreadable; look whether operation {operation_id!r} "
-                          f"landed, then delete it", table=table.name) from error  # fmt: skip
+        raise FormatError(
+            f"{table.name}: the journal {path} is unreadable; look whether operation {operation_id!r} "
+            f"landed, then delete it",
+            table=table.name,
+        ) from error
     if known.request != request or known.operation_id != operation_id:
         raise InvalidInputError(
-            f"{table.name}: operation id {operation_id!r} was used for another request; give a new one", table=table.name
+            f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
+            table=table.name,
         )
     return known
 

@@ -46,7 +46,9 @@ class CreateBranch(Request):
     tag: str | None = _opt("Start from this tag of the source branch; without tag and snapshot the branch is empty")
     snapshot: int | None = _opt("Start from this snapshot of the source branch")
     from_branch: str = _opt("Source branch", "main")
-    if_exists: str = _opt("What to do when the branch exists; skip accepts only the same base", "fail", choices=IF_EXISTS)
+    if_exists: str = _opt(
+        "What to do when the branch exists; skip accepts only the same base", "fail", choices=IF_EXISTS
+    )
     owner: str | None = _opt("Kept in the branch's lineage")
     reason: str | None = _opt("Kept in the branch's lineage")
 
@@ -72,7 +74,9 @@ class CreateTag(Request):
     branch: str = _opt("Branch to tag", "main")
     snapshot: int | None = _opt("Snapshot to tag; the latest when not given")
     time_retained: str | None = _opt("How long the tag lives, e.g. '7 d'; for ever when not given")
-    if_exists: str = _opt("What to do when the tag exists; skip accepts only the same snapshot", "fail", choices=IF_EXISTS)
+    if_exists: str = _opt(
+        "What to do when the tag exists; skip accepts only the same snapshot", "fail", choices=IF_EXISTS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +101,14 @@ class PublishBranch(Publish):
     branch: str = _opt("Branch to publish onto main", "")
     expected_branch_snapshot: int | None = _opt("Refuse (conflict) unless the branch's head is this snapshot")
     approved_main_snapshot: int | None = _opt(
-        "Main's head that the approver saw: refuse (conflict) when main changed since in buckets that this publish replaces"
+        "Main's head that the approver saw: refuse (conflict) when main changed since in what this publish replaces"
     )
-    rewrite: bool = _opt("First fold branch buckets whose sequence numbers are too high (other engines' upserts)", False)
-    writers_stopped: bool = _opt("Promise that no writer stays open over the publish, so high numbers are harmless", False)
+    rewrite: bool = _opt(
+        "First fold branch buckets whose sequence numbers are too high (other engines' upserts)", False
+    )
+    writers_stopped: bool = _opt(
+        "Promise that no writer stays open over the publish, so high numbers are harmless", False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +153,11 @@ class CorrectBranch(Request):
     sql: str | None = _opt("File with one SELECT over the views branch, main and those of --view")
     function: str | None = _opt("module:name, called as name(spark, views) and returning a DataFrame")
     view: tuple[str, ...] = _opt("Further view, name=db.table (repeat)", (), repeat=True)
-    mode: str = _opt("overwrite: the partitions become exactly these rows; upsert: rows by key", "overwrite",
-                     choices=("overwrite", "upsert"))  # fmt: skip
+    mode: str = _opt(
+        "overwrite: the partitions become exactly these rows; upsert: rows by key",
+        "overwrite",
+        choices=("overwrite", "upsert"),
+    )
     partitions: tuple[str, ...] = _opt("Partitions to overwrite, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
 
 
@@ -159,15 +170,28 @@ class CheckTable(Request):
 @dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
     operation = "repair_table"
-    finding: tuple[str, ...] = _opt("Repair only these finding ids of check_table (repeat); all safe ones otherwise", (),
-                                    repeat=True)  # fmt: skip
+    finding: tuple[str, ...] = _opt(
+        "Repair only these finding ids of check_table (repeat); all safe ones otherwise", (), repeat=True
+    )
 
 
 REQUESTS: dict[str, type[Request]] = {
     r.operation: r
-    for r in (CreateBranch, DeleteBranch, RenameBranch, CreateTag, DeleteTag, MergeBranch, FastForward, RollbackTo,
-              DiffBranches, CorrectBranch, CheckTable, RepairTable)
-}  # fmt: skip
+    for r in (
+        CreateBranch,
+        DeleteBranch,
+        RenameBranch,
+        CreateTag,
+        DeleteTag,
+        MergeBranch,
+        FastForward,
+        RollbackTo,
+        DiffBranches,
+        CorrectBranch,
+        CheckTable,
+        RepairTable,
+    )
+}
 
 
 def build_request(operation: str, values: Mapping[str, Any]) -> Request:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.lineage import Lineage, lineage_path
-from airflow_paimon.core.paths import MAIN, TAG_PREFIX, BranchPaths, protective_tag
+from airflow_paimon.core.paths import MAIN, BranchPaths, protective_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
@@ -84,19 +84,45 @@ def plan_create_branch(operation: str, table: str, source: BranchSource, lineage
         Replace(path=lineage_path(lineage.branch), data=lineage.to_bytes(), reason="says where the branch came from")
     ]
     for schema_id in sorted(source.schemas):
-        actions.append(PutNew(path=paths.schema(schema_id), data=source.schemas[schema_id], same_ok=True,
-                              reason=f"schema {schema_id} of {source.branch}"))  # fmt: skip
+        actions.append(
+            PutNew(
+                path=paths.schema(schema_id),
+                data=source.schemas[schema_id],
+                same_ok=True,
+                reason=f"schema {schema_id} of {source.branch}",
+            )
+        )
     if source.snapshot is not None:
         own = branch_schema(source, now_ms)
-        actions.append(PutNew(path=paths.schema(own.id), data=own.to_bytes(), same_ok=True,
-                              reason="the branch's own options: nothing expires here by itself"))  # fmt: skip
-        actions.append(PutNew(path=paths.snapshot(source.snapshot.id), data=source.snapshot_bytes, same_ok=True,
-                              reason=f"snapshot {source.snapshot.id} of {source.branch}, byte for byte"))  # fmt: skip
+        actions.append(
+            PutNew(
+                path=paths.schema(own.id),
+                data=own.to_bytes(),
+                same_ok=True,
+                reason="the branch's own options: nothing expires here by itself",
+            )
+        )
+        actions.append(
+            PutNew(
+                path=paths.snapshot(source.snapshot.id),
+                data=source.snapshot_bytes,
+                same_ok=True,
+                reason=f"snapshot {source.snapshot.id} of {source.branch}, byte for byte",
+            )
+        )
         if source.tag is not None:
             plain = Tag(name=source.tag.name, snapshot=source.snapshot)
-            actions.append(PutNew(path=paths.tag(source.tag.name), data=plain.to_bytes(), same_ok=True,
-                                  reason="the tag it starts from, without its retention"))  # fmt: skip
-        actions.append(Replace(path=paths.latest_hint, data=str(source.snapshot.id).encode(), reason="hint for readers"))
+            actions.append(
+                PutNew(
+                    path=paths.tag(source.tag.name),
+                    data=plain.to_bytes(),
+                    same_ok=True,
+                    reason="the tag it starts from, without its retention",
+                )
+            )
+        actions.append(
+            Replace(path=paths.latest_hint, data=str(source.snapshot.id).encode(), reason="hint for readers")
+        )
     head = source.snapshot
     precondition = Precondition(
         branch=source.branch,
@@ -104,12 +130,20 @@ def plan_create_branch(operation: str, table: str, source: BranchSource, lineage
         identity=head.identity if head else None,
         schema_id=source.schema.id,
     )
-    summary = {"branch": lineage.branch, "from_branch": source.branch, "from_tag": lineage.from_tag,
-               "snapshot_id": lineage.snapshot_id}  # fmt: skip
-    return Plan(operation=operation, table=table, preconditions=(precondition,), actions=tuple(actions), summary=summary)
+    summary = {
+        "branch": lineage.branch,
+        "from_branch": source.branch,
+        "from_tag": lineage.from_tag,
+        "snapshot_id": lineage.snapshot_id,
+    }
+    return Plan(
+        operation=operation, table=table, preconditions=(precondition,), actions=tuple(actions), summary=summary
+    )
 
 
-def plan_delete_branch(operation: str, table: str, branch: str, files: Sequence[str], protective: Sequence[str]) -> Plan:
+def plan_delete_branch(
+    operation: str, table: str, branch: str, files: Sequence[str], protective: Sequence[str]
+) -> Plan:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
     The schema goes last: a branch without one breaks orphan cleaning for the whole table. ``protective`` are the paths
@@ -127,28 +161,38 @@ def plan_delete_branch(operation: str, table: str, branch: str, files: Sequence[
 
 
 def plan_rename_branch(
-    operation: str, table: str, branch: str, to_branch: str, files: Mapping[str, bytes],
-    lineage: Lineage | None, protective: Mapping[str, bytes],
-) -> Plan:  # fmt: skip
+    operation: str,
+    table: str,
+    branch: str,
+    to_branch: str,
+    files: Mapping[str, bytes],
+    lineage: Lineage | None,
+    protective: Mapping[str, bytes],
+) -> Plan:
     """Plan a rename: copy the metadata as bytes, schemas first, then delete the old folder.
 
-    ``protective``: content of the protective tags by folder; they are copied before anything else.
+    ``protective``: content of the protective tags by path; they are copied before anything else.
     """
     old, new = BranchPaths(branch).root, BranchPaths(to_branch).root
     actions: list[Action] = [
-        PutNew(path=f"{folder}/{TAG_PREFIX}{protective_tag(to_branch)}", data=data, same_ok=True,
-               reason=f"keeps the shared files under the name {to_branch}")
-        for folder, data in sorted(protective.items())
-    ]  # fmt: skip
+        PutNew(
+            path=path.replace(protective_tag(branch), protective_tag(to_branch)),
+            data=data,
+            same_ok=True,
+            reason=f"keeps the shared files under the name {to_branch}",
+        )
+        for path, data in sorted(protective.items())
+    ]
     if lineage is not None:
         moved = replace(lineage, branch=to_branch)
-        actions.append(Replace(path=lineage_path(to_branch), data=moved.to_bytes(), reason="lineage under the new name"))
+        actions.append(
+            Replace(path=lineage_path(to_branch), data=moved.to_bytes(), reason="lineage under the new name")
+        )
     order = sorted(files, key=lambda f: (not f.startswith(f"{old}schema/"), f))
     actions += [
         PutNew(path=new + f.removeprefix(old), data=files[f], same_ok=True, reason=f"copy of {f}") for f in order
     ]
-    tags = [f"{folder}/{TAG_PREFIX}{protective_tag(branch)}" for folder in sorted(protective)]
-    gone = plan_delete_branch(operation, table, branch, list(files), tags)
+    gone = plan_delete_branch(operation, table, branch, list(files), sorted(protective))
     summary = {"branch": branch, "to_branch": to_branch}
     return Plan(operation=operation, table=table, actions=(*actions, *gone.actions), summary=summary)
 

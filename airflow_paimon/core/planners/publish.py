@@ -47,9 +47,7 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any) -> list[BucketChan
     Raises:
         ConflictError: buckets that both sides changed, listed as ``name_bucket`` spells them.
     """
-    conflicts = sorted(
-        name_bucket(b) for b in sides.theirs_real & sides.ours_real if not _settled(sides, b)
-    )  # fmt: skip
+    conflicts = sorted(name_bucket(b) for b in sides.theirs_real & sides.ours_real if not _settled(sides, b))
     if conflicts:
         raise ConflictError(
             f"{table}: main and the branch both changed {_listed(conflicts)} since they parted; nothing was published. "
@@ -171,9 +169,9 @@ def mapped_entries(changes: Sequence[BucketChange], schema_ids: Mapping[int, int
     return [*deletes, *adds]
 
 
-def assign_row_ids(entries: Sequence[ManifestEntry], known: set[FileId], next_row_id: int) -> tuple[
-    list[ManifestEntry], int
-]:  # fmt: skip
+def assign_row_ids(
+    entries: Sequence[ManifestEntry], known: set[FileId], next_row_id: int
+) -> tuple[list[ManifestEntry], int]:
     """Give files that main never had new row ids: both branches counted on from the same number (paimon-format 10).
 
     Raises:
@@ -184,8 +182,10 @@ def assign_row_ids(entries: Sequence[ManifestEntry], known: set[FileId], next_ro
         file = entry.file
         if entry.kind == FileKind.ADD and entry.identifier not in known and file.first_row_id is not None:
             if file.write_cols is not None and "_ROW_ID" in file.write_cols:
-                raise UnsafeOperationError(f"File {file.file_name} of the branch holds row ids that main may use for "
-                                           f"other rows; it can't be published by reference")  # fmt: skip
+                raise UnsafeOperationError(
+                    f"File {file.file_name} of the branch holds row ids that main may use for "
+                    f"other rows; it can't be published by reference"
+                )
             entry = entry._replace(file=file._replace(first_row_id=next_row_id))
             next_row_id += file.row_count
         out.append(entry)

@@ -12,7 +12,7 @@ from airflow_paimon.core.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class SchemaMapping:
-    """``ids``: branch schema id -> main schema id, for every id asked for. ``new``: versions to append to main first."""
+    """``ids``: branch schema id -> main schema id, for each id asked for. ``new``: versions to append to main first."""
 
     ids: Mapping[int, int]
     new: tuple[TableSchema, ...] = ()
@@ -20,7 +20,12 @@ class SchemaMapping:
 
 
 def plan_schemas(
-    table: str, base: TableSchema, main: Sequence[TableSchema], branch: Sequence[TableSchema], used: set[int], now_ms: int
+    table: str,
+    base: TableSchema,
+    main: Sequence[TableSchema],
+    branch: Sequence[TableSchema],
+    used: set[int],
+    now_ms: int,
 ) -> SchemaMapping:
     """Map the schema ids of a branch's files by content, and append the branch's new columns to main.
 

@@ -1,0 +1,224 @@
+"""check_table: what a crash or another engine left behind, found by reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
+from airflow_paimon.core.lineage import lineage_path, read_lineage
+from airflow_paimon.core.operations.check_history import history_findings, journal_findings
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.operations.request import CheckTable
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, BranchPaths, protective_tag, protects
+from airflow_paimon.core.plan import Delete, DeleteTree, PutNew
+from airflow_paimon.core.reachability import entry_paths, missing_files
+from airflow_paimon.core.scan import live_entries
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.table import Table
+from airflow_paimon.core.tag import Tag
+
+
+def check_table(context: Context, request: CheckTable) -> OperationResult:
+    """Look through all branches, tags, hints and journals of a table; changes nothing.
+
+    ``details.findings`` lists what was found, worst first; ``details.ok`` is true when none is an error or a warning.
+    """
+    findings = find_all(context.table, context.now_ms, verify_files=request.verify_files)
+    head = context.table.latest_snapshot_id()
+    serious = [f for f in findings if f.severity != INFO]
+    details = {
+        "ok": not serious,
+        "findings": [f.to_json() for f in findings],
+        "errors": sum(f.severity == ERROR for f in findings),
+        "warnings": sum(f.severity == WARNING for f in findings),
+    }
+    return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=details)
+
+
+def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
+    """Gather the findings of a table, errors first."""
+    views = [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
+    findings: list[Finding] = []
+    for view in views:
+        if not view.exists():
+            findings.append(_without_schema(view))
+            continue
+        findings += _guarded(view, _half_made(view))
+        findings += _guarded(view, history_findings(view))
+        if verify_files:
+            findings += _guarded(view, _file_findings(view))
+    living = [v for v in views[1:] if v.exists()]
+    for view in living:
+        findings += _guarded(view, _protection(table, view))
+    findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living}))
+    findings += _guarded(table, journal_findings(table, now_ms))
+    order = {ERROR: 0, WARNING: 1, INFO: 2}
+    return sorted(findings, key=lambda f: (order[f.severity], f.id))
+
+
+def _guarded(view: Table, findings: Iterator[Finding]) -> list[Finding]:
+    """Collect findings; metadata that can't be read is a finding itself and ends that check."""
+    out: list[Finding] = []
+    try:
+        for finding in findings:
+            out.append(finding)
+    except (FormatError, NotFoundError) as error:
+        out.append(_unreadable(view, error))
+    return out
+
+
+def _unreadable(view: Table, error: PaimonError) -> Finding:
+    return Finding(
+        kind="unreadable-metadata",
+        subject=view.branch_name,
+        severity=ERROR,
+        message=error.message,
+        at_risk="reads and commits of this branch fail; expiry and orphan cleaning must not run until it is mended",
+    )
+
+
+def _without_schema(view: Table) -> Finding:
+    root = BranchPaths(view.branch_name).root.rstrip("/")
+    name = view.branch_name
+    snapshots = view.snapshot_ids()
+    actions = (
+        ()
+        if snapshots
+        else (
+            DeleteTree(path=root, reason="a branch without schema and snapshot holds nothing"),
+            Delete(path=lineage_path(name), reason="its lineage"),
+        )
+    )
+    return Finding(
+        kind="branch-without-schema",
+        subject=name,
+        severity=ERROR,
+        message=f"Branch {name!r} has no schema: half made or half deleted",
+        at_risk="no engine can read it, and Paimon's remove_orphan_files refuses to work on the whole table",
+        repair="delete its folder" if actions else None,
+        actions=actions,
+    )
+
+
+def _half_made(view: Table) -> Iterator[Finding]:
+    lineage = read_lineage(view, view.branch_name)
+    if view.branch_name == MAIN or lineage is None or lineage.snapshot_id is None or view.snapshot_ids():
+        return
+    name = view.branch_name
+    paths = BranchPaths(name)
+    actions = (
+        *(Delete(path=f, reason="half made") for f in reversed(view.store.walk(paths.root.rstrip("/")))),
+        DeleteTree(path=paths.root.rstrip("/"), reason="half made"),
+        Delete(path=lineage_path(name), reason="its lineage"),
+        Delete(path=view.branch(lineage.from_branch).paths.tag(protective_tag(name)), reason="protects nothing"),
+    )
+    yield Finding(
+        kind="half-made-branch",
+        subject=name,
+        severity=ERROR,
+        message=f"Branch {name!r} was to start from snapshot {lineage.snapshot_id} of {lineage.from_branch}, but the "
+        f"run that made it was cut off: it is empty",
+        at_risk="a writer would take it for an empty branch; nothing of main is at risk",
+        repair="delete it (or run create_branch again with if_exists='skip' to finish it)",
+        actions=actions,
+    )
+
+
+def _shared_base(table: Table, view: Table) -> Snapshot | None:
+    """The newest snapshot that the branch has in common with main, by identity."""
+    main_ids = set(table.snapshot_ids())
+    by_tag = {t.snapshot.id: t.snapshot for t in table.tags()}
+    for snapshot_id in reversed(view.snapshot_ids()):
+        mine = view.snapshot(snapshot_id)
+        theirs = table.snapshot(snapshot_id) if snapshot_id in main_ids else by_tag.get(snapshot_id)
+        if theirs is not None and theirs.identity == mine.identity:
+            return mine
+    return None
+
+
+def _protection(table: Table, view: Table) -> Iterator[Finding]:
+    name = view.branch_name
+    lineage = read_lineage(table, name)
+    source = table.branch(lineage.from_branch) if lineage is not None else table
+    if source.find_tag(protective_tag(name)) is not None:
+        return
+    base = _shared_base(table, view)
+    if base is None and lineage is not None and lineage.snapshot_id in view.snapshot_ids():
+        base = view.snapshot(lineage.snapshot_id)
+    if base is None:
+        return
+    holders = [t.name for t in source.tags() if t.snapshot.identity == base.identity and t.time_retained is None]
+    if holders and lineage is None:
+        return
+    tag_name = protective_tag(name)
+    action = PutNew(
+        path=source.paths.tag(tag_name),
+        data=Tag(name=tag_name, snapshot=base).to_bytes(),
+        reason=f"keeps the files that branch {name} shares",
+        same_ok=True,
+    )
+    yield Finding(
+        kind="unprotected-branch",
+        subject=name,
+        severity=WARNING,
+        message=f"Branch {name!r} shares files of snapshot {base.id} of {source.branch_name}, and no protective tag "
+        f"keeps them (it was deleted, or another engine made the branch)",
+        at_risk=f"when {source.branch_name} expires snapshots, the branch loses files and can't be read",
+        repair=f"create tag {tag_name!r}",
+        actions=(action,),
+    )
+
+
+def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
+    ids = table.snapshot_ids()
+    for tag in table.tags():
+        branch = protects(tag.name)
+        action = Delete(path=table.paths.tag(tag.name), reason="nothing needs it any more")
+        if branch is not None and branch not in living:
+            yield Finding(
+                kind="stale-protective-tag",
+                subject=tag.name,
+                severity=INFO,
+                message=f"Tag {tag.name!r} protects files for branch {branch!r}, which is gone",
+                at_risk="nothing; the files of that snapshot take up space until the tag goes",
+                repair="delete the tag",
+                actions=(action,),
+            )
+        elif tag.name.startswith(KEEP_TAG_PREFIX) and ids and ids[0] > tag.snapshot.id + 1:
+            yield Finding(
+                kind="spent-keep-tag",
+                subject=tag.name,
+                severity=INFO,
+                message=f"Tag {tag.name!r} kept files that a publish or rollback brought back; the snapshots whose "
+                f"expiry would have deleted them are expired",
+                at_risk="nothing; the files of that snapshot take up space until the tag goes",
+                repair="delete the tag",
+                actions=(action,),
+            )
+
+
+def _file_findings(view: Table) -> Iterator[Finding]:
+    """Referenced data files that are not there, for the head and the tags of one branch."""
+    schema = view.schema()
+    head = view.latest_snapshot()
+    wanted: list[tuple[str, Snapshot]] = [("head", head)] if head is not None else []
+    wanted += [(f"tag {t.name}", t.snapshot) for t in view.tags()]
+    for what, snapshot in wanted:
+        subject = f"{view.branch_name}/{what.replace(' ', '-')}"
+        try:
+            lost = missing_files(view, entry_paths(schema, live_entries(view, snapshot).values()))
+        except FormatError as error:
+            lost, message = ["?"], error.message
+        else:
+            message = f"{view.label}: {len(lost)} data files of snapshot {snapshot.id} ({what}) are missing"
+            message += f", e.g. {lost[0]}" if lost else ""
+        if lost:
+            yield Finding(
+                kind="missing-files",
+                subject=subject,
+                severity=ERROR,
+                message=message,
+                at_risk="reads of this state fail; deleting or expiring anything now could make it worse",
+            )

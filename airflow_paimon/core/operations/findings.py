@@ -1,0 +1,36 @@
+"""What check_table finds: each finding says what is at risk and what repair_table would do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.plan import Action
+
+ERROR, WARNING, INFO = "error", "warning", "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """``id`` is stable from run to run (``kind:subject``). Without ``actions`` repair_table can't mend it."""
+
+    kind: str
+    subject: str
+    severity: str
+    message: str
+    at_risk: str
+    repair: str | None = None
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}:{self.subject}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "message": self.message,
+            "at_risk": self.at_risk,
+            "repair": self.repair,
+        }

@@ -1,0 +1,210 @@
+"""rollback_to: an earlier state comes back as one new snapshot; an undo takes back just what a publish changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_paimon.core.commit import Draft, commit, execute, require_committable, verify_landed
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.history import difference, really_changed, snapshots_between
+from airflow_paimon.core.manifest import FileKind
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.request import RollbackTo
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.operations.safeguards import (
+    PublishMarks,
+    bucket_namer,
+    check_files_exist,
+    deletes_again,
+    plan_keep_tags,
+    plan_undo_tag,
+    replayed,
+)
+from airflow_paimon.core.plan import Plan, Precondition, PutNew
+from airflow_paimon.core.planners.publish import (
+    BucketChange,
+    Sides,
+    check_bucket_counts,
+    mapped_entries,
+    merge_buckets,
+    merged_index,
+    state_buckets,
+    summarize,
+)
+from airflow_paimon.core.scan import read_index
+from airflow_paimon.core.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    changes: list[BucketChange]
+    plan: Plan
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
+    """Give a branch the live files of an earlier snapshot or tag, as a new snapshot: ids and history go on.
+
+    With ``keep_later`` only the buckets that the publish right after the target changed go back.
+
+    Raises:
+        NotFoundError: no such target. ConflictError: with ``keep_later``, such a bucket changed again.
+    """
+    if (request.tag is None) == (request.snapshot is None):
+        raise InvalidInputError("rollback_to: give a tag or a snapshot to go back to", table=context.table.name)
+    view = context.table.branch(request.branch).require()
+    require_committable(view)
+    marks = PublishMarks.start(context, request.branch)
+    earlier = replayed(context, marks)
+    if earlier is not None:
+        return earlier
+    try:
+        target = view.tag(request.tag).snapshot if request.tag is not None else view.snapshot(request.snapshot or 0)
+        return _roll_back(context, request, view, target, marks)
+    except (ConflictError, UnsafeOperationError, InvalidInputError, NotFoundError):
+        marks.forget(context)
+        raise
+
+
+def _roll_back(
+    context: Context, request: RollbackTo, view: Table, target: Snapshot, marks: PublishMarks
+) -> OperationResult:
+    seen: list[_Decided] = []
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        if head is None:
+            raise NotFoundError(f"{view.label} has no snapshot to go back from", table=view.name)
+        _check_expected(view, request, head)
+        decided = _decide(context, request, view, target, head)
+        seen[:] = [decided]
+        if not decided.changes or request.dry_run:
+            return None
+        return _draft(context, request, view, target, head, decided, marks)
+
+    receipt = commit(view, draft, marks.identity)
+    decided = seen[0]
+    before = receipt.before.id if receipt.before else None
+    if receipt.snapshot is None:
+        would = request.dry_run and bool(decided.changes)
+        if not would:
+            marks.forget(context)
+        return context.result(
+            decided.plan, branch=request.branch, changed=would, before=before, after=before, details=decided.summary
+        )
+    verify_landed(view, receipt.snapshot)
+    details = decided.summary | {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
+    return context.result(
+        decided.plan, branch=request.branch, changed=True, before=before, after=receipt.snapshot.id, details=details
+    )
+
+
+def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
+    expected = request.expected_main_snapshot
+    if expected is not None and head.id != expected:
+        raise ConflictError(
+            f"{view.label} is at snapshot {head.id}, not at {expected} as expected",
+            table=view.name,
+            details={"expected_main_snapshot": expected, "main_snapshot": head.id},
+        )
+
+
+def _decide(context: Context, request: RollbackTo, view: Table, target: Snapshot, head: Snapshot) -> _Decided:
+    schema = view.schema()
+    name = bucket_namer(schema)
+    if request.keep_later:
+        changes = _undo_changes(view, target, head, name)
+    else:
+        changes = state_buckets(difference(view, head, target))
+    summary = {
+        "target_snapshot": target.id,
+        "target_tag": request.tag,
+        "head_snapshot": head.id,
+        "keep_later": request.keep_later,
+        **summarize(changes),
+    }
+    plan = Plan(
+        operation=request.operation,
+        table=view.name,
+        preconditions=(
+            Precondition(branch=request.branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id),
+        ),
+        actions=tuple(
+            PutNew(
+                path=name(c.bucket),
+                data=b"",
+                reason=f"back to snapshot {target.id}: {len(c.delete)} files out, {len(c.add)} in",
+            )
+            for c in changes
+        ),
+        summary=summary,
+    )
+    return _Decided(changes=changes, plan=plan, summary=summary)
+
+
+def _undo_changes(view: Table, target: Snapshot, head: Snapshot, name: Any) -> list[BucketChange]:
+    """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
+    try:
+        publish = view.snapshot(target.id + 1)
+    except NotFoundError:
+        raise UnsafeOperationError(
+            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so what came after it can't be "
+            f"told apart; roll back without keep_later (that drops everything after snapshot {target.id})",
+            table=view.name,
+        ) from None
+    theirs, ours = difference(view, publish, target), difference(view, publish, head)
+    both = theirs.buckets & ours.buckets
+    between = snapshots_between(view, publish.id, head.id) if both else []
+    sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=really_changed(view, between, both))
+    try:
+        changes = merge_buckets(view.name, sides, name)
+    except ConflictError as error:
+        listed = ", ".join(error.details["conflicts"])
+        raise ConflictError(
+            f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
+            f"changed. Correct those partitions on a new branch, or roll back without keep_later to drop them",
+            table=view.name,
+            details=error.details,
+        ) from None
+    check_bucket_counts(view.name, sides, changes, name)
+    return changes
+
+
+def _draft(
+    context: Context,
+    request: RollbackTo,
+    view: Table,
+    target: Snapshot,
+    head: Snapshot,
+    decided: _Decided,
+    marks: PublishMarks,
+) -> Draft:
+    changes = decided.changes
+    adds = {e.identifier for c in changes for e in c.add}
+    targets = (target,) if adds else ()
+    keep, readded = plan_keep_tags(view, target.id, head, adds, request.operation, *targets)
+    execute(view, keep)
+    execute(view, plan_undo_tag(context, view, head, marks, request.undo_retention))
+    schema = view.schema()
+    check_files_exist(view, schema, changes)
+    entries = mapped_entries(changes, {})
+    index = None
+    if head.index_manifest or target.index_manifest:
+        index = merged_index(read_index(view, head), read_index(view, target), changes)
+    properties = marks.properties(context) | {"airflow-paimon.target-snapshot": str(target.id)}
+    return Draft(
+        kind=CommitKind.OVERWRITE,
+        entries=entries,
+        index_entries=index,
+        schema=schema,
+        properties=properties,
+        next_row_id=max(head.next_row_id or 0, target.next_row_id or 0),
+        operation="OVERWRITE",
+        rewrite_base=readded or deletes_again(view, head, [e for e in entries if e.kind == FileKind.ADD]),
+    )

@@ -1,0 +1,196 @@
+"""What every publish and rollback does around its one snapshot: undo tag, keep tags, replay, checks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.commit import CommitIdentity, find_landed
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.manifest import FileId, FileKind, ManifestEntry
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.ledger import (
+    LedgerEntry,
+    commit_identity,
+    forget,
+    name_part,
+    open_ledger,
+    request_hash,
+)
+from airflow_paimon.core.operations.request import Publish
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.options import parse_duration
+from airflow_paimon.core.partition_path import format_partition
+from airflow_paimon.core.paths import KEEP_TAG_PREFIX, UNDO_TAG_PREFIX
+from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.planners.publish import BucketChange
+from airflow_paimon.core.reachability import entry_paths, missing_files
+from airflow_paimon.core.scan import BucketKey, partition_types, read_entries, read_lists
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table import Table
+from airflow_paimon.core.tag import Tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishMarks:
+    """The identity under which one operation publishes, and what it leaves behind for the next try and for people."""
+
+    identity: CommitIdentity
+    undo_tag: str
+    branch: str
+    ledger: LedgerEntry | None
+    request_digest: str
+
+    @classmethod
+    def start(cls, context: Context, branch: str) -> PublishMarks:
+        """Enter the operation in the ledger. A dry run enters nothing."""
+        request = context.request
+        digest = request_hash(request)
+        operation_id = request.operation_id
+        ledger = None
+        if operation_id and not request.dry_run:
+            ledger = open_ledger(context.table, operation_id, digest, branch)
+        tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else str(uuid.uuid4()))
+        identity = commit_identity(operation_id, branch, request.operation)
+        return cls(identity=identity, undo_tag=tag, branch=branch, ledger=ledger, request_digest=digest)
+
+    def properties(self, context: Context) -> dict[str, str]:
+        """Snapshot properties that every publish carries."""
+        request = context.request
+        assert isinstance(request, Publish)
+        out = {"airflow-paimon.operation": request.operation, "airflow-paimon.undo-tag": self.undo_tag}
+        if request.operation_id:
+            out["airflow-paimon.operation-id"] = request.operation_id
+        if request.approved_by:
+            out["airflow-paimon.approved-by"] = request.approved_by
+        return out
+
+    def forget(self, context: Context) -> None:
+        """Strike the ledger entry of a first try that was refused: nothing was committed under this id."""
+        if self.ledger is not None and self.ledger.first_try:
+            forget(context.table, self.ledger.operation_id)
+
+
+def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
+    """Give the first try's result if it had landed; None = go on.
+
+    Raises:
+        OutcomeUnknownError: the snapshots that could tell are expired.
+    """
+    if marks.ledger is None or marks.ledger.first_try:
+        return None
+    landed = find_landed(context.table.branch(marks.branch), marks.identity, marks.ledger.head)
+    if landed is None:
+        return None
+    details = {k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()}
+    details |= {"replayed": True}
+    return context.result(
+        None, branch=marks.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+    )
+
+
+def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishMarks, retention: str) -> Plan:
+    """Tag the head that the publish goes on top of, so that ``rollback_to`` that tag is the undo."""
+    forever = retention.strip().lower() == "forever"
+    retained = None if forever else parse_duration(retention, "undo_retention")
+    if retained is not None and retained.total_seconds() <= 0:
+        raise InvalidInputError(f"undo_retention must be longer than nothing, got {retention!r}", table=view.name)
+    tag = Tag(
+        name=marks.undo_tag,
+        snapshot=head,
+        create_time=None if retained is None else context.now_local,
+        time_retained=retained,
+    )
+    action = Replace(
+        path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"undo is rollback_to this tag ({retention})"
+    )
+    return Plan(operation=context.request.operation, table=view.name, actions=(action,))
+
+
+def plan_keep_tags(
+    view: Table, after: int, head: Snapshot, adds: set[FileId], operation: str, *targets: Snapshot
+) -> tuple[Plan, bool]:
+    """Plan tags for files that come back: a snapshot after ``after`` deleted them and is not expired yet.
+
+    Every engine's expiry deletes the files named in an expiring snapshot's deletions unless the nearest earlier tag
+    holds them; it does not see that they are live again. So the snapshot before each such deletion is tagged, and the
+    targets of a rollback. Tells also whether any file comes back.
+    """
+    to_tag = {s.id: s for s in targets}
+    returning = False
+    for snapshot_id in (i for i in view.snapshot_ids() if after < i <= head.id):
+        snapshot = view.snapshot(snapshot_id)
+        if snapshot.commit_kind in (CommitKind.APPEND, CommitKind.ANALYZE):
+            continue
+        deltas = [m for m in read_lists(view, snapshot)[1] if m.num_deleted_files]
+        gone = (e for part in read_entries(view, deltas) for e in part if e.kind == FileKind.DELETE)
+        if any(e.identifier in adds for e in gone):
+            returning = True
+            before = _try_snapshot(view, snapshot_id - 1)
+            if before is not None:
+                to_tag[before.id] = before
+    actions: list[Action] = []
+    for snapshot in to_tag.values():
+        name = f"{KEEP_TAG_PREFIX}{snapshot.id}"
+        actions.append(
+            PutNew(
+                path=view.paths.tag(name),
+                data=Tag(name=name, snapshot=snapshot).to_bytes(),
+                same_ok=True,
+                reason=f"keeps files of snapshot {snapshot.id} that come back",
+            )
+        )
+    return Plan(operation=operation, table=view.name, actions=tuple(actions)), returning
+
+
+def _try_snapshot(view: Table, snapshot_id: int) -> Snapshot | None:
+    try:
+        return view.snapshot(snapshot_id)
+    except NotFoundError:
+        return None
+
+
+def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) -> bool:
+    """Whether a manifest of the head still holds a DELETE of a file that is to be added again."""
+    wanted = {e.identifier for e in adds}
+    base, delta = read_lists(view, head)
+    suspects = [m for m in base + delta if m.num_deleted_files]
+    return any(
+        e.kind == FileKind.DELETE and e.identifier in wanted for part in read_entries(view, suspects) for e in part
+    )
+
+
+def check_files_exist(view: Table, schema: TableSchema, changes: Iterable[BucketChange]) -> None:
+    """Refuse to publish a file that is not there.
+
+    Raises:
+        FormatError: names the first missing file.
+    """
+    adds = [e for c in changes for e in c.add]
+    lost = missing_files(view, entry_paths(schema, adds))
+    if lost:
+        raise FormatError(
+            f"{view.name}: {len(lost)} of {len(adds)} files to publish are missing, e.g. {lost[0]}: another engine "
+            f"expired or cleaned them; nothing was published. Run check_table, and correct the branch again",
+            table=view.name,
+            details={"missing": lost[:20]},
+        )
+
+
+def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
+    """Give a function that spells a bucket for people: ``dt=2025-01-01/bucket-3``."""
+    types = partition_types(schema)
+
+    def name(bucket: BucketKey) -> str:
+        partition = format_partition(decode_row(bucket.partition, types), schema.partition_keys, types)
+        return f"{partition}/bucket-{bucket.bucket}" if partition else f"bucket-{bucket.bucket}"
+
+    return name
+
+
+def undo_tag_name(operation_id: str) -> str:
+    """Name of the undo tag that a publish with this operation id sets on main."""
+    return UNDO_TAG_PREFIX + name_part(operation_id)
