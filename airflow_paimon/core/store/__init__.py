@@ -1,4 +1,4 @@
-"""Storage behind one small protocol; the only package that knows fsspec. See :class:`~airflow_paimon.core.store.base.Store`."""
+"""Storage behind one small protocol, ``base.Store``; the only package that knows fsspec."""
 
 from airflow_paimon.core.store.base import FileInfo, Store
 from airflow_paimon.core.store.opening import StoreSpec, open_store

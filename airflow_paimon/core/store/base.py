@@ -50,16 +50,16 @@ class Store(Protocol):
         """Tell whether an *object* (not a folder) is there."""
         ...
 
-    def list(self, path: str) -> list[FileInfo]:
-        """List the direct entries of a folder, sorted by name; a missing folder is empty."""
-        ...
-
     def names(self, path: str) -> list[str]:
-        """Name the objects (not folders) directly in a folder, in no order: cheaper than ``list``, as it needs no stat."""
+        """Name the objects (not folders) right in a folder, in no order; a missing folder has none. No stat needed."""
         ...
 
     def walk(self, path: str) -> list[str]:
         """List all objects below a folder, recursively, as paths relative to the root, sorted."""
+        ...
+
+    def list(self, path: str) -> list[FileInfo]:
+        """List the direct entries of a folder, sorted by name; a missing folder is empty."""
         ...
 
     def create(self, path: str, data: bytes) -> None:

@@ -1,0 +1,168 @@
+"""Any other storage that fsspec knows, for reading only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, BinaryIO, NoReturn
+
+import fsspec
+from fsspec.registry import known_implementations
+
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedStorageError
+from airflow_paimon.core.secrets import secret_values
+from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.failures import Input, from_os_error
+from airflow_paimon.core.store.names import folder_name, join, object_name
+
+_THREADS = 8
+
+
+def is_known(scheme: str) -> bool:
+    """Tell whether fsspec has, or knows where to get, a file system for this scheme."""
+    return scheme in fsspec.available_protocols()
+
+
+@lru_cache(maxsize=16)
+def _file_system(pid: int, scheme: str, options: str) -> Any:
+    """Open a file system, once per process: what is open before a fork can't be used after it."""
+    try:
+        return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **json.loads(options))
+    except ImportError as error:
+        hint = known_implementations.get(scheme, {}).get("err", str(error))
+        raise UnsupportedStorageError(f"The storage {scheme}:// needs another package: {hint}") from error
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"fsspec refuses the storage options for {scheme}:// ({type(error).__name__})"
+        ) from None
+
+
+class FsspecStore:
+    """Objects below one root, read through fsspec. Every mutating call is refused: no honest put-if-absent is known."""
+
+    __slots__ = ("_options", "_root", "_scheme")
+
+    can_commit = False
+
+    def __init__(self, scheme: str, root: str, options: Mapping[str, Any] | None = None) -> None:
+        self._scheme = scheme
+        self._root = root
+        self._options = dict(options or {})
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self.uri!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FsspecStore, (self._scheme, self._root, self._options)
+
+    @property
+    def uri(self) -> str:
+        return f"{self._scheme}://{self._root}"
+
+    def child(self, path: str) -> FsspecStore:
+        return FsspecStore(self._scheme, join(self._root, folder_name(path)), self._options)
+
+    def read(self, path: str) -> bytes:
+        key = self._key(object_name(path))
+        try:
+            data: bytes = self._fs.cat_file(key)
+        except OSError as error:
+            raise self._failed(error, "reading", path) from error
+        return data
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(self.read, paths))
+
+    def exists(self, path: str) -> bool:
+        key = self._key(object_name(path))
+        try:
+            self._fs.invalidate_cache()
+            return bool(self._fs.isfile(key))
+        except OSError as error:
+            raise self._failed(error, "looking at", path) from error
+
+    def names(self, path: str) -> list[str]:
+        return [info.name for info in self.list(path) if not info.is_dir]
+
+    def walk(self, path: str) -> list[str]:
+        top = folder_name(path)
+        found: list[str] = []
+        folders = [top]
+        while folders:  # each folder once, so it ends with the tree
+            folder = folders.pop()
+            for info in self.list(folder):
+                (folders if info.is_dir else found).append(join(folder, info.name))
+        return sorted(found)
+
+    def list(self, path: str) -> list[FileInfo]:
+        key = self._key(folder_name(path))
+        try:
+            self._fs.invalidate_cache()
+            entries = self._fs.ls(key, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._failed(error, "listing", path) from error
+        found = [_info(entry) for entry in entries if entry["name"].rstrip("/") != key.rstrip("/")]
+        return sorted(found, key=lambda info: info.name)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._refuse(path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._refuse(path)
+
+    def delete(self, path: str) -> None:
+        self._refuse(path)
+
+    def delete_tree(self, path: str) -> None:
+        self._refuse(path)
+
+    def open_input(self, path: str) -> Any:
+        key = self._key(object_name(path))
+        try:
+            inner = self._fs.open(key, "rb")
+        except OSError as error:
+            raise self._failed(error, "reading", path) from error
+        return Input(inner, fail=lambda e: self._failed(e, "reading", path), errors=(OSError,))
+
+    def open_output(self, path: str) -> BinaryIO:
+        self._refuse(path)
+
+    @property
+    def _fs(self) -> Any:
+        return _file_system(os.getpid(), self._scheme, json.dumps(self._options, sort_keys=True))
+
+    def _key(self, path: str) -> str:
+        key: str = self._fs._strip_protocol(join(self.uri, path))
+        return key
+
+    def _failed(self, error: Exception, doing: str, path: str) -> PaimonError:
+        reason = OSError(getattr(error, "errno", None) or 0, str(error) or type(error).__name__)
+        for secret in secret_values(self._options):
+            reason.strerror = str(reason.strerror).replace(secret, "***")
+        if isinstance(error, FileNotFoundError):
+            reason = FileNotFoundError()
+        return from_os_error(reason, doing, join(self.uri, path))
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise UnsupportedStorageError(
+            f"{join(self.uri, path)} can't be written: for {self._scheme}:// storages no put-if-absent is built, so a "
+            "commit could be lost. Tables there can be read; write to a local or an s3:// warehouse"
+        )
+
+
+def _info(entry: Mapping[str, Any]) -> FileInfo:
+    is_dir = entry["type"] == "directory"
+    modified = entry.get("mtime", entry.get("LastModified", entry.get("last_modified")))
+    seconds = modified.timestamp() if hasattr(modified, "timestamp") else modified
+    return FileInfo(
+        entry["name"].rstrip("/").rpartition("/")[2],
+        is_dir,
+        0 if is_dir else int(entry.get("size") or 0),
+        int(seconds * 1000) if isinstance(seconds, int | float) else None,
+    )

@@ -1,0 +1,299 @@
+"""The local file system (and what is mounted there), by plain system calls."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    OutcomeUnknownError,
+    PaimonError,
+    StorageError,
+    UnsupportedStorageError,
+)
+from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.failures import Output, from_os_error
+from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
+# A failed link that certainly made no new name; after others (EIO, ESTALE, ...) a network file system may have made it.
+_NOT_LINKED = frozenset({errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENAMETOOLONG})
+# File systems that cannot sync a folder say so with these; there is nothing to do about it.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP})
+_TRIES = 5
+
+
+class LocalStore:
+    """Files below one folder. ``create`` is ``link(2)``: atomic, exclusive, and whole after a power failure.
+
+    Another engine's ``rename`` (Paimon's Java client commits that way) can still land on top of a created file.
+    Symbolic links to folders are not followed by ``walk``. Leftovers of a killed writer are hidden files
+    ``.<name>.<uuid>.tmp``; listings show them.
+    """
+
+    __slots__ = ("_root",)
+
+    can_commit = True
+
+    def __init__(self, root: str) -> None:
+        path = os.path.abspath(root)
+        self._root = "/" + path.lstrip("/")
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.uri!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalStore, (self._root,)
+
+    @property
+    def uri(self) -> str:
+        return f"file://{self._root}"
+
+    def child(self, path: str) -> LocalStore:
+        return LocalStore(self._folder(path))
+
+    def read(self, path: str) -> bytes:
+        file = self._object(path)
+        try:
+            with open(file, "rb", buffering=0) as stream:
+                return stream.readall()
+        except OSError as error:
+            raise self._failed(error, "reading", path) from error
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        return [self.read(path) for path in paths]
+
+    def exists(self, path: str) -> bool:
+        file = self._object(path)
+        try:
+            return not os.path.isdir(file) and os.stat(file) is not None
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._failed(error, "looking at", path) from error
+
+    def names(self, path: str) -> list[str]:
+        try:
+            with os.scandir(self._folder(path)) as entries:
+                return [entry.name for entry in entries if not entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._failed(error, "listing", path) from error
+
+    def walk(self, path: str) -> list[str]:
+        folder = self._folder(path)
+        found: list[str] = []
+
+        def unreadable(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise self._failed(error, "listing", path) from error
+
+        for parent, _, files in os.walk(folder, onerror=unreadable):
+            found += (os.path.relpath(os.path.join(parent, name), self._root) for name in files)
+        return sorted(found)
+
+    def list(self, path: str) -> list[FileInfo]:
+        folder = self._folder(path)
+        found = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # deleted by another process meanwhile
+                        status = entry.stat()
+                        is_dir = entry.is_dir()
+                        size = 0 if is_dir else status.st_size
+                        found.append(FileInfo(entry.name, is_dir, size, status.st_mtime_ns // 1_000_000))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._failed(error, "listing", path) from error
+        return sorted(found, key=lambda info: info.name)
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._object(path)
+        temp = self._write_temp(target, path, data)
+        try:
+            self._link(temp, target, path)
+        finally:
+            _unlink_quietly(temp)
+        self._sync_folder(os.path.dirname(target), path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        target = self._object(path)
+        temp = self._write_temp(target, path, data)
+        try:
+            os.replace(temp, target)
+        except OSError as error:
+            if isinstance(error, IsADirectoryError):
+                raise StorageError(f"{join(self.uri, path)} is a folder and can't be replaced by an object") from error
+            raise self._failed(error, "replacing", path) from error
+        finally:
+            _unlink_quietly(temp)
+        self._sync_folder(os.path.dirname(target), path)
+
+    def delete(self, path: str) -> None:
+        file = self._object(path)
+        try:
+            os.unlink(file)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return
+        except OSError as error:
+            raise self._failed(error, "deleting", path) from error
+
+    def delete_tree(self, path: str) -> None:
+        folder = os.path.join(self._root, inner_folder_name(path))
+        for _ in range(_TRIES):  # a file that another process deletes meanwhile ends rmtree early
+            try:
+                shutil.rmtree(folder)
+                return
+            except (FileNotFoundError, NotADirectoryError):
+                if not os.path.isdir(folder):
+                    return
+            except OSError as error:
+                raise self._failed(error, "deleting", path) from error
+        raise StorageError(f"Deleting {join(self.uri, path)} failed: others keep changing it; retry when they are done")
+
+    def open_input(self, path: str) -> Any:
+        """Open for random reads (``pread``, no lock, no copy through Python)."""
+        from pyarrow import OSFile  # pyarrow takes 0.1 s to load, which a commit or a sensor needs not wait for
+
+        file = self._object(path)
+        try:
+            return OSFile(file, "rb")
+        except OSError as error:
+            raise self._failed(error, "reading", path) from error
+
+    def open_output(self, path: str) -> BinaryIO:
+        """Open a new file; closing it makes it durable. ``AlreadyExistsError`` when the name is taken."""
+        target = self._object(path)
+        try:
+            stream = os.fdopen(_open_new(target), "wb", buffering=0)
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{join(self.uri, path)} exists already") from error
+        except OSError as error:
+            raise self._failed(error, "writing", path) from error
+
+        def finish() -> None:
+            with stream:
+                os.fsync(stream.fileno())
+            _fsync_folder(os.path.dirname(target))
+
+        def discard() -> None:
+            stream.close()
+            _unlink_quietly(target)
+
+        return Output(stream, fail=lambda e: self._failed(e, "writing", path), finish=finish, discard=discard)  # type: ignore[return-value]
+
+    def _object(self, path: str) -> str:
+        return os.path.join(self._root, object_name(path))
+
+    def _folder(self, path: str) -> str:
+        return os.path.join(self._root, name) if (name := folder_name(path)) else self._root
+
+    def _failed(self, error: Exception, doing: str, path: str) -> PaimonError:
+        assert isinstance(error, OSError)
+        return from_os_error(error, doing, join(self.uri, path))
+
+    def _write_temp(self, target: str, path: str, data: bytes) -> str:
+        """Write ``data`` durably beside ``target`` and give that file's name; nothing is left behind on failure."""
+        folder, name = os.path.split(target)
+        stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # names end at 255 bytes
+        temp = os.path.join(folder, f".{stem}.{uuid.uuid4().hex}.tmp")
+        try:
+            descriptor = _open_new(temp)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _unlink_quietly(temp)
+            raise self._failed(error, "writing", path) from error
+        except BaseException:
+            _unlink_quietly(temp)
+            raise
+        return temp
+
+    def _link(self, temp: str, target: str, path: str) -> None:
+        where = join(self.uri, path)
+        try:
+            os.link(temp, target)
+        except OSError as error:
+            if error.errno in _NO_HARD_LINKS:
+                raise UnsupportedStorageError(
+                    f"The file system of {where} has no hard links, so a commit there could be lost; "
+                    "use a POSIX file system or an s3:// warehouse"
+                ) from error
+            if error.errno in _NOT_LINKED:
+                raise self._failed(error, "creating", path) from error
+            # NFS may repeat a request whose answer got lost, and report the second one: two names mean that it is ours.
+            try:
+                linked = os.stat(temp).st_nlink > 1
+            except OSError as doubt:
+                raise from_os_error(doubt, "creating", where, applied=True) from error
+            if linked:
+                return
+            if isinstance(error, FileExistsError):
+                raise AlreadyExistsError(f"{where} exists already") from error
+            raise self._failed(error, "creating", path) from error
+
+    def _sync_folder(self, folder: str, path: str) -> None:
+        try:
+            _fsync_folder(folder)
+        except FileNotFoundError as error:
+            raise OutcomeUnknownError(
+                f"The folder of {join(self.uri, path)} was deleted while it was written"
+            ) from error
+        except OSError as error:
+            raise from_os_error(error, "writing", join(self.uri, path), applied=True) from error
+
+
+def _open_new(file: str) -> int:
+    """Open a file that must not exist, making its folders; another process may delete a folder meanwhile."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(file, flags, 0o666)
+        _make_folders(os.path.dirname(file))
+    return os.open(file, flags, 0o666)
+
+
+def _make_folders(folder: str) -> None:
+    """Make a folder and those above it, each made durable in the one that holds it."""
+    parent = os.path.dirname(folder)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        if parent == folder:
+            raise
+        _make_folders(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+    _fsync_folder(parent)
+
+
+def _fsync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _unlink_quietly(file: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(file)

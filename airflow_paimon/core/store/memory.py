@@ -1,0 +1,150 @@
+"""Objects in this process's memory: for tests and small experiments."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
+from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
+
+_lock = threading.RLock()
+# Full key ("name/a/b", what follows memory://) -> (content, milliseconds since the epoch).
+_objects: dict[str, tuple[bytes, int]] = {}
+
+
+class MemoryStore:
+    """Objects below one root of this process's memory. Stores of the same or of nested URIs share their content.
+
+    Pickling keeps the URI alone: in another process the store is empty, or holds what that process has put there.
+    """
+
+    __slots__ = ("_root",)
+
+    can_commit = True
+
+    def __init__(self, root: str) -> None:
+        self._root = root.strip("/")
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.uri!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryStore, (self._root,)
+
+    @property
+    def uri(self) -> str:
+        return f"memory://{self._root}"
+
+    def child(self, path: str) -> MemoryStore:
+        return MemoryStore(join(self._root, folder_name(path)))
+
+    def read(self, path: str) -> bytes:
+        key = self._key(path)
+        with _lock:
+            if key not in _objects:
+                raise NotFoundError(f"memory://{key} does not exist")
+            return _objects[key][0]
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        return [self.read(path) for path in paths]
+
+    def exists(self, path: str) -> bool:
+        key = self._key(path)
+        with _lock:
+            return key in _objects
+
+    def names(self, path: str) -> list[str]:
+        return [info.name for info in self.list(path) if not info.is_dir]
+
+    def walk(self, path: str) -> list[str]:
+        prefix = self._prefix(folder_name(path))
+        start = len(self._prefix(""))
+        with _lock:
+            return sorted(key[start:] for key in _objects if key.startswith(prefix))
+
+    def list(self, path: str) -> list[FileInfo]:
+        prefix = self._prefix(folder_name(path))
+        found: dict[str, FileInfo] = {}
+        with _lock:
+            for key, (data, modified_ms) in _objects.items():
+                if key.startswith(prefix):
+                    name, slash, _ = key[len(prefix) :].partition("/")
+                    found[name] = FileInfo(name, True, 0) if slash else FileInfo(name, False, len(data), modified_ms)
+        return [found[name] for name in sorted(found)]
+
+    def create(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        with _lock:
+            if key in _objects:
+                raise AlreadyExistsError(f"memory://{key} exists already")
+            _objects[key] = (bytes(data), _now_ms())
+
+    def replace(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        with _lock:
+            _objects[key] = (bytes(data), _now_ms())
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        with _lock:
+            _objects.pop(key, None)
+
+    def delete_tree(self, path: str) -> None:
+        prefix = self._prefix(inner_folder_name(path))
+        with _lock:
+            for key in [key for key in _objects if key.startswith(prefix)]:
+                del _objects[key]
+
+    def open_input(self, path: str) -> Any:
+        return io.BytesIO(self.read(path))
+
+    def open_output(self, path: str) -> BinaryIO:
+        """Open a new object, visible once closed. ``AlreadyExistsError`` when the name is taken."""
+        if self.exists(path):
+            raise AlreadyExistsError(f"memory://{self._key(path)} exists already")
+        return _Output(self, path)
+
+    def clear(self) -> None:
+        """Forget all objects below this root; a test that used a name of its own ends with this."""
+        prefix = self._prefix("")
+        with _lock:
+            for key in [key for key in _objects if key.startswith(prefix)]:
+                del _objects[key]
+
+    def _key(self, path: str) -> str:
+        return join(self._root, object_name(path))
+
+    def _prefix(self, folder: str) -> str:
+        root = join(self._root, folder)
+        return f"{root}/" if root else ""
+
+
+class _Output(io.BytesIO):
+    def __init__(self, store: MemoryStore, path: str) -> None:
+        super().__init__()
+        self._store = store
+        self._path = path
+
+    def close(self) -> None:
+        if not self.closed:
+            data = self.getvalue()
+            super().close()
+            self._store.create(self._path, data)
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            super().close()
+
+    def __del__(self) -> None:
+        super().close()  # an abandoned file is no object
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

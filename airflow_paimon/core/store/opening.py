@@ -1,0 +1,99 @@
+"""From a path or URI to the store that serves it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
+from airflow_paimon.core.store.base import Store
+from airflow_paimon.core.store.fsspec_store import FsspecStore, is_known
+from airflow_paimon.core.store.local import LocalStore
+from airflow_paimon.core.store.memory import MemoryStore
+from airflow_paimon.core.store.names import object_name
+from airflow_paimon.core.store.s3 import S3Store
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*):/")
+_S3 = frozenset({"s3", "s3a"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """What opens a store, as a value to send to another process. Its text form shows the options' names only."""
+
+    uri: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        _refuse_secrets(self.uri)
+
+    def __repr__(self) -> str:
+        return f"StoreSpec({self.uri!r}, options={sorted(self.options)})"
+
+    def open(self) -> Store:
+        return open_store(self.uri, self.options)
+
+
+def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
+    """Open the store rooted at a path, ``file:``, ``s3://``, ``s3a://``, ``memory://`` or another fsspec URI.
+
+    The URI is literal, as Paimon's Java engine writes it: ``%3A`` in it stays ``%3A``, nothing is unquoted.
+    Nothing is read yet. ``storage_options`` count for object stores only; local and memory stores ignore them.
+
+    Raises:
+        InvalidInputError: the URI is malformed or holds a password, or an option is unknown.
+        UnsupportedStorageError: nobody serves this scheme, or the package that does is not installed.
+    """
+    uri = os.fspath(uri_or_path)
+    if not uri:
+        raise InvalidInputError("A store needs a path or a URI, not ''")
+    _refuse_secrets(uri)
+    match = _SCHEME.match(uri)
+    if match is None:
+        return LocalStore(uri)
+    scheme = match[1].lower()
+    if scheme == "file":
+        return LocalStore(_local_path(uri))
+    if not uri[len(scheme) :].startswith("://"):
+        raise InvalidInputError(f"The URI {uri!r} needs two slashes after its scheme: {scheme}://")
+    root = uri[len(scheme) + 3 :]
+    if scheme in _S3:
+        bucket, _, prefix = root.partition("/")
+        return S3Store(bucket, _checked_root(prefix), storage_options)
+    if scheme == "memory":
+        return MemoryStore(_checked_root(root))
+    if is_known(scheme):
+        return FsspecStore(scheme, root.rstrip("/"), storage_options)
+    raise UnsupportedStorageError(
+        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, or a scheme that fsspec reads"
+    )
+
+
+def _local_path(uri: str) -> str:
+    rest = uri[len("file:") :]
+    if not rest.startswith("//"):
+        return rest
+    host, slash, path = rest[2:].partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise InvalidInputError(f"The URI {uri!r} names the host {host!r}; a local folder is file:///…")
+    return f"/{path}"
+
+
+def _checked_root(root: str) -> str:
+    root = root.strip("/")
+    return object_name(root) if root else ""
+
+
+def _refuse_secrets(uri: str) -> None:
+    """Refuse credentials inside a URI: it ends up in logs, results and error messages."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme.lower() == "file":
+        return
+    authority = rest.split("/", 1)[0]
+    user = authority.rpartition("@")[0]
+    signed = "?" in rest and scheme.lower() not in _S3 | {"memory"}
+    if ":" in user or signed or (user and scheme.lower() in _S3):
+        raise InvalidInputError(f"A {scheme}:// URI must not hold credentials; pass them as storage options")
