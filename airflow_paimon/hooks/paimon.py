@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
@@ -26,8 +27,8 @@ class PaimonHook(BaseHook):
     """
     Reach the tables of a Paimon warehouse.
 
-    The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default; ``hive``,
-    ``jdbc`` and ``rest`` tables can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
+    The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default; tables of
+    ``hive``, ``jdbc`` and ``rest`` can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
     ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``storage_options`` (further
     fsspec options, JSON) and ``results_folder`` (where jobs in cluster deploy mode leave their results; by default a folder
     ``_airflow_paimon_results`` in the warehouse).
@@ -77,7 +78,7 @@ class PaimonHook(BaseHook):
             )
         return str(catalog)
 
-    @property
+    @cached_property
     def storage_options(self) -> dict[str, Any] | None:
         """The fsspec options, None when there are none. They may hold secrets: hand them over, never log them."""
         extras = self._extras()

@@ -137,7 +137,7 @@ class PaimonOperator(BaseOperator):
     def _value(self, spec: dataclasses.Field[Any]) -> Any:
         value = getattr(self, self.attribute_names.get(spec.name, spec.name))
         if spec.metadata.get("repeat"):
-            return _as_list(spec.name, value)
+            return as_list(spec.name, value)
         if not isinstance(value, str):
             return value
         text = value.strip()
@@ -221,7 +221,7 @@ def _for_airflow(error: PaimonError) -> AirflowException:
     return AirflowException(message) if error.retryable else AirflowFailException(message)
 
 
-def _as_list(name: str, value: Any) -> list[str]:
+def as_list(name: str, value: Any) -> list[str]:
     """Take a list, one text, or a template that rendered to the text of a list."""
     if value is None:
         return []

@@ -1,0 +1,156 @@
+"""Wait until a branch has caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon._compat import (
+    AirflowException,
+    AirflowFailException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+from airflow_paimon.core.catch_up import CatchUpCondition, Verdict, check, parse_condition
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.operators._base import as_list
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["SnapshotCatchUpSensor"]
+
+
+class SnapshotCatchUpSensor(BaseSensorOperator):
+    """
+    Wait until a branch of a table has caught up; all conditions that are given must hold.
+
+    A poke costs at most three small reads per branch (waiting for partitions reads manifests as well). Returns
+    ``{"table", "branch", "caught_up", "waiting_for", "snapshot_id", "watermark", "commit_time", "main_snapshot_id"}``.
+
+    :param table: the table, ``db.table`` (templated)
+    :param branch: the branch that has to catch up (templated)
+    :param paimon_conn_id: connection of type ``paimon`` (templated)
+    :param min_snapshot_id: the branch's head is at least this snapshot (templated)
+    :param max_watermark_lag: the branch's watermark is at most this far behind main's, such as ``10 min`` (templated)
+    :param max_commit_lag: the branch's newest commit is at most this far behind main's (templated)
+    :param reference_time: measure the lags from this time, ISO with an offset, instead of from main (templated)
+    :param partitions: these partitions hold files, such as ``["dt=2025-01-01"]``, not older than main's newest there
+        (templated)
+    :param allow_older_partitions: it is enough that the partitions hold files (templated)
+    :param deferrable: wait in the triggerer instead of a worker
+    """
+
+    template_fields: Sequence[str] = (
+        "table",
+        "branch",
+        "paimon_conn_id",
+        "min_snapshot_id",
+        "max_watermark_lag",
+        "max_commit_lag",
+        "reference_time",
+        "partitions",
+        "allow_older_partitions",
+    )
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        branch: str = "main",
+        paimon_conn_id: str = "paimon_default",
+        min_snapshot_id: int | str | None = None,
+        max_watermark_lag: str | timedelta | None = None,
+        max_commit_lag: str | timedelta | None = None,
+        reference_time: str | int | None = None,
+        partitions: Sequence[str] | str = (),
+        allow_older_partitions: bool | str = False,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.branch = branch
+        self.paimon_conn_id = paimon_conn_id
+        self.min_snapshot_id = min_snapshot_id
+        self.max_watermark_lag = max_watermark_lag
+        self.max_commit_lag = max_commit_lag
+        self.reference_time = reference_time
+        self.partitions = partitions
+        self.allow_older_partitions = allow_older_partitions
+        self.deferrable = deferrable
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        verdict = self._look()
+        return PokeReturnValue(is_done=verdict.caught_up, xcom_value=verdict.to_json())
+
+    def execute(self, context: Context) -> Any:
+        """Wait here, or look once and go on waiting in the triggerer."""
+        if not self.deferrable:
+            return super().execute(context)
+        verdict = self._look()
+        if verdict.caught_up:
+            return verdict.to_json()
+        from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
+
+        self.defer(
+            trigger=SnapshotCatchUpTrigger(
+                table=self.table,
+                branch=self.branch,
+                paimon_conn_id=self.paimon_conn_id,
+                condition=self._condition().to_json(),
+                poke_interval=float(self.poke_interval),
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+        return None
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Take the trigger's event: the verdict, or an error."""
+        if "error" in event:
+            text = f"{event['error']['kind']}: {event['error']['message']}"
+            raise AirflowException(text) if event["retryable"] else AirflowFailException(text)
+        verdict: dict[str, Any] = event["verdict"]
+        return verdict
+
+    def _condition(self) -> CatchUpCondition:
+        return parse_condition(
+            min_snapshot_id=_given("min_snapshot_id", self.min_snapshot_id),
+            max_watermark_lag=_given("max_watermark_lag", self.max_watermark_lag),
+            max_commit_lag=_given("max_commit_lag", self.max_commit_lag),
+            reference_time=_given("reference_time", self.reference_time),
+            partitions=as_list("partitions", self.partitions),
+            allow_older_partitions=_flag("allow_older_partitions", self.allow_older_partitions),
+        )
+
+    def _look(self) -> Verdict:
+        from airflow_paimon.hooks.paimon import PaimonHook
+
+        try:
+            condition = self._condition()
+            verdict = check(PaimonHook(self.paimon_conn_id).get_table(self.table, self.branch), condition)
+        except PaimonError as error:
+            text = f"{error.kind}: {error.message}"
+            raise (AirflowException(text) if error.retryable else AirflowFailException(text)) from error
+        for text in verdict.waiting_for:
+            self.log.info("%s, branch %s: waiting for %s", verdict.state.table, verdict.state.branch, text)
+        return verdict
+
+
+def _given(name: str, value: Any) -> Any:
+    """Refuse a template that rendered to nothing: the condition would vanish, and the sensor would not wait for it."""
+    if isinstance(value, str) and value.strip() in ("", "None"):
+        raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it shall not apply")
+    return value
+
+
+def _flag(name: str, value: bool | str) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
+    return text == "true"
