@@ -112,8 +112,31 @@ class ManifestFile(NamedTuple):
     max_row_id: int | None = None
 
 
+class DeletionVectorRange(NamedTuple):
+    """Where an index file holds the deletion vector of a data file. ``length`` as stored: see ``deletion_vectors``."""
+
+    data_file: str
+    offset: int
+    length: int
+    cardinality: int | None = None
+
+
+class GlobalIndex(NamedTuple):
+    """What a global index file covers. We only carry it on."""
+
+    row_range_start: int
+    row_range_end: int
+    index_field_id: int
+    extra_field_ids: tuple[int, ...] | None = None
+    index_meta: bytes | None = None
+    source_meta: bytes | None = None
+
+
 class IndexEntry(NamedTuple):
-    """A row of an index manifest (always ADD: the file is a full list), the range structs kept as read."""
+    """A row of an index manifest (always ADD: the file is a full list), in the order of the Avro record.
+
+    ``unknown``: names of fields with a value that a later Paimon added. Reading ignores them, rewriting refuses.
+    """
 
     kind: int
     partition: bytes
@@ -122,6 +145,7 @@ class IndexEntry(NamedTuple):
     file_name: str
     file_size: int
     row_count: int
-    deletion_vector_ranges: tuple[tuple[str, int, int, int | None], ...] | None = None
+    deletion_vector_ranges: tuple[DeletionVectorRange | None, ...] | None = None
     external_path: str | None = None
-    raw: bytes = b""
+    global_index: GlobalIndex | None = None
+    unknown: tuple[str, ...] = ()

@@ -1,0 +1,116 @@
+"""The part of Avro's type system that metadata files use: parsed from a file's header, spelled as Java spells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from airflow_paimon.core.errors import FormatError
+
+NAMESPACE: Final = "org.apache.paimon.avro.generated"
+_PLAIN = {"null": "null", "boolean": "boolean", "int": "long", "long": "long", "float": "float", "double": "double",
+          "bytes": "bytes", "string": "string"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AvroType:
+    """``kind``: null, boolean, long (also int and enum), float, double, bytes, string, fixed, array, map or record.
+
+    ``union``: its branch number is stored first; ``null_branch`` is the one that means null.
+    """
+
+    kind: str
+    name: str = ""
+    items: AvroType | None = None
+    fields: tuple[tuple[str, AvroType], ...] = ()
+    size: int = 0
+    union: bool = False
+    null_branch: int | None = None
+    logical: str | None = None
+
+    @property
+    def nullable(self) -> bool:
+        return self.null_branch is not None
+
+
+def parse_avro_schema(text: str) -> AvroType:
+    """Parse a schema.
+
+    Raises:
+        FormatError: it is none, or has a type that no metadata file of Paimon has (unions of two values, ...).
+    """
+    try:
+        return _parse(json.loads(text), {}, 0)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise FormatError(f"its Avro schema is corrupt: {e!r}") from None
+
+
+def _parse(schema: Any, named: dict[str, AvroType], depth: int) -> AvroType:
+    if depth > 20:
+        raise FormatError("its Avro schema is nested too deeply")
+    if isinstance(schema, list):
+        return _parse_union(schema, named, depth)
+    if isinstance(schema, str):
+        if schema in _PLAIN:
+            return AvroType(_PLAIN[schema])
+        if schema in named or schema.rpartition(".")[2] in named:
+            return named.get(schema) or named[schema.rpartition(".")[2]]
+        raise FormatError(f"its Avro schema names an unknown type {schema!r}")
+    kind = schema["type"]
+    if kind == "record":
+        # Registered only afterwards: a type that contains itself is none of ours and fails as unknown.
+        fields = tuple((str(f["name"]), _parse(f["type"], named, depth + 1)) for f in schema["fields"])
+        out = named[schema["name"]] = AvroType("record", schema["name"], fields=fields)
+        return out
+    if kind in ("array", "map"):
+        return AvroType(kind, items=_parse(schema["items" if kind == "array" else "values"], named, depth + 1))
+    if kind in ("enum", "fixed"):
+        out = AvroType("long") if kind == "enum" else AvroType("fixed", size=int(schema["size"]))
+        named[schema["name"]] = out
+        return out
+    return replace(_parse(kind, named, depth + 1), logical=schema.get("logicalType"))
+
+
+def _parse_union(branches: list[Any], named: dict[str, AvroType], depth: int) -> AvroType:
+    values = [b for b in branches if b != "null"]
+    if len(values) != 1 or len(branches) > 2:
+        raise FormatError(f"its Avro schema has a union that is not supported: {json.dumps(branches)[:200]}")
+    null_branch = branches.index("null") if len(branches) == 2 else None
+    return replace(_parse(values[0], named, depth + 1), union=True, null_branch=null_branch)
+
+
+def avro_schema(fields: Sequence[Any], name: str = "record") -> dict[str, Any]:
+    """Spell a record as Paimon's Java engine does: names of nested records chained, null first in unions.
+
+    A field is ``"_NAME type"``, ``?`` before the type for nullable and ``[...]`` around it for an array, or a pair of
+    such a text and the fields of the record that its type ``record`` stands for.
+    """
+    out: dict[str, Any] = {"type": "record", "name": name}
+    if name == "record":
+        out["namespace"] = NAMESPACE
+    out["fields"] = [_avro_field(f, name) for f in fields]
+    return out
+
+
+def avro_text(schema: dict[str, Any]) -> str:
+    """Give the JSON of a schema without blanks, as Java writes it."""
+    return json.dumps(schema, separators=(",", ":"))
+
+
+def _avro_field(field: Any, record: str) -> dict[str, Any]:
+    text, nested = field if isinstance(field, tuple) else (field, ())
+    name, _, type_text = text.partition(" ")
+    avro_type = _avro_type(type_text, nested, f"{record}_{name}")
+    return {"name": name, "type": avro_type} | ({"default": None} if type_text.startswith("?") else {})
+
+
+def _avro_type(text: str, nested: Sequence[Any], record: str) -> Any:
+    if text.startswith("?"):
+        return ["null", _avro_type(text[1:], nested, record)]
+    if text.startswith("["):
+        return {"type": "array", "items": _avro_type(text[1:-1], nested, record)}
+    if text == "record":
+        return avro_schema(nested, record)
+    return {"type": "long", "logicalType": text} if text == "timestamp-millis" else text

@@ -1,0 +1,56 @@
+"""Texts as Java spells them, where they end up in directory names."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+_FLOAT = struct.Struct("<f")
+
+
+def double_text(value: float) -> str:
+    """Give ``Double.toString``: 1.5, 1.0E10, -0.001, NaN, Infinity.
+
+    Digits are the fewest that give the value back, as since JDK 19; earlier ones print some values longer (2.0E-3 fine,
+    2.2250738585072014E-308 fine, 2.0E-322 not).
+    """
+    return _special(value) or _java_form(repr(value))
+
+
+def float_text(value: float) -> str:
+    """Give ``Float.toString`` of a value that a FLOAT column can hold."""
+    if text := _special(value):
+        return text
+    digits = next(t for p in range(9) if _FLOAT.unpack(_FLOAT.pack(float(t := f"{value:.{p}e}")))[0] == value)
+    return _java_form(digits)
+
+
+def _special(value: float) -> str | None:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return None
+
+
+def _java_form(text: str) -> str:
+    """Rewrite a Python float literal: positional from 1e-3 up to 1e7, otherwise with an exponent."""
+    sign = "-" if text.startswith("-") else ""
+    mantissa, _, exponent = text.lstrip("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    # Position of the decimal point relative to the first digit.
+    point = len(whole) - (len(whole + fraction) - len(digits)) + int(exponent or 0)
+    digits = digits.rstrip("0")
+    if not digits:
+        return sign + "0.0"
+    if -2 <= point <= 7:
+        whole = digits[: max(point, 0)].ljust(point, "0") or "0"
+        fraction = "0" * -point + digits[max(point, 0) :] or "0"
+        return f"{sign}{whole}.{fraction}"
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{point - 1}"
+
+
+def is_blank(text: str) -> bool:
+    """Tell what Java's ``Character.isWhitespace`` says of all characters: no-break spaces are none, for it."""
+    return all(c.isspace() and c not in "\x85\xa0\u2007\u202f" for c in text)
