@@ -73,10 +73,12 @@ import org.apache.paimon.table.source.ReadBuilder;
 import org.apache.paimon.table.source.Split;
 import org.apache.paimon.table.source.StreamTableScan;
 import org.apache.paimon.tag.Tag;
+import org.apache.paimon.tag.TagTimeExpire;
 import org.apache.paimon.types.ArrayType;
 import org.apache.paimon.types.DataField;
 import org.apache.paimon.types.DataType;
 import org.apache.paimon.types.DataTypeJsonParser;
+import org.apache.paimon.types.DataTypes;
 import org.apache.paimon.types.DecimalType;
 import org.apache.paimon.types.MapType;
 import org.apache.paimon.types.MultisetType;
@@ -87,8 +89,9 @@ import org.apache.paimon.utils.JsonSerdeUtil;
 import org.apache.paimon.utils.Pair;
 
 /**
- * Oracle O3: Paimon's own Java engine behind JSON lines. One request a line on stdin, one answer a line on stdout; ends when stdin ends. Everything that
- * a library prints goes to stderr. drivers.py (class JavaOracle) is the other side and documents the requests.
+ * Oracle O3: Paimon's own Java engine behind JSON lines. One request a line on stdin, one answer a line on stdout; ends
+ * when stdin ends. Everything that a library prints goes to stderr. drivers.py (class JavaOracle) is the other side and
+ * documents the requests.
  */
 public final class PaimonOracle {
 
@@ -174,7 +177,9 @@ public final class PaimonOracle {
                 sessions.remove(text(request, "session")).close();
                 return NODES.objectNode();
             default:
-                return op.contains("stream") ? streaming(op, request) : onTable(request, table -> maintain(op, table, request));
+                return op.contains("stream")
+                        ? streaming(op, request)
+                        : onTable(request, table -> maintain(op, table, request));
         }
     }
 
@@ -218,7 +223,7 @@ public final class PaimonOracle {
         return writer;
     }
 
-    // ---------------------------------------------------------------------------------------------------------- catalogs and tables
+    // ---- catalogs and tables
 
     private interface OnCatalog {
         ObjectNode apply(Catalog catalog) throws Exception;
@@ -295,7 +300,9 @@ public final class PaimonOracle {
         String[] path = change.path("name").isArray()
                 ? list(change.path("name")).toArray(new String[0])
                 : new String[] {change.path("name").asText()};
-        DataType type = change.has("type") ? DataTypeJsonParser.parseDataType(change.path("type"), new AtomicInteger(0)) : null;
+        DataType type = change.has("type")
+                ? DataTypeJsonParser.parseDataType(change.path("type"), new AtomicInteger(0))
+                : null;
         String value = change.path("value").asText(null);
         switch (text(change, "change")) {
             case "set_option":
@@ -337,7 +344,7 @@ public final class PaimonOracle {
         return answer;
     }
 
-    // ---------------------------------------------------------------------------------------------------------- writing
+    // ---- writing
 
     private ObjectNode write(FileStoreTable table, JsonNode request) throws Exception {
         String mode = request.path("mode").asText("append");
@@ -346,7 +353,8 @@ public final class PaimonOracle {
         FileStoreTable target = overwrite
                 ? table.copy(Map.of("dynamic-partition-overwrite", Boolean.toString("dynamic_overwrite".equals(mode))))
                 : table;
-        try (TableWriteImpl<?> write = target.newWrite(user).withIOManager(ioManager).withIgnorePreviousFiles(overwrite);
+        try (TableWriteImpl<?> write =
+                        target.newWrite(user).withIOManager(ioManager).withIgnorePreviousFiles(overwrite);
                 TableCommitImpl commit = target.newCommit(user)) {
             for (GenericRow row : rows(request, target.rowType())) {
                 write.write(row);
@@ -369,7 +377,10 @@ public final class PaimonOracle {
         return committable;
     }
 
-    /** Rows are arrays in the order of `columns` (default: the table's); `kinds` runs beside them. A column that is not named is null. */
+    /**
+     * Rows are arrays in the order of `columns` (default: the table's); `kinds` runs beside them. A column that is not
+     * named is null.
+     */
     private static List<GenericRow> rows(JsonNode request, RowType type) {
         List<String> columns = request.has("columns") ? list(request.path("columns")) : type.getFieldNames();
         int[] positions = columns.stream().mapToInt(type::getFieldIndex).toArray();
@@ -457,7 +468,7 @@ public final class PaimonOracle {
         }
     }
 
-    // ---------------------------------------------------------------------------------------------------------- reading
+    // ---- reading
 
     private ObjectNode read(Table stored, JsonNode request) throws Exception {
         Map<String, String> options = strings(request.path("options"));
@@ -560,11 +571,12 @@ public final class PaimonOracle {
         ObjectNode answer = NODES.objectNode();
         ArrayNode splits = answer.putArray("splits");
         for (Split split : readBuilder(table, request).newScan().plan().splits()) {
-            ObjectNode one = splits.addObject().put("kind", split.getClass().getSimpleName()).put("rows", split.rowCount());
+            ObjectNode one = splits.addObject();
+            one.put("kind", split.getClass().getSimpleName()).put("rows", split.rowCount());
             if (split instanceof DataSplit) {
                 DataSplit data = (DataSplit) split;
-                one.put("snapshot", data.snapshotId()).put("bucket", data.bucket()).put("raw_convertible", data.rawConvertible());
-                one.put("total_buckets", data.totalBuckets());
+                one.put("snapshot", data.snapshotId()).put("bucket", data.bucket());
+                one.put("total_buckets", data.totalBuckets()).put("raw_convertible", data.rawConvertible());
                 one.set("partition", MAPPER.valueToTree(partitions.generatePartValues(data.partition())));
                 ArrayNode files = one.putArray("files");
                 data.dataFiles().forEach(file -> files.add(describe(file)));
@@ -575,8 +587,10 @@ public final class PaimonOracle {
 
     private static ObjectNode describe(DataFileMeta file) {
         ObjectNode answer = NODES.objectNode();
-        answer.put("name", file.fileName()).put("size", file.fileSize()).put("rows", file.rowCount()).put("level", file.level());
-        answer.put("min_sequence_number", file.minSequenceNumber()).put("max_sequence_number", file.maxSequenceNumber());
+        answer.put("name", file.fileName()).put("size", file.fileSize()).put("rows", file.rowCount());
+        answer.put("level", file.level());
+        answer.put("min_sequence_number", file.minSequenceNumber());
+        answer.put("max_sequence_number", file.maxSequenceNumber());
         answer.put("schema_id", file.schemaId()).put("deleted_rows", file.deleteRowCount().orElse(null));
         answer.put("first_row_id", file.firstRowId());
         return answer;
@@ -620,10 +634,12 @@ public final class PaimonOracle {
         }
     }
 
-    // ---------------------------------------------------------------------------------------------------------- maintenance
+    // ---- maintenance
 
     private ObjectNode maintain(String op, FileStoreTable table, JsonNode request) throws Exception {
-        Duration retained = request.hasNonNull("time_retained_ms") ? Duration.ofMillis(request.path("time_retained_ms").asLong()) : null;
+        Duration retained = request.hasNonNull("time_retained_ms")
+                ? Duration.ofMillis(request.path("time_retained_ms").asLong())
+                : null;
         ObjectNode answer = NODES.objectNode();
         switch (op) {
             case "create_branch":
@@ -673,7 +689,8 @@ public final class PaimonOracle {
                 LocalDateTime olderThan = LocalDateTime.ofInstant(
                         Instant.ofEpochMilli(request.path("older_than_ms").asLong()), java.time.ZoneId.systemDefault());
                 ArrayNode expired = answer.putArray("expired");
-                table.newTagAutoManager().getTagTimeExpire().withOlderThanTime(olderThan).expire().forEach(expired::add);
+                TagTimeExpire expire = table.newTagAutoManager().getTagTimeExpire();
+                expire.withOlderThanTime(olderThan).expire().forEach(expired::add);
                 return answer;
             case "remove_orphans":
                 CleanOrphanFilesResult result = new LocalOrphanFilesClean(
@@ -748,7 +765,8 @@ public final class PaimonOracle {
         for (Pair<Tag, String> tag : table.tagManager().tagObjects()) {
             ObjectNode one = tags.addObject().put("name", tag.getRight()).put("snapshot", tag.getLeft().id());
             one.put("create_time", String.valueOf(tag.getLeft().getTagCreateTime()));
-            one.put("time_retained", tag.getLeft().getTagTimeRetained() == null ? null : tag.getLeft().getTagTimeRetained().toString());
+            Duration retained = tag.getLeft().getTagTimeRetained();
+            one.put("time_retained", retained == null ? null : retained.toString());
         }
         ArrayNode branches = answer.putArray("branches");
         table.branchManager().branches().forEach(branches::add);
@@ -759,7 +777,7 @@ public final class PaimonOracle {
         return answer;
     }
 
-    // ---------------------------------------------------------------------------------------------------------- values
+    // ---- values
 
     private static Object fromJson(JsonNode value, DataType type) {
         if (value == null || value.isNull()) {
@@ -782,7 +800,8 @@ public final class PaimonOracle {
                 return Double.parseDouble(value.asText());
             case DECIMAL:
                 DecimalType decimal = (DecimalType) type;
-                return Decimal.fromBigDecimal(new BigDecimal(value.asText()), decimal.getPrecision(), decimal.getScale());
+                BigDecimal number = new BigDecimal(value.asText());
+                return Decimal.fromBigDecimal(number, decimal.getPrecision(), decimal.getScale());
             case CHAR:
             case VARCHAR:
                 return BinaryString.fromString(value.asText());
@@ -796,7 +815,8 @@ public final class PaimonOracle {
             case TIMESTAMP_WITHOUT_TIME_ZONE:
                 return Timestamp.fromLocalDateTime(LocalDateTime.parse(value.asText()));
             case TIMESTAMP_WITH_LOCAL_TIME_ZONE:
-                return Timestamp.fromInstant(DateTimeFormatter.ISO_OFFSET_DATE_TIME.parse(value.asText(), Instant::from));
+                DateTimeFormatter format = DateTimeFormatter.ISO_OFFSET_DATE_TIME;
+                return Timestamp.fromInstant(format.parse(value.asText(), Instant::from));
             default:
                 return nestedFromJson(value, type);
         }
@@ -811,7 +831,9 @@ public final class PaimonOracle {
             case MAP:
                 Map<Object, Object> entries = new LinkedHashMap<>();
                 MapType map = (MapType) type;
-                value.forEach(entry -> entries.put(fromJson(entry.get(0), map.getKeyType()), fromJson(entry.get(1), map.getValueType())));
+                for (JsonNode entry : value) {
+                    entries.put(fromJson(entry.get(0), map.getKeyType()), fromJson(entry.get(1), map.getValueType()));
+                }
                 return new GenericMap(entries);
             case ROW:
                 RowType row = (RowType) type;
@@ -860,7 +882,7 @@ public final class PaimonOracle {
                 return NODES.numberNode(((Number) value).longValue());
             case FLOAT:
             case DOUBLE:
-                // Widening a float is exact, so the reader gets the very same bits back. NaN and the infinities become text.
+                // Widening a float is exact, so the reader gets the very same bits back. Only finite numbers are JSON.
                 double number = ((Number) value).doubleValue();
                 return Double.isFinite(number) ? NODES.numberNode(number) : NODES.textNode(Double.toString(number));
             case DECIMAL:
@@ -889,8 +911,9 @@ public final class PaimonOracle {
                 return answer;
             case MAP:
             case MULTISET:
-                DataType keyType = type instanceof MapType ? ((MapType) type).getKeyType() : ((MultisetType) type).getElementType();
-                DataType valueType = type instanceof MapType ? ((MapType) type).getValueType() : org.apache.paimon.types.DataTypes.INT();
+                boolean isMap = type instanceof MapType;
+                DataType keyType = isMap ? ((MapType) type).getKeyType() : ((MultisetType) type).getElementType();
+                DataType valueType = isMap ? ((MapType) type).getValueType() : DataTypes.INT();
                 List<JsonNode> keys = elements(((InternalMap) value).keyArray(), keyType);
                 List<JsonNode> values = elements(((InternalMap) value).valueArray(), valueType);
                 for (int i = 0; i < keys.size(); i++) {
@@ -913,7 +936,7 @@ public final class PaimonOracle {
         return answer;
     }
 
-    // ---------------------------------------------------------------------------------------------------------- requests
+    // ---- requests
 
     private static String text(JsonNode node, String field) {
         if (!node.hasNonNull(field)) {

@@ -107,10 +107,19 @@ def golden_index(archive: str) -> tuple[dict[str, Any], ...]:
 
 
 def golden_cases(archive: str) -> list[GoldenCase]:
-    """Every read that `paimon-2.0.0`, `paimon-0.9.0` or `table-fuzz` tells of, those not `as_stored` too. For
-    chain-fuzz use golden_index."""
+    """Every read that the archive tells of, those not `as_stored` too.
+
+    Of chain-fuzz: main, `snapshot` and `delta` of each table before its compaction; golden_index has what was compacted.
+    """
     if archive == "table-fuzz":
-        return [_fuzz_case(entry, read) for entry in golden_index(archive) for read in entry["reads"]]
+        return [_fuzz_case(archive, entry, read) for entry in golden_index(archive) for read in entry["reads"]]
+    if archive == "chain-fuzz":
+        branches = (("main", "expected"), ("snapshot", "snapshot"), ("delta", "delta"))
+        return [
+            _fuzz_case(archive, entry, {"branch": branch, "version": None, "expected": entry[key]})
+            for entry in golden_index(archive)
+            for branch, key in branches
+        ]
     return [_case(archive, entry) for entry in golden_index(archive)]
 
 
@@ -136,9 +145,9 @@ def _case(archive: str, entry: Mapping[str, Any]) -> GoldenCase:
     )
 
 
-def _fuzz_case(entry: Mapping[str, Any], read: Mapping[str, Any]) -> GoldenCase:
+def _fuzz_case(archive: str, entry: Mapping[str, Any], read: Mapping[str, Any]) -> GoldenCase:
     return GoldenCase(
-        archive="table-fuzz",
+        archive=archive,
         name=f"{entry['table'].partition('.')[2]}-{read['branch']}-{read['version'] or 'latest'}",
         table=entry["table"],
         branch=read["branch"],
