@@ -109,7 +109,7 @@ def golden_index(archive: str) -> tuple[dict[str, Any], ...]:
 def golden_cases(archive: str) -> list[GoldenCase]:
     """Every read that the archive tells of, those not `as_stored` too.
 
-    Of chain-fuzz: main, `snapshot` and `delta` of each table before its compaction; golden_index has what was compacted.
+    Of chain-fuzz: main, `snapshot` and `delta` of each table before compaction; golden_index says what was compacted.
     """
     if archive == "table-fuzz":
         return [_fuzz_case(archive, entry, read) for entry in golden_index(archive) for read in entry["reads"]]
