@@ -58,9 +58,11 @@ test: venv ## the whole test suite (PYTEST_ARGS='-k branch' for a part)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 check: venv ## ruff, format, mypy
-	@$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+	@failed=0
+	$(PY) -m ruff check . || failed=1
+	$(PY) -m ruff format --check . || failed=1
+	$(PY) -m mypy || failed=1
+	exit $$failed
 
 format: venv ## let ruff fix and format
 	@$(PY) -m ruff check --fix .
