@@ -81,8 +81,8 @@ def parse_tag(data: bytes, name: str) -> Tag:
 def _create_time(value: Any) -> datetime | None:
     if value is None:
         return None
-    parts = [int(p) for p in value] + [0] * (7 - len(value))
-    return datetime(*parts[:6], microsecond=parts[6] // 1000)
+    year, month, day, hour, minute, second, nanos = [int(p) for p in value] + [0] * (7 - len(value))
+    return datetime(year, month, day, hour, minute, second, nanos // 1000)
 
 
 def _retained(value: Any) -> timedelta | None:

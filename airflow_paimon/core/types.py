@@ -23,11 +23,11 @@ _DEFAULT_ARGS = {
     "BINARY": (1,),
     "VARBINARY": (1,),
 }
-_ATOMIC = frozenset(
-    ["BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"]
-    + ["CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"]
-    + ["DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"]
-)
+_ATOMIC = frozenset({
+    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
+    "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "VARIANT", "BLOB", "GEOMETRY",
+    "GEOGRAPHY",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

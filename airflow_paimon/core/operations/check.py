@@ -12,7 +12,7 @@ from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Findin
 from airflow_paimon.core.operations.request import CheckTable
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, BranchPaths, protective_tag, protects
-from airflow_paimon.core.plan import Delete, DeleteTree, PutNew
+from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
 from airflow_paimon.core.reachability import entry_paths, missing_files
 from airflow_paimon.core.scan import live_entries
 from airflow_paimon.core.snapshot import Snapshot
@@ -108,7 +108,7 @@ def _half_made(view: Table) -> Iterator[Finding]:
         return
     name = view.branch_name
     paths = BranchPaths(name)
-    actions = (
+    actions: tuple[Action, ...] = (
         *(Delete(path=f, reason="half made") for f in reversed(view.store.walk(paths.root.rstrip("/")))),
         DeleteTree(path=paths.root.rstrip("/"), reason="half made"),
         Delete(path=lineage_path(name), reason="its lineage"),

@@ -85,7 +85,9 @@ def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
     landed = find_landed(context.table.branch(marks.branch), marks.identity, marks.ledger.head)
     if landed is None:
         return None
-    details = {k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()}
+    details: dict[str, object] = {
+        k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
+    }
     details |= {"replayed": True}
     return context.result(
         None, branch=marks.branch, changed=True, before=landed.id - 1, after=landed.id, details=details

@@ -1,0 +1,89 @@
+"""Small real tables for metadata tests: the manifests are real, the data files are placeholders that must exist."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_paimon.core.binary_row import encode_row
+from airflow_paimon.core.commit import CommitIdentity, Receipt
+from airflow_paimon.core.commit_files import CommitMessage, commit_append, commit_buckets, commit_overwrite
+from airflow_paimon.core.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.operations.registry import run_operation
+from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.scan import bucket_folder, live_entries, partition_types
+from airflow_paimon.core.table import Table
+
+COLUMNS = (("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
+
+
+def make_table(warehouse: Path | str, name: str = "d.t", *, primary: bool = True, **options: str) -> Table:
+    return create_table(
+        str(warehouse),
+        name,
+        COLUMNS,
+        partition_keys=["dt"],
+        primary_keys=["dt", "k"] if primary else [],
+        options={"bucket": "2" if primary else "-1", **{k.replace("__", "-"): v for k, v in options.items()}},
+    )
+
+
+def message(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int = 0, level: int = 0) -> CommitMessage:
+    """One new placeholder file of a bucket, with ``rows`` rows and sequence numbers from ``seq``."""
+    schema = table.schema()
+    types = partition_types(schema)
+    name = f"data-{uuid.uuid4()}-0.parquet"
+    path = f"{bucket_folder(schema, (dt,), bucket)}/{name}"
+    table.store.create(path, b"placeholder")
+    key = encode_row((seq,), (schema.field("k").type,)) if schema.primary_keys else EMPTY_STATS.min_values
+    file = DataFile(name, 11, rows, key, key, EMPTY_STATS, EMPTY_STATS, seq, seq + rows - 1, schema.id, level,
+                    file_source=0, delete_row_count=0, value_stats_cols=())  # fmt: skip
+    total = 2 if schema.primary_keys else -1
+    return CommitMessage(
+        partition=encode_row((dt,), types), bucket=bucket, total_buckets=total, new_files=(file,), replaced=()
+    )
+
+
+def append(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int = 0) -> Receipt:
+    head = table.latest_snapshot()
+    return commit_append(table, [message(table, dt, bucket, rows=rows, seq=seq)], planned_on=head)
+
+
+def overwrite(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int = 0) -> Receipt:
+    return commit_overwrite(table, [message(table, dt, bucket, rows=rows, seq=seq)], partitions=[{"dt": dt}])
+
+
+def rewrite(table: Table, dt: str, bucket: int = 0, *, kind: Any = None, seq: int = 0) -> Receipt:
+    """Replace a bucket's files by one, as copy-on-write and compaction do."""
+    new = message(table, dt, bucket, seq=seq, level=5)
+    now = [e.file for e in live_entries(table, table.latest_snapshot()).values()
+           if (e.partition, e.bucket) == (new.partition, bucket)]  # fmt: skip
+    full = CommitMessage(partition=new.partition, bucket=bucket, total_buckets=new.total_buckets,
+                         new_files=new.new_files, replaced=tuple(now))  # fmt: skip
+    extra = {} if kind is None else {"kind": kind, "operation": None}
+    return commit_buckets(table, [full], identity=CommitIdentity(), **extra)
+
+
+def files(table: Table) -> dict[tuple[bytes, int], set[str]]:
+    """The live file names of each bucket: what metadata tests compare."""
+    out: dict[tuple[bytes, int], set[str]] = {}
+    for entry in live_entries(table, table.latest_snapshot()).values():
+        out.setdefault((entry.partition, entry.bucket), set()).add(entry.file.file_name)
+    return out
+
+
+def names(table: Table) -> set[str]:
+    return {name for group in files(table).values() for name in group}
+
+
+def run(table: Table, operation: str, **values: Any) -> OperationResult:
+    """Run an operation as a job would, on the warehouse two folders up."""
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    if not table.store.uri.startswith("file:"):
+        warehouse = table.store.uri.rsplit("/", 2)[0]
+    base: Mapping[str, Any] = {"warehouse": warehouse, "table": table.name}
+    return run_operation(build_request(operation, {**base, **values}))
