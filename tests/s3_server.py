@@ -1,0 +1,86 @@
+"""An S3 server (moto) as a process of its own on a free port of the loopback, for whoever tests against object storage.
+
+with s3_server() as endpoint:
+    store = open_store(f"s3://{make_bucket(endpoint)}/warehouse", storage_options(endpoint))
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+KEY, SECRET, REGION = "test-access-key", "test-secret-value", "us-east-1"
+
+
+def storage_options(endpoint: str) -> dict[str, Any]:
+    """Give the options with which a store reaches the server."""
+    return {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "region": REGION}
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Run a server and give its endpoint URL. It ends with the block, and with this process too if that is killed."""
+    command = [sys.executable, "-m", __name__]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        try:
+            port = process.stdout.readline().strip()
+            if not port.isdigit():
+                raise RuntimeError(f"The S3 server did not start: exit code {process.wait(timeout=10)}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+
+
+def make_bucket(endpoint: str, name: str | None = None) -> str:
+    """Make a bucket on the server and give its name."""
+    import boto3
+
+    bucket = name or f"bucket-{uuid.uuid4().hex[:12]}"
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name=REGION
+    )
+    try:
+        client.create_bucket(Bucket=bucket)
+    finally:
+        client.close()
+    return bucket
+
+
+def _serve() -> None:
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    app = DomainDispatcherApplication(create_backend_app)
+    lock = threading.Lock()
+
+    def one_at_a_time(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        # moto looks whether the key is there and then puts it, without a lock of its own; S3 does that atomically.
+        with lock:
+            return [b"".join(app(environ, start_response))]
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, *_: Any) -> None: ...
+
+    server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True, request_handler=Quiet)
+    print(server.port, flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()  # ends when whoever started this ends
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()
