@@ -6,6 +6,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from airflow_paimon.core.timestamp import Timestamp
@@ -44,8 +45,7 @@ VECTORS: list[tuple[str, tuple[Any, ...], str, int, int, int]] = [
     (
         "INT;STRING;BIGINT",
         (1, "hello world", None),
-        "00000003 0004000000000000 0100000000000000 0b00000020000000 0000000000000000"
-        "68656c6c6f20776f726c640000000000",
+        "00000003 0004000000000000 0100000000000000 0b00000020000000 000000000000000068656c6c6f20776f726c640000000000",
         1575627695,
         3,
         5,
@@ -98,3 +98,20 @@ def typed_values(draw: st.DrawFn, nans: bool = True) -> tuple[DataType, st.Searc
 def rows(draw: st.DrawFn) -> tuple[list[DataType], list[Any]]:
     columns = draw(st.lists(typed_values(), max_size=6))
     return [t for t, _ in columns], [draw(st.none() | values) for _, values in columns]
+
+
+def arrow_array(values: list[Any], data_type: DataType) -> pa.Array:
+    """Internal values as an Arrow array of the natural type."""
+    assert isinstance(data_type, AtomicType)
+    plain = {"BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(),
+             "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "STRING": pa.string(),
+             "BYTES": pa.binary(), "DATE": pa.date32()}  # fmt: skip
+    if data_type.root in plain:
+        return pa.array(values, plain[data_type.root])
+    if data_type.root == "DECIMAL":
+        return pa.array(values, pa.decimal128(*data_type.args))
+    if data_type.root == "TIME":
+        return pa.array(values, pa.int32()).cast(pa.time32("ms"))
+    unit, nanos = {3: ("ms", 1_000_000), 6: ("us", 1000), 9: ("ns", 1)}[data_type.args[0]]
+    numbers = [None if v is None else v.to_nanos() // nanos for v in values]
+    return pa.array(numbers, pa.timestamp(unit, "UTC" if data_type.root == "TIMESTAMP_LTZ" else None))
