@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
-from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.features import file_format
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.types import DataField
@@ -38,12 +38,14 @@ def read_data_file(
     path: str,
     fields: Sequence[DataField],
     *,
+    other_path: str | None = None,
     batch_rows: int = BATCH_ROWS,
     keep_row_group: RowGroupFilter | None = None,
 ) -> Iterator[FileBatch]:
     """Read these columns, matched by name, in the types of ``fields``.
 
-    ``keep_row_group`` skips row groups of Parquet files. Columns that the file lacks come as nulls, as in Paimon.
+    ``other_path``: where to look if nothing is at ``path``. ``keep_row_group`` skips row groups of Parquet files.
+    Columns that the file lacks come as nulls, as in Paimon.
 
     Raises:
         FormatError: truncated, or a column holds another type than the schema says.
@@ -52,23 +54,37 @@ def read_data_file(
     kind = file_format(path)
     target = arrow_schema(fields)
     try:
-        if kind == "parquet":
-            batches = _parquet_batches(store, path, fields, batch_rows, keep_row_group)
-        elif kind == "orc":
-            batches = _orc_batches(store, path, target.names)
-        elif kind == "avro":
-            batches = _numbered(read_avro(store.read(path), fields, batch_rows))
-        else:
-            raise UnsupportedFeatureError(f"Data file {path} has the unsupported format {kind!r}; {_WAY_OUT}")
-        for start, rows in batches:
-            for offset in range(0, max(rows.num_rows, 1), batch_rows):
-                piece = rows.slice(offset, batch_rows) if rows.num_rows > batch_rows else rows
-                yield FileBatch(start + offset, conform(piece, target, path))
+        with _opened(store, path, other_path) as source:
+            if kind == "parquet":
+                batches = _parquet_batches(source, path, fields, batch_rows, keep_row_group)
+            elif kind == "orc":
+                batches = _orc_batches(source, target.names)
+            elif kind == "avro":
+                batches = _numbered(read_avro(source.read(), fields, batch_rows))
+            else:
+                raise UnsupportedFeatureError(f"Data file {path} has the unsupported format {kind!r}; {_WAY_OUT}")
+            for start, rows in batches:
+                for offset in range(0, rows.num_rows, batch_rows):
+                    yield FileBatch(start + offset, conform(rows.slice(offset, batch_rows), target, path))
+    except NotFoundError:
+        raise FormatError(
+            f"Data file {path} is missing: its snapshot was expired, or another engine deleted a file that is still "
+            f"referenced; run check_table"
+        ) from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError) as error:
         raise _translated(error, path) from error
 
 
 _WAY_OUT = 'use engine="connector"'
+
+
+def _opened(store: Store, path: str, other_path: str | None) -> Any:
+    try:
+        return store.open_input(path)
+    except NotFoundError:
+        if other_path is None or other_path == path:
+            raise
+        return store.open_input(other_path)
 
 
 def _translated(error: Exception, path: str) -> Exception:
@@ -95,20 +111,19 @@ def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[FileBatch]:
 
 
 def _parquet_batches(
-    store: Store, path: str, fields: Sequence[DataField], batch_rows: int, keep: RowGroupFilter | None
+    source: Any, path: str, fields: Sequence[DataField], batch_rows: int, keep: RowGroupFilter | None
 ) -> Iterator[FileBatch]:
-    with store.open_input(path) as source:
-        file = pq.ParquetFile(source)
-        present = set(file.schema_arrow.names)
-        # with none of them in the file the number of rows still counts
-        names = [f.name for f in fields if f.name in present] or file.schema_arrow.names[:1]
-        _check_int96(file, source, fields, path)
-        for first, last in _runs(file.metadata, keep):
-            start = sum(file.metadata.row_group(i).num_rows for i in range(first))
-            groups = list(range(first, last))
-            for batch in file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False):
-                yield FileBatch(start, batch)
-                start += batch.num_rows
+    file = pq.ParquetFile(source)
+    present = set(file.schema_arrow.names)
+    # with none of them in the file the number of rows still counts
+    names = [f.name for f in fields if f.name in present] or file.schema_arrow.names[:1]
+    _check_int96(file, source, fields, path)
+    for first, last in _runs(file.metadata, keep):
+        start = sum(file.metadata.row_group(i).num_rows for i in range(first))
+        groups = list(range(first, last))
+        for batch in file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False):
+            yield FileBatch(start, batch)
+            start += batch.num_rows
 
 
 def _runs(metadata: pq.FileMetaData, keep: RowGroupFilter | None) -> Iterator[tuple[int, int]]:
@@ -153,16 +168,15 @@ def _timestamps(column: pa.Array) -> Iterator[pa.Array]:
         yield from _timestamps(column.items)
 
 
-def _orc_batches(store: Store, path: str, names: list[str]) -> Iterator[FileBatch]:
-    with store.open_input(path) as source:
-        file = orc.ORCFile(source)
-        present = set(file.schema.names)
-        wanted = [n for n in names if n in present]
-        start = 0
-        for stripe in range(file.nstripes):
-            batch = file.read_stripe(stripe, columns=wanted or file.schema.names[:1])
-            yield FileBatch(start, batch)
-            start += batch.num_rows
+def _orc_batches(source: Any, names: list[str]) -> Iterator[FileBatch]:
+    file = orc.ORCFile(source)
+    present = set(file.schema.names)
+    wanted = [n for n in names if n in present] or file.schema.names[:1]
+    start = 0
+    for stripe in range(file.nstripes):
+        batch = file.read_stripe(stripe, columns=wanted)
+        yield FileBatch(start, batch)
+        start += batch.num_rows
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBatch:

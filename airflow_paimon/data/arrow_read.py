@@ -1,0 +1,41 @@
+"""``read_arrow``: a table as one Arrow table, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table import Table
+from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.read import read_split
+
+GAP_POLICIES = ("empty", "carry_forward")
+
+
+def read_arrow(
+    table: Table,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    gap_policy: str = "empty",
+) -> pa.Table:
+    """Read a snapshot of a branch: the latest, or the one that ``version`` (int = snapshot id, str = tag) or
+    ``timestamp`` (ISO with an offset, or epoch milliseconds) names. Rows come in no particular order.
+
+    TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings. ``where`` keeps the
+    rows for which an expression over the table's columns is true. ``gap_policy`` matters to chain tables only.
+
+    Raises:
+        NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp.
+        UnsupportedFeatureError: the table has a feature that would make our answer wrong.
+        FormatError: a file of the table is missing or corrupt.
+    """
+    if gap_policy not in GAP_POLICIES:
+        raise InvalidInputError(f"gap_policy is one of {', '.join(GAP_POLICIES)}, not {gap_policy!r}")
+    layers = plan_table_read(table, version=version, timestamp=timestamp, columns=columns, where=where)
+    batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]
+    return pa.Table.from_batches(batches, layers[0][0].output_schema)

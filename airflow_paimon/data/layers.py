@@ -1,0 +1,139 @@
+"""Reads a table through ``scan.fallback-branch`` or ``scan.primary-branch`` (paimon-format 11): partition by partition.
+
+A partition that has a live file in the first branch is read there and nowhere else, also if no row of it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.predicate import Predicate
+from airflow_paimon.core.scan import ScanPlan, partition_types, plan_scan
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.table import Table, resolve_version
+from airflow_paimon.core.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
+from airflow_paimon.data.files import BATCH_ROWS
+from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
+
+Layer = tuple[TableRead, list[ReadSplit]]
+
+
+def plan_table_read(
+    table: Table,
+    *,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> list[Layer]:
+    """Plan a read of one snapshot, of both branches where the table says so. The first layer's columns are the table's.
+
+    Raises:
+        NotFoundError: no such table, branch, snapshot or tag, or the other branch of a layered table is missing, where
+            Paimon would return half of the rows.
+        UnsupportedFeatureError: a feature that this engine does not read.
+    """
+    plan = plan_scan(table, version=version, timestamp=timestamp)
+    travels = version is not None or timestamp is not None
+    other = _other_branch(plan)
+
+    def layer(part: ScanPlan) -> Layer:
+        return plan_read(
+            part,
+            columns=columns,
+            where=where,
+            predicate=predicate,
+            time_travel=travels,
+            layered=other is not None,
+            batch_rows=batch_rows,
+        )
+
+    if other is None:
+        return [layer(plan)]
+    second = _plan_other(plan, table.branch(other), version, timestamp)
+    if TableOptions(plan.schema.options).primary_branch:
+        first_rows, second_rows = layer(second), layer(_without_partitions(plan, second))
+        return [first_rows, second_rows]
+    return [layer(plan), layer(_without_partitions(second, plan))]
+
+
+def _other_branch(plan: ScanPlan) -> str | None:
+    """Name the branch that this table is read together with; a reference to itself means nothing."""
+    options = TableOptions(plan.schema.options)
+    if options.chain_table:
+        return None
+    if options.fallback_branch and options.primary_branch:
+        return None  # refused by check_readable
+    other = options.fallback_branch or options.primary_branch
+    return None if other == plan.table.branch_name else other
+
+
+def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timestamp: int | str | None) -> ScanPlan:
+    label = plan.table.label
+    if not table.exists():
+        raise NotFoundError(
+            f"{label} is read together with branch {table.branch_name!r} (options scan.fallback-branch, "
+            f"scan.primary-branch), which does not exist: create it, or reset the option",
+            table=plan.table.name,
+        )
+    if isinstance(version, int) and plan.snapshot is not None:
+        found = _at_that_time(table, plan.snapshot)
+        other = ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
+    else:
+        other = plan_scan(table, version=version, timestamp=timestamp)
+    _check_types(label, table.label, plan.schema, other.schema)
+    return other
+
+
+def _at_that_time(table: Table, snapshot: Snapshot) -> int | None:
+    """Give the branch's newest snapshot of the time when the other branch's was committed; else its earliest."""
+    try:
+        found = resolve_version(table, timestamp=snapshot.time_millis)[1]
+    except NotFoundError:
+        return min(table.snapshot_ids(), default=None)
+    return None if found is None else found.id
+
+
+def _check_types(label: str, other_label: str, schema: TableSchema, other: TableSchema) -> None:
+    """Paimon compares types by position only; columns of another name would be mixed up, so we refuse those as well."""
+    ours = [(f.name, _bare(f.type)) for f in schema.fields]
+    theirs = [(f.name, _bare(f.type)) for f in other.fields]
+    if len(ours) != len(theirs) or [t for _, t in ours] != [t for _, t in theirs]:
+        raise InvalidInputError(f"{label} and {other_label} are read together, but their column types differ")
+    if [n for n, _ in ours] != [n for n, _ in theirs] or schema.partition_keys != other.partition_keys:
+        raise UnsupportedFeatureError(
+            f"{label} and {other_label} are read together, but name their columns or partition columns differently"
+        )
+
+
+def _bare(data_type: DataType) -> Any:
+    """Give a type without nullability and field ids."""
+    if isinstance(data_type, RowType):
+        return "ROW", tuple(_bare(f.type) for f in data_type.fields)
+    if isinstance(data_type, MapType):
+        return "MAP", _bare(data_type.key), _bare(data_type.value)
+    if isinstance(data_type, ArrayType):
+        return data_type.root, _bare(data_type.element)
+    return type_to_json(with_nullable(data_type, True))
+
+
+def _without_partitions(plan: ScanPlan, first: ScanPlan) -> ScanPlan:
+    """Leave out what the first branch has."""
+    key = _partition_key(first.schema)
+    taken = {key(s.values) for s in first.splits}
+    return replace(plan, splits=tuple(s for s in plan.splits if key(s.values) not in taken))
+
+
+def _partition_key(schema: TableSchema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    floats = [t.root in ("FLOAT", "DOUBLE") for t in partition_types(schema)]
+    # NaN is not equal to itself, and 0.0 is another partition than -0.0
+    return lambda values: tuple(repr(v) if f else v for v, f in zip(values, floats, strict=True))

@@ -1,0 +1,209 @@
+"""Reads splits: each is turned into a stream of batches, merged where versions of a key may meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_paimon.core.deletion_vectors import Positions, read_deletion_vectors
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.manifest import DataFile, DeletionVectorRange
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.scan import data_file_path
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.types import DataField
+from airflow_paimon.data.arrow_types import ROW_ID, SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
+from airflow_paimon.data.evolution import Mapping as Evolution
+from airflow_paimon.data.evolution import plan_mapping
+from airflow_paimon.data.files import FileBatch, read_data_file
+from airflow_paimon.data.merge import MergeRules, drop_retracts, merge_runs
+from airflow_paimon.data.pruning import keep, partition_bounds, row_group_bounds
+from airflow_paimon.data.read_plan import SYSTEM_FIELDS, Deletion, ReadSplit, TableRead
+from airflow_paimon.data.sections import Section
+from airflow_paimon.data.values import repeated
+
+
+def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a split in batches of at most ``batch_rows``, streamed: memory does not grow with the split.
+
+    Raises:
+        FormatError: a file is missing or corrupt.
+    """
+    reader = _SplitReader(read, split)
+    for section in split.sections:
+        batches = reader.merged(section) if section.needs_merge else reader.plain(section)
+        for batch in batches:
+            result = reader.finished(batch)
+            for offset in range(0, result.num_rows, read.batch_rows):
+                yield result.slice(offset, read.batch_rows)
+
+
+_BINARY = ("BINARY", "VARBINARY", "BYTES")
+_KeepRowGroup = Callable[[pq.FileMetaData, int], bool]
+
+
+class _SplitReader:
+    """The columns to read and the deleted positions of one split."""
+
+    def __init__(self, read: TableRead, split: ReadSplit) -> None:
+        self._read = read
+        self._split = split
+        self._constant = dict(zip(read.schema.partition_keys, split.bucket.values, strict=True))
+        self._needed = self._needed_fields()
+        self._deleted = _load_deletions(read.store, split.deletions)
+
+    def _needed_fields(self) -> tuple[DataField, ...]:
+        """What comes out and what the filter looks at, without partition columns: those are constants."""
+        names = {*self._read.columns, *self._read.rows.columns}
+        stored = [f for f in self._read.schema.fields if f.name not in self._constant]
+        found = [f for f in stored if f.name in names]
+        found += [f for n, f in SYSTEM_FIELDS.items() if n in self._read.columns]
+        # a batch without columns would not know its number of rows
+        return tuple(found or stored[:1] or self._read.schema.fields[:1])
+
+    def merged(self, section: Section) -> Iterator[pa.RecordBatch]:
+        """Merge the runs of a section."""
+        schema, options = self._read.schema, TableOptions(self._read.schema.options)
+        rules = MergeRules(
+            keys=schema.trimmed_primary_keys,
+            sequence=options.sequence_fields,
+            descending=options.sequence_descending,
+            ignore_delete=options.ignore_delete,
+        )
+        inner = [schema.field(n) for n in dict.fromkeys((*rules.keys, *rules.sequence))]
+        fields = tuple(dict.fromkeys((*inner, SEQUENCE_FIELD, VALUE_KIND_FIELD, *self._needed)))
+        runs = [self._run(run, fields, frozenset(rules.keys)) for run in section.runs]
+        return merge_runs(runs, rules)
+
+    def plain(self, section: Section) -> Iterator[pa.RecordBatch]:
+        """Read a section that is one run; only the kinds may have to be looked at."""
+        with_kinds = self._read.is_keyed and section.may_hold_deletes
+        fields = (*self._needed, VALUE_KIND_FIELD) if with_kinds else self._needed
+        for batch in self._run(section.runs[0], fields, None):
+            yield drop_retracts(batch) if with_kinds else batch
+
+    def _run(
+        self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            yield from self._file(file, fields, prunable)
+
+    def _file(
+        self, file: DataFile, fields: Sequence[DataField], prunable: frozenset[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read one file under the names and types of the read schema. ``prunable``: what may skip row groups."""
+        written = self._read.schemas[file.schema_id].fields
+        evolution = plan_mapping((*written, *_stored_system_fields(file, self._read.is_keyed)), fields)
+        path, other_path = self._paths(file)
+        batches = read_data_file(
+            self._read.store,
+            path,
+            evolution.file_fields,
+            other_path=other_path,
+            batch_rows=self._read.batch_rows,
+            keep_row_group=self._row_group_filter(evolution, prunable),
+        )
+        deleted = self._deleted.get(file.file_name)
+        for found in batches:
+            rows = evolution.apply(found.rows)
+            if not self._read.is_keyed:
+                rows = _with_system_columns(rows, file, found.start)
+            yield _without_deleted(FileBatch(found.start, rows), deleted)
+
+    def _paths(self, file: DataFile) -> tuple[str, str | None]:
+        """Say where a file lies, and where an engine that does not know partition.legacy-name (0.9) would put it."""
+        schema, bucket = self._read.schema, self._split.bucket
+        path = data_file_path(schema, bucket.values, bucket.bucket, file)
+        binary = any(f.type.root in _BINARY for f in schema.partition_fields)  # has no legacy name
+        if TableOptions(schema.options).legacy_partition_name or not schema.partition_keys or binary:
+            return path, None
+        legacy = replace(schema, options={**schema.options, "partition.legacy-name": "true"})
+        return path, data_file_path(legacy, bucket.values, bucket.bucket, file)
+
+    def _row_group_filter(self, evolution: Evolution, prunable: frozenset[str] | None) -> _KeepRowGroup | None:
+        rows = self._read.rows
+        if rows.where is None and rows.predicate is None:
+            return None
+        columns = {
+            source.name: (target.name, target.type)
+            for source, target in zip(evolution.sources, evolution.targets, strict=True)
+            if source is not None and source.type == target.type and (prunable is None or target.name in prunable)
+        }
+        fixed = partition_bounds(self._read.schema, self._split.bucket.values)
+
+        def keep_row_group(metadata: pq.FileMetaData, group: int) -> bool:
+            if metadata.num_row_groups == 1:
+                return True
+            return keep(rows, [{**row_group_bounds(metadata, group, columns), **fixed}], self._read.schema)[0]
+
+        return keep_row_group
+
+    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Put the partition columns in, apply the filter, and give the columns in the order that was asked for."""
+        read = self._read
+        columns = {}
+        for f in (*read.schema.fields, *SYSTEM_FIELDS.values()):
+            if f.name in self._constant:
+                columns[f.name] = repeated(self._constant[f.name], f.type, batch.num_rows)
+            elif f.name in batch.schema.names:
+                columns[f.name] = batch.column(f.name)
+        if read.rows.where is not None:
+            table = pa.table(columns).filter(read.rows.where, use_threads=False)
+            columns = {name: _combined(table.column(name)) for name in read.columns}
+        return pa.RecordBatch.from_arrays([columns[n] for n in read.columns], schema=read.output_schema)
+
+
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+def _stored_system_fields(file: DataFile, is_keyed: bool) -> tuple[DataField, ...]:
+    if is_keyed:
+        return (SEQUENCE_FIELD, VALUE_KIND_FIELD)
+    return tuple(f for f in SYSTEM_FIELDS.values() if f.name in (file.write_cols or ()))
+
+
+def _with_system_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.RecordBatch:
+    """Fill in what row tracking leaves to the file's metadata (paimon-format 10)."""
+    if ROW_ID in batch.schema.names and file.first_row_id is not None:
+        first = file.first_row_id + start
+        ids = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
+        batch = _replaced(batch, ROW_ID, pc.coalesce(batch.column(ROW_ID), ids))
+    if SEQUENCE_NUMBER in batch.schema.names:
+        changed_in = pa.scalar(file.max_sequence_number, pa.int64())
+        batch = _replaced(batch, SEQUENCE_NUMBER, pc.coalesce(batch.column(SEQUENCE_NUMBER), changed_in))
+    return batch
+
+
+def _replaced(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
+
+
+def _without_deleted(found: FileBatch, deleted: Positions | None) -> pa.RecordBatch:
+    if deleted is None or not found.rows.num_rows:
+        return found.rows
+    first, last = np.searchsorted(deleted, np.array([found.start, found.start + found.rows.num_rows], np.uint64))
+    if first == last:
+        return found.rows
+    mask = np.ones(found.rows.num_rows, bool)
+    mask[(deleted[first:last] - np.uint64(found.start)).astype(np.int64)] = False
+    return found.rows.filter(pa.array(mask))
+
+
+def _load_deletions(store: Store, deletions: Sequence[Deletion]) -> dict[str, Positions]:
+    by_file: dict[str, list[DeletionVectorRange]] = {}
+    for path, where in deletions:
+        by_file.setdefault(path, []).append(where)
+    out: dict[str, Positions] = {}
+    for path, ranges in by_file.items():
+        try:
+            data = store.read(path)
+        except NotFoundError:
+            raise FormatError(f"Deletion vector file {path} is missing; run check_table") from None
+        out.update(read_deletion_vectors(data, ranges, name=path))
+    return out
