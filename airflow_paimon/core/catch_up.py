@@ -23,7 +23,7 @@ class CatchUpCondition:
 
     ``watermark_lag_ms`` and ``commit_lag_ms``: how far the branch's watermark, or its newest commit's time, may be
     behind main's; with ``reference_time_ms``, behind that time instead.
-    ``partitions``: specs (``dt=2025-01-01``, several keys with commas, also partial) that must hold files;
+    ``partitions``: specs (``dt=2025-01-01``, ``dt=2025-01-01/region=eu``, also partial) that must hold files;
     unless ``allow_older_partitions``, with files not older than main's newest in that partition.
     """
 
@@ -143,13 +143,22 @@ def parse_condition(
 
 
 def parse_spec(text: str) -> dict[str, str]:
-    """Parse ``dt=2025-01-01,region=eu``. ``InvalidInputError`` when a part is no ``key=value`` or a key comes twice."""
+    """Parse ``dt=2025-01-01/region=eu``, the form that results show; a value may hold slashes, as in ``path=a/b``.
+
+    Raises:
+        InvalidInputError: it doesn't start with ``key=``, or a key comes twice.
+    """
     spec: dict[str, str] = {}
-    for part in text.split(","):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or key.strip() in spec:
-            raise InvalidInputError(f"Partition {text!r} is not of the form key=value or key=value,key=value")
-        spec[key.strip()] = value.strip()
+    key = ""
+    for part in text.split("/"):
+        name, equals, value = part.partition("=")
+        if equals and name.strip() and name.strip() not in spec:
+            key = name.strip()
+            spec[key] = value
+        elif key and not equals:
+            spec[key] += f"/{part}"
+        else:
+            raise InvalidInputError(f"Partition {text!r} is not of the form key=value or key=value/key=value")
     return spec
 
 

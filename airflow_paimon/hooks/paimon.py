@@ -20,7 +20,7 @@ CATALOG_TYPES = ("filesystem", "hive", "jdbc", "rest")
 
 _EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "storage_options",
                      "results_folder"})  # fmt: skip
-_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+_S3_SCHEMES = ("s3://", "s3a://")
 
 
 class PaimonHook(BaseHook):
@@ -30,8 +30,8 @@ class PaimonHook(BaseHook):
     The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default; tables of
     ``hive``, ``jdbc`` and ``rest`` can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
     ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``storage_options`` (further
-    fsspec options, JSON) and ``results_folder`` (where jobs in cluster deploy mode leave their results; by default a folder
-    ``_airflow_paimon_results`` in the warehouse).
+    fsspec options, JSON) and ``results_folder`` (where jobs in cluster deploy mode leave their results; by default the
+    folder ``_airflow_paimon_results`` in the warehouse).
 
     :param paimon_conn_id: the Airflow connection
     """
@@ -163,11 +163,9 @@ class PaimonHook(BaseHook):
             "secret": extras.get("secret") or self.connection.password,
             "token": extras.get("token"),
             "endpoint_url": extras.get("endpoint"),
+            "region": extras.get("region"),
         }
-        options = {name: value for name, value in found.items() if value}
-        if extras.get("region"):
-            options["client_kwargs"] = {"region_name": extras["region"]}
-        return options
+        return {name: value for name, value in found.items() if value}
 
     def _more_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         more = extras.get("storage_options") or {}

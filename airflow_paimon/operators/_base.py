@@ -56,8 +56,6 @@ class PaimonOperator(BaseOperator):
     operation: ClassVar[str] = ""
     attribute_names: ClassVar[dict[str, str]] = {}
     """Request fields whose argument here has another name."""
-    asset_branch: ClassVar[str | None] = None
-    """The branch whose asset changes, where it is not the one operated on."""
     template_fields: Sequence[str] = (
         "table",
         "paimon_conn_id",
@@ -111,7 +109,8 @@ class PaimonOperator(BaseOperator):
             result = self._run_here(request) if self.run_on == "worker" else self._submit(hook, request, context)
         except PaimonError as error:
             context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
-            raise _for_airflow(error) from error
+            # What the message says by itself needs no traceback.
+            raise _for_airflow(error) from (error if error.retryable else None)
         self.log.info("Result: %s", json.dumps(result))
         self._emit_asset_events(context, result)
         return result
@@ -175,7 +174,7 @@ class PaimonOperator(BaseOperator):
             if isinstance(outlet, Asset):
                 events[outlet].extra = dict(result)
             elif isinstance(outlet, AssetAlias) and result["changed"] and not result["dry_run"]:
-                asset = paimon_asset(self.paimon_conn_id, result["table"], self.asset_branch or result["branch"])
+                asset = paimon_asset(self.paimon_conn_id, result["table"], result["branch"])
                 events[outlet].add(asset, extra=dict(result))
 
     def _check_run_on(self) -> None:

@@ -171,7 +171,6 @@ class _PublishOperator(PaimonOperator):
         "undo_retention",
         "approved_by",
     )
-    asset_branch = "main"
 
     def __init__(
         self,
@@ -269,7 +268,6 @@ class RollbackOperator(_PublishOperator):
     """
 
     operation = "rollback_to"
-    asset_branch = None
     template_fields: Sequence[str] = (*_PublishOperator.template_fields, "branch", "tag", "snapshot", "keep_later")
 
     def __init__(
