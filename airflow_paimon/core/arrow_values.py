@@ -17,11 +17,11 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def _is_text(t: pa.DataType) -> bool:
-    return pt.is_string(t) or pt.is_large_string(t) or pt.is_string_view(t)
+    return bool(pt.is_string(t) or pt.is_large_string(t) or pt.is_string_view(t))
 
 
 def _is_bytes(t: pa.DataType) -> bool:
-    return pt.is_binary(t) or pt.is_large_binary(t) or pt.is_fixed_size_binary(t) or pt.is_binary_view(t)
+    return bool(pt.is_binary(t) or pt.is_large_binary(t) or pt.is_fixed_size_binary(t) or pt.is_binary_view(t))
 
 
 _Family = Callable[[pa.DataType], bool]

@@ -69,7 +69,7 @@ def check_bucket_function(function: str, types: Sequence[DataType]) -> None:
 def bucket_of_rows(
     arrays: Sequence[Column], types: Sequence[DataType], num_buckets: int, function: str = "default"
 ) -> npt.NDArray[np.int32]:
-    """Give the bucket of every row; ``arrays`` are the columns of the bucket key. ``function``: ``bucket-function.type``.
+    """Give the bucket of every row, from the columns of the bucket key. ``function``: ``bucket-function.type``.
 
     Raises:
         InvalidInputError: a column doesn't have its type.
