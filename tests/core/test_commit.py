@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.commit import CommitIdentity, Draft, RetryPolicy, commit, find_landed, verify_landed
-from airflow_paimon.core.commit_files import CommitMessage, commit_append, commit_buckets, commit_overwrite, drop_partitions
+from airflow_paimon.core.commit_files import (
+    CommitMessage,
+    commit_append,
+    commit_buckets,
+    commit_overwrite,
+    drop_partitions,
+)
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,

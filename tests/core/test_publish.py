@@ -94,7 +94,7 @@ def test_a_branch_needs_a_source_that_is_there(table: Table, values: dict[str, A
 
 
 def test_if_exists(table: Table, fix: Table) -> None:
-    with pytest.raises(AlreadyExistsError, match="bad prices|snapshot 3"):
+    with pytest.raises(AlreadyExistsError, match=r"bad prices|snapshot 3"):
         run(table, "create_branch", branch="fix", tag="base")
     assert not run(table, "create_branch", branch="fix", tag="base", if_exists="skip").changed
     with pytest.raises(AlreadyExistsError, match="another base"):

@@ -1,0 +1,90 @@
+"""check_table finds what a crash or another engine left; repair_table mends it, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table import Table
+from tests.core.tables import append, files, make_table, run
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    append(table, "b")
+    return table
+
+
+def found(table: Table) -> dict[str, dict]:
+    return {f["id"]: f for f in run(table, "check_table").details["findings"]}
+
+
+def test_a_sound_table_has_no_findings(table: Table) -> None:
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="fix", tag="t", operation_id="op")
+    result = run(table, "check_table")
+    assert result.details == {"ok": True, "findings": [], "errors": 0, "warnings": 0}
+    assert not run(table, "repair_table").changed
+
+
+def test_a_branch_without_schema(table: Table) -> None:
+    table.store.create("branch/branch-x/tag/tag-t", table.store.read("snapshot/snapshot-1"))
+    assert "remove_orphan_files" in found(table)["branch-without-schema:x"]["at_risk"]
+    run(table, "repair_table")
+    assert table.branch_names() == []
+    assert found(table) == {}
+
+
+def test_a_lost_protective_tag(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    table.store.delete("tag/tag-airflow-paimon-branch-fix")
+    assert found(table)["unprotected-branch:fix"]["severity"] == "warning"
+    dry = run(table, "repair_table", dry_run=True)
+    assert dry.changed
+    assert table.tag_names() == []
+    run(table, "repair_table", finding=["unprotected-branch:fix"])
+    assert table.tag("airflow-paimon-branch-fix").snapshot.id == 2
+
+
+def test_a_branch_of_another_engine_is_unprotected(table: Table) -> None:
+    for name in ("schema/schema-0", "snapshot/snapshot-1"):
+        table.store.create(f"branch/branch-java/{name}", table.store.read(name))
+    assert "unprotected-branch:java" in found(table)
+    run(table, "repair_table")
+    assert found(table) == {}
+
+
+def test_missing_files_and_metadata_cannot_be_repaired_and_are_told(table: Table) -> None:
+    entry = next(iter(files(table).items()))
+    name = next(iter(entry[1]))
+    table.store.delete(f"dt=a/bucket-0/{name}")
+    assert "missing-files:main/head" in found(table)
+    with pytest.raises(InvalidInputError, match="missing-files"):
+        run(table, "repair_table", finding=["missing-files:main/head"])
+    table.store.delete(f"manifest/{table.latest_snapshot().base_manifest_list}")
+    assert any("manifest list" in f["message"] for f in found(table).values())
+
+
+def test_hints_gaps_tags_and_journals(table: Table) -> None:
+    append(table, "c")
+    run(table, "create_branch", branch="fix", snapshot=3, operation_id="op")
+    table.store.delete_tree("branch/branch-fix")
+    table.store.delete("snapshot/snapshot-2")
+    table.store.replace("snapshot/LATEST", b"17")
+    table.store.create("_airflow_paimon/operations/x.json", b"{half")
+    ids = found(table)
+    assert {"snapshot-gap:main/2", "wrong-hint:main/LATEST", "journal:x.json"} <= ids.keys()
+    assert "stale-protective-tag:airflow-paimon-branch-fix" in ids
+    run(table, "repair_table")
+    assert table.store.read("snapshot/LATEST") == b"3"
+    assert set(found(table)) == {"snapshot-gap:main/2"}
+
+
+def test_truncated_files_are_named(table: Table) -> None:
+    table.store.replace("snapshot/snapshot-2", b'{"version": 3,')
+    message = next(f["message"] for f in found(table).values() if f["severity"] == "error")
+    assert "snapshot-2" in message
