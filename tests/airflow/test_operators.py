@@ -1,0 +1,252 @@
+"""Operators as DAG authors write them, run by a real Airflow on real tables, here all with run_on="worker"."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator
+
+from airflow_paimon.assets import paimon_asset
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.operations.request import REQUESTS
+from airflow_paimon.operators import branch as branch_operators
+from airflow_paimon.operators import maintenance
+from airflow_paimon.operators._base import PaimonOperator, as_list
+from airflow_paimon.operators.branch import (
+    CorrectBranchOperator,
+    CreateBranchOperator,
+    CreateTagOperator,
+    DeleteBranchOperator,
+    DeleteTagOperator,
+    DiffBranchesOperator,
+    FastForwardOperator,
+    MergeBranchOperator,
+    RenameBranchOperator,
+    RollbackOperator,
+)
+from airflow_paimon.operators.maintenance import CheckTableOperator, RepairTableOperator
+from tests.airflow.conftest import RunDag, set_connection
+from tests.core.tables import append, make_table, names, rewrite
+
+pytestmark = pytest.mark.airflow
+
+OPERATORS: dict[str, type[PaimonOperator]] = {
+    cls.operation: cls
+    for module in (branch_operators, maintenance)
+    for cls in (getattr(module, name) for name in module.__all__)
+}
+
+
+def dag(name: str, build: Callable[[], Any], **defaults: Any) -> DAG:
+    arguments = {"run_on": "worker", "table": "d.t", **defaults}
+    with DAG(
+        f"test_{name}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=arguments
+    ) as made:
+        build()
+    return made
+
+
+# -- the signatures, without running anything ----------------------------------------------------------------------
+
+
+def test_every_operation_has_an_operator() -> None:
+    assert set(OPERATORS) == set(REQUESTS)
+
+
+def _arguments(cls: type[PaimonOperator]) -> dict[str, inspect.Parameter]:
+    found: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if base is BaseOperator:
+            break
+        for name, parameter in inspect.signature(base.__init__).parameters.items():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                found.setdefault(name, parameter)
+    return found
+
+
+@pytest.mark.parametrize("operation", sorted(REQUESTS))
+def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> None:
+    cls = OPERATORS[operation]
+    arguments = _arguments(cls)
+    fields = {f.name: f for f in dataclasses.fields(REQUESTS[operation])}
+    wanted = set(fields) - {"warehouse", "storage_options", "operation_id"}
+    renamed = {cls.attribute_names.get(name, name): name for name in wanted}
+    own = {"paimon_conn_id", "spark_conn_id", "run_on", "spark_conf", "spark_options"}
+    assert set(arguments) - own == set(renamed)
+    for name, field_name in renamed.items():
+        default = inspect.Parameter.empty if fields[field_name].default == "" else fields[field_name].default
+        assert arguments[name].default == default, name
+
+
+@pytest.mark.parametrize("operation", sorted(REQUESTS))
+def test_every_argument_is_templated_and_shadows_nothing_of_airflows(operation: str) -> None:
+    cls = OPERATORS[operation]
+    assert set(cls.template_fields) == set(_arguments(cls))
+    shadowed = {name for name in cls.template_fields if hasattr(BaseOperator, name)}
+    assert shadowed == {"dry_run"}  # a method that Airflow 3 never calls
+
+
+def test_unknown_and_impossible_arguments_are_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(TypeError, match="brunch"):
+        CreateBranchOperator(task_id="t", table="d.t", branch="b", brunch="c")
+    with pytest.raises(InvalidInputError, match="run_on"):
+        CreateBranchOperator(task_id="t", table="d.t", branch="b", run_on="cluster")
+    with pytest.raises(InvalidInputError, match="needs Spark"):
+        DiffBranchesOperator(task_id="t", table="d.t", branch="b", run_on="worker")
+    with pytest.raises(InvalidInputError, match="one of the two"):
+        CorrectBranchOperator(task_id="t", table="d.t", branch="b")
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        (None, []),
+        ("", []),
+        ("dt=1", ["dt=1"]),
+        (["dt=1", "dt=2"], ["dt=1", "dt=2"]),
+        ("['dt=1', 'dt=2']", ["dt=1", "dt=2"]),
+        ('["dt=1"]', ["dt=1"]),
+    ],
+)
+def test_a_list_may_come_as_a_rendered_text(value: Any, meant: list[str]) -> None:
+    assert as_list("partitions", value) == meant
+
+
+# -- run ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_branch(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "2")
+    published = Asset("paimon://paimon_default/d/t")
+
+    def first() -> None:
+        tag = CreateTagOperator(task_id="tag", tag="before", time_retained="1 d")
+        new = CreateBranchOperator(
+            task_id="new", branch="{{ params.branch }}", tag="before", branch_owner="me", reason="{{ dag.dag_id }}"
+        )
+        twice = CreateBranchOperator(task_id="twice", branch="fix", tag="before", if_exists="skip")
+        tag >> new >> twice >> RenameBranchOperator(task_id="rename", branch="fix", to_branch="mend")
+
+    made = dag("life_1", first)
+    made.params["branch"] = "fix"
+    run = run_dag(made)
+    assert run.state == "success"
+    assert run.xcom("tag")["details"]["snapshot"] == 2
+    created = run.xcom("new")
+    assert (created["changed"], created["snapshot_after"], created["details"]["reason"]) == (True, 2, "test_life_1")
+    assert created["details"]["owner"] == "me"
+    assert run.xcom("twice")["changed"] is False
+    assert main.branch_names() == ["mend"]
+
+    rewrite(main.branch("mend"), "1")
+
+    def second() -> None:
+        plan = MergeBranchOperator(task_id="plan", branch="mend", dry_run="{{ 1 == 1 }}")
+        merge = MergeBranchOperator(
+            task_id="merge",
+            branch="mend",
+            expected_main_snapshot="{{ ti.xcom_pull('plan')['snapshot_before'] }}",
+            approved_by="ada",
+            outlets=[published, AssetAlias("what-changed")],
+        )
+        undo = RollbackOperator(
+            task_id="undo", tag="{{ ti.xcom_pull('merge')['details']['undo_tag'] }}", expected_main_snapshot="3"
+        )
+        again = FastForwardOperator(task_id="again", branch="mend", discard_main=True)
+        check = CheckTableOperator(task_id="check")
+        repair = RepairTableOperator(task_id="repair")
+        delete = DeleteBranchOperator(task_id="delete", branch="mend")
+        gone = DeleteBranchOperator(task_id="gone", branch="mend", if_missing="skip")
+        untag = DeleteTagOperator(task_id="untag", tag="before")
+        plan >> merge >> undo >> again >> check >> repair >> delete >> gone >> untag
+
+    before = names(main)
+    run = run_dag(dag("life_2", second))
+    assert run.state == "success", run.tasks
+    plan, merge, undo = run.xcom("plan"), run.xcom("merge"), run.xcom("undo")
+    assert plan["dry_run"] is True
+    assert plan["changed"] is True
+    assert plan["details"]["plan"]
+    assert (merge["changed"], merge["snapshot_before"], merge["snapshot_after"]) == (True, 2, 3)
+    assert undo["snapshot_after"] == 4
+    assert run.xcom("again")["snapshot_after"] == 5
+    assert run.xcom("check")["details"]["ok"] is True
+    assert run.xcom("delete")["changed"] is True
+    assert run.xcom("gone")["changed"] is False
+    assert names(main) != before
+    assert [snapshot.id for snapshot in main.snapshots()] == [1, 2, 3, 4, 5]
+    assert [event[0] for event in run.asset_events] == ["paimon://paimon_default/d/t"] * 2
+    assert run.asset_events[0][1]["snapshot_after"] == 3
+
+
+def test_what_fails_at_once_and_what_is_retried(
+    warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    set_connection(monkeypatch, "hive_wh", "paimon", extra={"warehouse": str(warehouse), "catalog_type": "hive"})
+
+    def build() -> None:
+        again = {"retries": 1, "retry_delay": 0}
+        CreateTagOperator(task_id="not_found", tag="x", snapshot=77, **again)
+        CreateTagOperator(task_id="bad_name", tag="1", **again)
+        CreateTagOperator(task_id="bad_number", tag="x", snapshot="seven", **again)
+        CreateTagOperator(task_id="empty", tag="x", snapshot="{{ dag_run.conf.get('nothing') or '' }}", **again)
+        CreateTagOperator(task_id="none", tag="x", snapshot="{{ none }}", **again)
+        CreateTagOperator(task_id="no_connection", tag="x", paimon_conn_id="nowhere", **again)
+        CreateTagOperator(task_id="catalog", tag="x", paimon_conn_id="hive_wh", **again)
+        DeleteBranchOperator(task_id="unsafe", branch="main", **again)
+        RollbackOperator(task_id="conflict", snapshot=1, expected_main_snapshot=7, **again)
+
+    run = run_dag(dag("failures", build))
+    assert run.state == "failed"
+    assert run.tasks.pop("conflict") == ("failed", 2)
+    assert set(run.tasks.values()) == {("failed", 1)}
+    kinds = {task: run.xcom(task, "paimon_error")["kind"] for task in (*run.tasks, "conflict")}
+    assert kinds.pop("not_found") == "not-found"
+    assert kinds.pop("catalog") == "unsupported"
+    assert kinds.pop("conflict") == "conflict"
+    assert set(kinds.values()) <= {"invalid-input", "unsafe"}
+    assert main.tag_names() == []
+
+
+def test_a_guard_that_renders_to_nothing_is_no_guard_and_refused(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "1", seq=1)
+    made = dag("guard", lambda: RollbackOperator(task_id="t", snapshot=1, expected_main_snapshot="{{ params.seen }}"))
+    made.params["seen"] = None
+    assert run_dag(made).state == "failed"
+    assert main.latest_snapshot_id() == 2
+
+
+def test_mapped_tasks_are_operations_of_their_own(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    run = run_dag(dag("mapped", lambda: CreateTagOperator.partial(task_id="t").expand(tag=["a", "b", "c"])))
+    assert run.state == "success"
+    assert main.tag_names() == ["a", "b", "c"]
+    assert [run.xcom("t", map_index=i)["details"]["tag"] for i in range(3)] == ["a", "b", "c"]
+
+
+def test_the_asset_of_an_alias_is_only_emitted_for_a_change(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    main.branch("main")
+
+    def build() -> None:
+        CreateBranchOperator(task_id="a", branch="fix", snapshot=1, outlets=[AssetAlias("changes")]) >> (
+            CreateBranchOperator(
+                task_id="b", branch="fix", snapshot=1, if_exists="skip", outlets=[AssetAlias("changes")]
+            )
+        )
+
+    run = run_dag(dag("alias", build))
+    assert run.state == "success"
+    assert [event[0] for event in run.asset_events] == [paimon_asset("paimon_default", "d.t", "fix").uri]
