@@ -105,7 +105,8 @@ def test_refused_changes_leave_the_schema(tmp_path: Path, change: object) -> Non
         ("INT", "DECIMAL(10, 0)", True), ("INT", "DECIMAL(10, 2)", False), ("FLOAT", "DOUBLE", True),
         ("DOUBLE", "FLOAT", False), ("DECIMAL(5, 2)", "DECIMAL(7, 2)", True), ("DECIMAL(5, 2)", "DECIMAL(7, 5)", False),
         ("VARCHAR(5)", "STRING", True), ("VARCHAR(5)", "VARCHAR(4)", False), ("STRING", "VARCHAR(9)", False),
-        ("TIMESTAMP(3)", "TIMESTAMP(6)", True), ("TIMESTAMP(6)", "TIMESTAMP(3)", False), ("DATE", "TIMESTAMP(3)", False),
+        ("TIMESTAMP(3)", "TIMESTAMP(6)", True), ("TIMESTAMP(6)", "TIMESTAMP(3)", False),
+        ("DATE", "TIMESTAMP(3)", False),
         ("TIMESTAMP(6)", "TIMESTAMP_LTZ(6)", False), ("VARBINARY(3)", "BYTES", True), ("BOOLEAN", "INT", False),
     ],
 )  # fmt: skip

@@ -1,0 +1,159 @@
+"""What metadata operations cost on a large table: create_branch, a poke, merge_branch; seconds, store calls, bytes.
+
+The table is made by hand: 100,000 files in few manifests, and as many snapshot files as asked for. No data file is read
+or written by these operations, which the store's tally shows; the changed files exist as placeholders.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_paimon.core.binary_row import encode_row
+from airflow_paimon.core.commit import Draft, commit
+from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
+from airflow_paimon.core.manifest import EMPTY_STATS, DataFile, ManifestEntry
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.registry import _dispatch
+from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.scan import bucket_folder, partition_types
+from airflow_paimon.core.snapshot import CommitKind
+from airflow_paimon.core.store.testing import CountingStore
+from airflow_paimon.core.table import Table
+
+PARTITIONS, BUCKETS, FILES = 1000, 10, 100_000
+
+
+def make_large_table(warehouse: Path, files: int, snapshots: int) -> Table:
+    """Make a primary-key table with that many live files and snapshot files."""
+    table = create_table(
+        str(warehouse),
+        "d.big",
+        [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")],
+        partition_keys=["dt"],
+        primary_keys=["dt", "k"],
+        options={"bucket": str(BUCKETS)},
+    )
+    schema = table.schema()
+    types, key = partition_types(schema), encode_row((1,), (schema.field("k").type,))
+    entries = []
+    for i in range(files):
+        partition = encode_row((f"day-{i % PARTITIONS:04d}",), types)
+        entries.append(ManifestEntry(0, partition, (i // PARTITIONS) % BUCKETS, BUCKETS, _file(i, key)))
+    commit(table, lambda head: Draft(kind=CommitKind.APPEND, entries=entries, schema=schema))
+    first = table.snapshot(1)
+    for i in range(2, snapshots + 1):
+        path = Path(table.store.uri.removeprefix("file://")) / "snapshot" / f"snapshot-{i}"
+        path.write_bytes(replace(first, id=i, uuid=str(uuid.uuid4())).to_bytes())
+    table.store.replace("snapshot/LATEST", str(snapshots).encode())
+    return table
+
+
+def _file(number: int, key: bytes) -> DataFile:
+    return DataFile(f"data-{uuid.uuid4()}-0.parquet", 1000, 10, key, key, EMPTY_STATS, EMPTY_STATS, number, number + 9,
+                    0, 0, file_source=0, delete_row_count=0, value_stats_cols=())  # fmt: skip
+
+
+def change_files(table: Table, count: int) -> None:
+    """Rewrite ``count`` files of a branch, whole buckets at a time; placeholders of old and new ones are put."""
+    from airflow_paimon.core.scan import group_by_bucket, live_entries
+
+    schema = table.schema()
+    groups = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values()).items())
+    messages = []
+    for bucket, entries in groups[: count // len(groups[0][1])]:
+        new = tuple(_file(0, e.file.min_key)._replace(max_sequence_number=0, min_sequence_number=0) for e in entries)
+        day = _day(bucket.partition)
+        for file in (*new, *(e.file for e in entries)):
+            table.store.create(f"{bucket_folder(schema, (day,), bucket.bucket)}/{file.file_name}", b"x")
+        messages.append(
+            CommitMessage(partition=bucket.partition, bucket=bucket.bucket, total_buckets=BUCKETS, new_files=new,
+                          replaced=tuple(e.file for e in entries))
+        )  # fmt: skip
+    commit_buckets(table, messages)
+
+
+def _day(partition: bytes) -> str:
+    from airflow_paimon.core.binary_row import decode_row
+    from airflow_paimon.core.types import AtomicType
+
+    return str(decode_row(partition, (AtomicType("STRING"),))[0])
+
+
+def measured(table: Table, operation: str, **values: object) -> tuple[float, CountingStore, object]:
+    """Run an operation on a counting store; seconds without opening the table."""
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    request = build_request(operation, {"warehouse": warehouse, "table": table.name, **values})
+    store = CountingStore(table.store)
+    context = Context(request, Table(store, table.name), int(time.time() * 1000), time.monotonic())
+    started = time.perf_counter()
+    result = _dispatch(context, request, None)
+    return time.perf_counter() - started, store, result
+
+
+def _tally(store: CountingStore) -> str:
+    tally = store.tally
+    return f"{tally.requests} store requests, {tally.bytes_read / 1e6:.2f} MB read, {tally.bytes_written / 1e6:.2f} MB written"
+
+
+def bench_create_branch(table: Table, snapshots: int) -> None:
+    """Time create_branch from a tag, best and median of 7."""
+    measured(table, "create_tag", tag="base")
+    times, store = [], None
+    for i in range(7):
+        seconds, store, _ = measured(table, "create_branch", branch=f"b{i}", tag="base")
+        times.append(seconds * 1000)
+    assert store is not None
+    print(f"create_branch, {snapshots} snapshots, {FILES} files: best {min(times):.1f} ms, median "
+          f"{statistics.median(times):.1f} ms, {_tally(store)} (goal: 20 ms, 25 calls)")  # fmt: skip
+
+
+def bench_poke(table: Table, snapshots: int) -> None:
+    """Count the reads of one poke with a right hint."""
+    store = CountingStore(table.store)
+    started = time.perf_counter()
+    Table(store, table.name).hinted_snapshot()
+    print(
+        f"poke, {snapshots} snapshots: {(time.perf_counter() - started) * 1000:.2f} ms, {_tally(store)} (goal: 3 reads)"
+    )
+
+
+def bench_merge(table: Table) -> None:
+    """Publish 1,000 changed files among 100,000."""
+    measured(table, "create_branch", branch="fix", tag="base")
+    change_files(table.branch("fix"), 1000)
+    seconds, store, result = measured(table, "merge_branch", branch="fix")
+    details = result.details  # type: ignore[attr-defined]
+    print(f"merge_branch, {details['files_added']} of {FILES} files changed in {details['buckets']} buckets: {seconds:.2f} s, "
+          f"{_tally(store)}")  # fmt: skip
+
+
+def bench_rollback(table: Table) -> None:
+    """Undo it: files come back, so the base manifests are written anew."""
+    undo = next(n for n in table.tag_names() if "undo" in n)
+    seconds, store, _ = measured(table, "rollback_to", tag=undo)
+    print(f"rollback_to of it (files come back, base manifests rewritten): {seconds:.2f} s, {_tally(store)}")
+
+
+def main() -> None:
+    """Print all figures."""
+    run: list[Callable[[], None]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for snapshots in (10, 100_000):
+            bench_poke(make_large_table(Path(folder) / f"poke{snapshots}", 100, snapshots), snapshots)
+        big = make_large_table(Path(folder) / "big", FILES, 10_000)
+        run = [lambda: bench_create_branch(big, 10_000), lambda: bench_merge(big), lambda: bench_rollback(big)]
+        for step in run:
+            step()
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
