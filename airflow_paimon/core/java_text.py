@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-import struct
-
-_FLOAT = struct.Struct("<f")
+from ctypes import c_float
 
 
 def double_text(value: float) -> str:
     """Give ``Double.toString``: 1.5, 1.0E10, -0.001, NaN, Infinity.
 
-    Digits are the fewest that give the value back, as since JDK 19; earlier ones print some values longer (2.0E-3 fine,
-    2.2250738585072014E-308 fine, 2.0E-322 not).
+    Digits are the fewest, but two, that give the value back, as since JDK 19; earlier ones spend more on some values.
     """
-    return _special(value) or _java_form(repr(value))
+    if text := _special(value):
+        return text
+    short = f"{value:.1e}"
+    return _java_form(short if float(short) == value else repr(value))
 
 
 def float_text(value: float) -> str:
     """Give ``Float.toString`` of a value that a FLOAT column can hold."""
     if text := _special(value):
         return text
-    digits = next(t for p in range(9) if _FLOAT.unpack(_FLOAT.pack(float(t := f"{value:.{p}e}")))[0] == value)
-    return _java_form(digits)
+    return _java_form(next(t for p in range(1, 9) if c_float(float(t := f"{value:.{p}e}")).value == value))
 
 
 def _special(value: float) -> str | None:
