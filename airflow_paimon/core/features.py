@@ -176,6 +176,7 @@ _READ_RULES: tuple[_Rule, ...] = (
 )
 _WRITE_RULES: tuple[_Rule, ...] = (
     ("deletion-vectors.enabled", _is_on, _CONNECTOR),
+    ("row-tracking.enabled", _is_on, _CONNECTOR),
     ("data-file.external-paths", _is_set, _CONNECTOR),
     ("data-file.thin-mode", _is_on, _CONNECTOR),
     ("rowkind.field", _is_set, _CONNECTOR),
@@ -210,6 +211,8 @@ def _write_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     for field in schema.fields:
         if field.default_value is not None and not isinstance(field.type, AtomicType):
             yield f"default values of nested columns (column {field.name!r})", _CONNECTOR
+    if options.bucket > 0 and not schema.bucket_keys:
+        yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
         yield from _merge_problems(options)
         yield from _key_table_write_problems(schema, options)

@@ -1,5 +1,6 @@
 """Data files in Arrow: read, merge, write, one bucket at a time. Needs neither Airflow nor Spark."""
 
 from airflow_paimon.data.arrow_read import read_arrow
+from airflow_paimon.data.arrow_write import write_arrow
 
-__all__ = ["read_arrow"]
+__all__ = ["read_arrow", "write_arrow"]

@@ -1,0 +1,153 @@
+"""``write_arrow``: an Arrow table into a Paimon table, in this process, with one commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
+from airflow_paimon.core.commit_files import CommitMessage, commit_append, commit_overwrite
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.operations.ledger import commit_identity, open_ledger
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.scan import bucket_folder
+from airflow_paimon.core.table import Table
+from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+
+log = logging.getLogger(__name__)
+
+MODES = ("append", "overwrite", "dynamic_overwrite")
+_TRIES = 5
+
+
+def write_arrow(
+    table: Table,
+    data: pa.Table | pa.RecordBatch,
+    mode: str = "append",
+    partition: Mapping[str, Any] | None = None,
+    operation_id: str | None = None,
+) -> dict[str, Any]:
+    """Write rows with one commit and give the operation's result (DESIGN section 4).
+
+    ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
+    (typed values or their text, None = null; may be partial); ``dynamic_overwrite`` replaces the partitions that occur
+    in the rows. A column ``_row_kind`` (``+I -U +U -D``) expresses deletes. With ``operation_id`` a retry returns the
+    first try's result and writes nothing.
+
+    Raises:
+        InvalidInputError: the rows don't fit the table; the message names the column.
+        UnsupportedFeatureError: the table has a feature that this engine does not write.
+        ConflictError: other writers kept changing the same buckets.
+    """
+    started = time.monotonic()
+    _check_mode(table, mode, partition)
+    table.require()
+    require_committable(table)
+    identity = CommitIdentity()
+    if operation_id is not None:
+        identity = commit_identity(operation_id, table.branch_name, "write_arrow")
+        entry = open_ledger(table, operation_id, _request(data, mode, partition), table.branch_name)
+        landed = None if entry.first_try else find_landed(table, identity, entry.head)
+        if landed is not None:
+            return _result(table, mode, landed.id - 1 or None, landed.id, (), data.num_rows, started)
+    receipt, messages = _write(table, data, mode, partition, identity)
+    before = receipt.before.id if receipt.before is not None else None
+    after = receipt.snapshot.id if receipt.snapshot is not None else before
+    return _result(table, mode, before, after, messages, data.num_rows, started)
+
+
+def _check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> None:
+    if mode not in MODES:
+        raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}", table=table.name)
+    if partition is not None and mode != "overwrite":
+        raise InvalidInputError(f"{table.label}: partition goes with mode='overwrite' only", table=table.name)
+
+
+def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: Mapping[str, Any] | None) -> str:
+    """Tell one request from another: what is replaced, and the columns and number of rows."""
+    asked = {"mode": mode, "partition": partition, "columns": data.schema.names, "rows": data.num_rows}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _write(
+    table: Table,
+    data: pa.Table | pa.RecordBatch,
+    mode: str,
+    partition: Mapping[str, Any] | None,
+    identity: CommitIdentity,
+) -> tuple[Receipt, Sequence[CommitMessage]]:
+    """Write and commit; when a bucket moved meanwhile, with new sequence numbers again."""
+    for attempt in range(1, _TRIES + 1):
+        write = plan_write(table, overwrite=mode != "append")
+        messages = write_rows(write, [conform_rows(data, write.schema, table.label)])
+        try:
+            return _commit(table, write, messages, mode, partition, identity), messages
+        except (ConflictError, InvalidInputError) as error:  # nothing of it was published
+            _discard(write, messages)
+            if isinstance(error, InvalidInputError) or attempt == _TRIES:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _commit(
+    table: Table,
+    write: TableWrite,
+    messages: Sequence[CommitMessage],
+    mode: str,
+    partition: Mapping[str, Any] | None,
+    identity: CommitIdentity,
+) -> Receipt:
+    if mode == "append":
+        return commit_append(table, messages, planned_on=write.planned_on, identity=identity)
+    if mode == "dynamic_overwrite" and write.schema.partition_keys:
+        return commit_overwrite(table, messages, partitions="dynamic", identity=identity)
+    specs = None if partition is None else [partition]
+    return commit_overwrite(table, messages, partitions=specs, identity=identity)
+
+
+def _discard(write: TableWrite, messages: Sequence[CommitMessage]) -> None:
+    """Delete data files that certainly no snapshot refers to. Failing to is harmless: they are orphans."""
+    types = [f.type for f in write.schema.partition_fields]
+    for message in messages:
+        folder = bucket_folder(write.schema, decode_row(message.partition, types), message.bucket)
+        for file in message.new_files:
+            try:
+                write.store.delete(f"{folder}/{file.file_name}")
+            except (StorageError, OutcomeUnknownError) as error:
+                log.info("%s: left the unused file %s behind (%s)", write.label, file.file_name, error)
+
+
+def _result(
+    table: Table,
+    mode: str,
+    before: int | None,
+    after: int | None,
+    messages: Sequence[CommitMessage],
+    rows: int,
+    started: float,
+) -> dict[str, Any]:
+    details: dict[str, Any] = {
+        "mode": mode,
+        "rows": rows,
+        "files": sum(len(m.new_files) for m in messages),
+        "bytes": sum(f.file_size for m in messages for f in m.new_files),
+        "buckets": len(messages),
+    }
+    return OperationResult(
+        operation="write_arrow",
+        table=table.name,
+        branch=table.branch_name,
+        changed=before != after,
+        snapshot_before=before,
+        snapshot_after=after,
+        details=details,
+        duration_s=time.monotonic() - started,
+    ).to_json()

@@ -1,0 +1,304 @@
+"""Writes rows into buckets: plan once, deal rows out to buckets, let each bucket's writer make its files.
+
+A primary-key bucket gets sorted runs of level 0: sequence numbers go on from the bucket's highest, versions of one key
+in one run are merged as a read would (paimon-format 9.2). Nothing is visible until the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_paimon.core.arrow_values import to_values
+from airflow_paimon.core.binary_row import EMPTY_ROW_BYTES, decode_row, encode_row
+from airflow_paimon.core.bucket import bucket_of_rows, encode_columns
+from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.features import check_writable
+from airflow_paimon.core.manifest import DataFile
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.scan import BucketKey, live_entries
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table import Table
+from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files_write import FileTarget, RollingWriter
+from airflow_paimon.data.merge import UPDATE_BEFORE, MergeRules, drop_retracts, pick_winners
+from airflow_paimon.data.sort_keys import sort_keys
+
+BUFFER_BYTES = 256 << 20
+"""How much a primary-key bucket's writer holds in memory before it sorts and writes a run."""
+
+UNAWARE_BUCKET = 0
+UNAWARE_TOTAL = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWrite:
+    """What all tasks of a write have in common. Picklable.
+
+    ``total_buckets`` and ``next_sequence`` tell what the table's live files, as of ``planned_on``, have; they are empty
+    for a write that ``replaces`` the partitions which it writes to.
+    """
+
+    store: Store
+    label: str
+    schema: TableSchema
+    planned_on: Snapshot | None
+    total_buckets: Mapping[bytes, int] = field(default_factory=dict)
+    next_sequence: Mapping[BucketKey, int] = field(default_factory=dict)
+    replaces: bool = False
+    buffer_bytes: int = BUFFER_BYTES
+
+    @property
+    def is_keyed(self) -> bool:
+        return bool(self.schema.primary_keys)
+
+    @property
+    def default_buckets(self) -> int:
+        return TableOptions(self.schema.options).bucket
+
+    def buckets_of(self, partition: bytes) -> int:
+        """Number of buckets of a partition: what its files have, not what the option says since then."""
+        return self.total_buckets.get(partition, self.default_buckets)
+
+
+def plan_write(table: Table, *, overwrite: bool = False, buffer_bytes: int = BUFFER_BYTES) -> TableWrite:
+    """Look at what a write goes by. ``overwrite``: the files that are there will be gone, so nothing of them counts.
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not write.
+    """
+    schema = table.schema()
+    check_writable(schema, table=table.label, branch=table.branch_name)
+    head = table.latest_snapshot()
+    totals: dict[bytes, int] = {}
+    sequences: dict[BucketKey, int] = {}
+    buckets = TableOptions(schema.options).bucket
+    if not overwrite and buckets > 0:
+        one_form = _one_form(schema)
+        for entry in live_entries(table, head).values():
+            key = BucketKey(one_form(entry.partition), entry.bucket)
+            known = totals.setdefault(key.partition, entry.total_buckets)
+            if known != entry.total_buckets:
+                raise ConflictError(
+                    f"{table.label}: a partition has files for {known} and others for {entry.total_buckets} buckets",
+                    table=table.name,
+                )
+            sequences[key] = max(sequences.get(key, 0), entry.file.max_sequence_number + 1)
+    return TableWrite(
+        store=table.store,
+        label=table.label,
+        schema=schema,
+        planned_on=head,
+        total_buckets={p: n for p, n in totals.items() if n > 0},
+        next_sequence=sequences,
+        replaces=overwrite,
+        buffer_bytes=buffer_bytes,
+    )
+
+
+def _one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
+    """Give a function to the form in which we write a partition: Paimon before 1.1 stored some nulls differently."""
+    types = [f.type for f in schema.partition_fields]
+    known: dict[bytes, bytes] = {}
+
+    def one_form(partition: bytes) -> bytes:
+        if partition not in known:
+            known[partition] = encode_row(decode_row(partition, types), types)
+        return known[partition]
+
+    return one_form
+
+
+class BucketRows(NamedTuple):
+    """Rows that belong to one bucket, in the order in which they came. ``values`` are the decoded partition values."""
+
+    partition: bytes
+    values: tuple[Any, ...]
+    bucket: int
+    rows: pa.RecordBatch
+
+
+def deal(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
+    """Deal rows (as ``conform_rows`` gives them) out to the buckets that they belong to."""
+    if not rows.num_rows:
+        return
+    codes, partitions = _partition_codes(write, rows)
+    buckets = _bucket_column(write, rows, codes, [p for p, _ in partitions])
+    span = int(buckets.max()) + 1
+    groups = codes.astype(np.int64) * span + buckets
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+        partition, values = partitions[int(ordered[start]) // span]
+        part = rows if end - start == rows.num_rows else rows.take(pa.array(order[start:end]))
+        yield BucketRows(partition, values, int(ordered[start]) % span, part)
+
+
+def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Give a number per row that is the same for rows of one bucket (and, rarely, of two): what to distribute by."""
+    if not rows.num_rows:
+        return np.empty(0, np.int64)
+    codes, partitions = _partition_codes(write, rows)
+    stable = np.array([_stable_number(p) for p, _ in partitions], np.int64)
+    buckets = _bucket_column(write, rows, codes, [p for p, _ in partitions])
+    return (stable[codes] + buckets) & np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+def _stable_number(partition: bytes) -> int:
+    number = 0
+    for byte in partition:
+        number = (number * 1_000_003 + byte) & 0x3FFFFFFFFFFFFFFF
+    return number
+
+
+def _partition_codes(
+    write: TableWrite, rows: pa.RecordBatch
+) -> tuple[npt.NDArray[np.int64], list[tuple[bytes, tuple[Any, ...]]]]:
+    """Give per row the number of its partition, and the partitions: stored bytes and decoded values."""
+    fields = write.schema.partition_fields
+    combined = np.zeros(rows.num_rows, np.int64)
+    for f in fields:
+        column = rows.column(f.name)
+        if pa.types.is_floating(column.type):  # told apart by their bits: -0.0 is another partition than 0.0
+            column = column.view(pa.int32() if pa.types.is_float32(column.type) else pa.int64())
+        encoded = column.dictionary_encode(null_encoding="encode")
+        own = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
+        _, combined = np.unique(combined * (int(own.max()) + 1) + own, return_inverse=True)
+    firsts = np.unique(combined, return_index=True)[1]
+    sample = rows.take(pa.array(firsts))
+    columns = [sample.column(f.name) for f in fields]
+    encoded_rows = encode_columns(columns, [f.type for f in fields]) if fields else [EMPTY_ROW_BYTES]
+    values = list(zip(*(to_values(c, f.type) for c, f in zip(columns, fields, strict=True)), strict=True)) or [()]
+    return combined, list(zip(encoded_rows, values, strict=True))
+
+
+def _bucket_column(
+    write: TableWrite, rows: pa.RecordBatch, codes: npt.NDArray[np.int64], partitions: Sequence[bytes]
+) -> npt.NDArray[np.int64]:
+    if write.default_buckets <= 0:
+        return np.zeros(rows.num_rows, np.int64) + UNAWARE_BUCKET
+    fields = [write.schema.field(n) for n in write.schema.bucket_keys]
+    columns = [rows.column(f.name) for f in fields]
+    types = [f.type for f in fields]
+    totals = np.array([write.buckets_of(p) for p in partitions])
+    out = np.zeros(rows.num_rows, np.int64)
+    for total in np.unique(totals).tolist():
+        found = bucket_of_rows(columns, types, total)
+        mask = totals[codes] == total
+        out[mask] = found[mask]
+    return out
+
+
+class BucketWriter:
+    """Writes one bucket: ``add`` rows as often as wanted, then ``finish`` (or ``abandon``)."""
+
+    def __init__(self, write: TableWrite, partition: bytes, values: tuple[Any, ...], bucket: int) -> None:
+        self._write = write
+        self._key = BucketKey(partition, bucket)
+        self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
+        self._target = FileTarget(store=write.store, schema=write.schema, values=values, bucket=bucket)
+        self._sequence = write.next_sequence.get(self._key, 0)
+        self._buffer: list[pa.RecordBatch] = []
+        self._buffer_bytes = 0
+        self._plain = None if write.is_keyed else RollingWriter(self._target, self._sequence)
+        self._runs: list[RollingWriter] = []
+        self._files: list[DataFile] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows as ``conform_rows`` gives them; later rows are newer."""
+        if self._plain is not None:
+            self._plain.write(rows)
+            return
+        numbers = np.arange(self._sequence, self._sequence + rows.num_rows, dtype=np.int64)
+        self._sequence += rows.num_rows
+        self._buffer.append(rows.append_column(SEQUENCE_NUMBER, pa.array(numbers)))
+        self._buffer_bytes += rows.nbytes
+        if self._buffer_bytes >= self._write.buffer_bytes:
+            self._flush()
+
+    def finish(self) -> CommitMessage:
+        """Write what is left and tell what to commit."""
+        if self._plain is not None:
+            self._files += self._plain.finish()
+        else:
+            self._flush()
+            if self._write.replaces and len(self._runs) == 1:  # nothing to merge with: as if it were compacted
+                top = TableOptions(self._write.schema.options).num_levels - 1
+                self._files = [f._replace(level=top) for f in self._files]
+        return CommitMessage(
+            partition=self._key.partition,
+            bucket=self._key.bucket,
+            total_buckets=self._total,
+            new_files=tuple(self._files),
+        )
+
+    def abandon(self) -> None:
+        """Delete what was written. Only while no commit of it was tried."""
+        for writer in [self._plain, *self._runs] if self._plain is not None else self._runs:
+            writer.abandon()
+
+    def _flush(self) -> None:
+        if not self._buffer:
+            return
+        rows = pa.Table.from_batches(self._buffer).combine_chunks().to_batches()[0]
+        self._buffer, self._buffer_bytes = [], 0
+        rows = sorted_run(rows, self._write.schema)
+        run = RollingWriter(self._target)
+        self._runs.append(run)
+        run.write(rows)
+        self._files += run.finish()
+
+
+def merge_rules(schema: TableSchema) -> MergeRules:
+    """Give how versions of a key are told apart in this table."""
+    options = TableOptions(schema.options)
+    return MergeRules(
+        keys=schema.trimmed_primary_keys,
+        sequence=options.sequence_fields,
+        descending=options.sequence_descending,
+        ignore_delete=options.ignore_delete,
+    )
+
+
+def sorted_run(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """Sort rows by key and keep the winning version of each; deletes stay, for they hide older versions elsewhere."""
+    rules = merge_rules(schema)
+    if rules.ignore_delete:
+        rows = drop_retracts(rows)
+    elif TableOptions(schema.options).flag("ignore-update-before"):
+        kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
+        rows = rows.filter(pa.array(kinds != UPDATE_BEFORE))
+    if not rows.num_rows:
+        return rows
+    keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
+    winners = pick_winners([rows], keys, rules)
+    return rows.take(pa.array(winners))
+
+
+def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
+    """Write rows of any buckets, as ``conform_rows`` gives them, with one writer per bucket.
+
+    Memory grows with the number of buckets. When it fails nothing is left of what was written.
+    """
+    writers: dict[BucketKey, BucketWriter] = {}
+    try:
+        for batch in batches:
+            for part in deal(write, batch):
+                key = BucketKey(part.partition, part.bucket)
+                if key not in writers:
+                    writers[key] = BucketWriter(write, part.partition, part.values, part.bucket)
+                writers[key].add(part.rows)
+        return [m for w in writers.values() if (m := w.finish()).new_files]
+    except BaseException:
+        for writer in writers.values():
+            writer.abandon()
+        raise
