@@ -1,0 +1,121 @@
+"""The connection: what its fields become, what it refuses, and that its secrets show nowhere."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError
+from airflow_paimon.hooks.paimon import PaimonHook
+from tests.airflow.conftest import set_connection
+from tests.core.tables import append, make_table
+from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+def test_local_warehouse(warehouse: Path) -> None:
+    append(make_table(warehouse), "1")
+    hook = PaimonHook()
+    assert hook.storage_options is None
+    assert hook.get_table("d.t").latest_snapshot_id() == 1
+    assert hook.get_table("d.t", "fix").branch_name == "fix"
+    assert hook.test_connection() == (True, f"1 databases in {warehouse}: d")
+
+
+def test_s3_warehouse(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str) -> None:
+    warehouse = f"s3://{make_bucket(s3_endpoint)}/wh"
+    extra = {"warehouse": warehouse, "endpoint": s3_endpoint, "region": REGION, "storage_options": '{"use_ssl": false}'}
+    set_connection(monkeypatch, "s3_wh", "paimon", login=KEY, password=SECRET, extra=extra)
+    hook = PaimonHook("s3_wh")
+    options = {"key": KEY, "secret": SECRET, "endpoint_url": s3_endpoint, "region": REGION, "use_ssl": False}
+    assert hook.storage_options == options
+    assert hook.test_connection()[0] is False  # nothing there yet
+    append(make_table_at(warehouse, options), "1")
+    assert hook.test_connection() == (True, f"1 databases in {warehouse}: d")
+    assert hook.get_table("d.t").latest_snapshot_id() == 1
+    assert hook.results_folder == f"{warehouse}/_airflow_paimon_results"
+
+
+def make_table_at(warehouse: str, options: dict[str, Any]) -> Any:
+    from airflow_paimon.core.operations.tables import create_table
+    from tests.core.tables import COLUMNS
+
+    return create_table(
+        warehouse,
+        "d.t",
+        COLUMNS,
+        partition_keys=["dt"],
+        primary_keys=["dt", "k"],
+        options={"bucket": "2"},
+        storage_options=options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        pytest.param({"conn_type": "paimon"}, "names no warehouse", id="no warehouse"),
+        pytest.param({"conn_type": "s3", "extra": {"warehouse": "/w"}}, "must be 'paimon'", id="another type"),
+        pytest.param({"conn_type": "paimon", "extra": {"warehouse": "/w", "warehose": "/x"}}, "warehose", id="unknown"),
+        pytest.param({"conn_type": "paimon", "extra": {"warehouse": "/w", "catalog_type": "glue"}}, "glue", id="type"),
+        pytest.param(
+            {"conn_type": "paimon", "extra": {"warehouse": "/w", "storage_options": "key=1"}}, "JSON", id="options"
+        ),
+    ],
+)
+def test_malformed_connections_are_refused(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], says: str) -> None:
+    set_connection(monkeypatch, "bad", **fields)
+    hook = PaimonHook("bad")
+    with pytest.raises(InvalidInputError, match=says):
+        hook.require_filesystem_catalog("merge_branch")
+        hook.get_table("d.t")
+    ok, message = hook.test_connection()
+    assert not ok
+    assert says in message
+
+
+def test_missing_connection() -> None:
+    with pytest.raises(InvalidInputError, match="no Airflow connection 'nowhere'"):
+        _ = PaimonHook("nowhere").warehouse
+
+
+def test_a_table_of_another_catalog_is_read_by_path_only(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(make_table(warehouse), "1")
+    set_connection(monkeypatch, "hive", "paimon", extra={"warehouse": str(warehouse), "catalog_type": "hive"})
+    hook = PaimonHook("hive")
+    with pytest.raises(UnsupportedCatalogError, match="by path"):
+        hook.get_table("d.t")
+    with pytest.raises(UnsupportedCatalogError, match="by path"):
+        hook.require_filesystem_catalog("merge_branch")
+    assert hook.get_table(path=str(warehouse / "d.db/t")).latest_snapshot_id() == 1
+
+
+def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from airflow.sdk.log import redact
+
+    extra = {"warehouse": "s3://b/wh", "token": "session-token-value", "storage_options": {"secret": "option-secret"}}
+    set_connection(monkeypatch, "secretive", "paimon", login="access-key-id", password="very-secret", extra=extra)
+    caplog.set_level(logging.DEBUG)
+    hook = PaimonHook("secretive")
+    assert hook.storage_options
+    for secret in ("access-key-id", "option-secret", "session-token-value"):
+        assert redact(f"it is {secret}!") == "it is ***!"
+        assert secret not in caplog.text
+        assert secret not in repr(hook.get_conn())
+
+
+def test_an_unreachable_warehouse_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"warehouse": "s3://bucket/wh", "endpoint": "http://127.0.0.1:9", "key": "k", "secret": "s"}
+    set_connection(monkeypatch, "away", "paimon", extra=extra)
+    ok, message = PaimonHook("away").test_connection()
+    assert not ok
+    assert "127.0.0.1:9" in message or "bucket" in message

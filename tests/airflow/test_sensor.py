@@ -1,0 +1,136 @@
+"""The sensor in a worker and in the triggerer, on a table that moves meanwhile."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_paimon.core.catch_up import parse_condition
+from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
+from tests.airflow.conftest import RunDag
+from tests.core.tables import append, make_table
+
+pytestmark = pytest.mark.airflow
+
+
+def dag(name: str, build: Callable[[], Any]) -> DAG:
+    with DAG(f"test_{name}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as made:
+        build()
+    return made
+
+
+@contextmanager
+def later(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
+    """Do something in a thread while the block runs; the block waits for it."""
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+
+    def build() -> None:
+        SnapshotCatchUpSensor(
+            task_id="wait",
+            table="{{ 'd.t' }}",
+            min_snapshot_id="{{ 1 + 1 }}",
+            partitions="['dt=1', 'dt=2']",
+            poke_interval=0.2,
+            timeout=30,
+            deferrable=deferrable,
+        )
+
+    with later(4, lambda: append(main, "2")):
+        run = run_dag(dag(f"sensor_{deferrable}", build))
+    assert run.state == "success"
+    seen = run.xcom("wait")
+    assert (seen["caught_up"], seen["snapshot_id"], seen["table"], seen["branch"]) == (True, 2, "d.t", "main")
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_what_will_never_come_true_fails_at_once(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
+    append(make_table(warehouse), "1")
+    common: dict[str, Any] = {"poke_interval": 0.2, "timeout": 30, "deferrable": deferrable, "retries": 3}
+
+    def build() -> None:
+        SnapshotCatchUpSensor(task_id="branch", table="d.t", branch="nope", min_snapshot_id=1, **common)
+        SnapshotCatchUpSensor(task_id="nothing", table="d.t", **common)
+        SnapshotCatchUpSensor(task_id="empty", table="d.t", min_snapshot_id="{{ '' }}", **common)
+
+    run = run_dag(dag(f"sensor_never_{deferrable}", build))
+    assert set(run.tasks.values()) == {("failed", 1)}
+
+
+def test_times_out(warehouse: Path, run_dag: RunDag) -> None:
+    append(make_table(warehouse), "1")
+    run = run_dag(
+        dag(
+            "sensor_timeout",
+            lambda: SnapshotCatchUpSensor(
+                task_id="wait", table="d.t", min_snapshot_id=9, poke_interval=0.1, timeout=0.3, soft_fail=True
+            ),
+        )
+    )
+    assert run.tasks == {"wait": ("skipped", 1)}
+
+
+def trigger(**condition: Any) -> SnapshotCatchUpTrigger:
+    return SnapshotCatchUpTrigger(
+        table="d.t",
+        branch="main",
+        paimon_conn_id="paimon_default",
+        condition=parse_condition(**condition).to_json(),
+        poke_interval=0.05,
+    )
+
+
+async def first_event(waiting: SnapshotCatchUpTrigger) -> dict[str, Any]:
+    async for event in waiting.run():
+        payload: dict[str, Any] = event.payload
+        return payload
+    raise AssertionError("the trigger ended without an event")
+
+
+def test_the_trigger_is_rebuilt_from_what_it_serialises(airflow_home: Path, warehouse: Path) -> None:
+    append(make_table(warehouse), "1")
+    path, arguments = trigger(partitions=["dt=1"], min_snapshot_id=1).serialize()
+    assert path == "airflow_paimon.triggers.snapshot.SnapshotCatchUpTrigger"
+    event = asyncio.run(first_event(SnapshotCatchUpTrigger(**arguments)))
+    assert event["verdict"]["caught_up"] is True
+
+
+def test_the_trigger_never_blocks_the_loop(airflow_home: Path, warehouse: Path) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+
+    async def wait() -> int:
+        turns = 0
+        event = asyncio.create_task(first_event(trigger(min_snapshot_id=2)))
+        while not event.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+            if turns == 20:
+                await asyncio.to_thread(append, main, "1", seq=1)
+        assert event.result()["verdict"]["snapshot_id"] == 2
+        return turns
+
+    assert asyncio.run(wait()) >= 20
+
+
+def test_the_trigger_reports_what_can_not_come_true(airflow_home: Path, warehouse: Path) -> None:
+    event = asyncio.run(first_event(trigger(min_snapshot_id=1)))
+    assert event["error"]["kind"] == "not-found"
+    assert event["retryable"] is False
