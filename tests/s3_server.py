@@ -24,11 +24,20 @@ def storage_options(endpoint: str) -> dict[str, Any]:
 
 
 @contextmanager
-def s3_server() -> Iterator[str]:
-    """Run a server and give its endpoint URL. It ends with the block, and with this process too if that is killed."""
+def s3_server(page_size: int = 1000) -> Iterator[str]:
+    """Run a server and give its endpoint URL. It ends with the block, and with this process too if that is killed.
+
+    Args:
+        page_size: How many keys an answer to a listing holds at most.
+    """
     command = [sys.executable, "-m", __name__]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(page_size)},
     )
     assert process.stdin is not None
     assert process.stdout is not None

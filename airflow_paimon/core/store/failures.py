@@ -39,7 +39,10 @@ def from_os_error(error: OSError, doing: str, where: str, *, applied: bool = Fal
 
 
 class Output(io.RawIOBase):
-    """A data file being written. Its failures are this package's errors; left by an exception, it is discarded."""
+    """A data file being written. Its failures are this package's errors.
+
+    Left by an exception, or never closed, it is discarded.
+    """
 
     def __init__(
         self,
@@ -89,6 +92,13 @@ class Output(io.RawIOBase):
         if kind is None or self.closed:
             self.close()
             return
+        self._abandon()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self._abandon()
+
+    def _abandon(self) -> None:
         super().close()
         self._discard()
 

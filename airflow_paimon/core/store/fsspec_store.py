@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NoReturn
 import fsspec
 from fsspec.registry import known_implementations
 
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedStorageError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError, UnsupportedStorageError
 from airflow_paimon.core.secrets import secret_values
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.failures import Input, from_os_error
@@ -38,6 +38,8 @@ def _file_system(pid: int, scheme: str, options: str) -> Any:
         raise InvalidInputError(
             f"fsspec refuses the storage options for {scheme}:// ({type(error).__name__})"
         ) from None
+    except OSError as error:
+        raise StorageError(f"Opening {scheme}:// failed: {type(error).__name__}") from error
 
 
 class FsspecStore:
@@ -50,20 +52,23 @@ class FsspecStore:
     def __init__(self, scheme: str, root: str, options: Mapping[str, Any] | None = None) -> None:
         self._scheme = scheme
         self._root = root
-        self._options = dict(options or {})
+        try:
+            self._options = json.dumps(dict(options or {}), sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"Storage options for {scheme}:// must be plain JSON values") from error
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.uri!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FsspecStore, (self._scheme, self._root, self._options)
+        return FsspecStore, (self._scheme, self._root, json.loads(self._options))
 
     @property
     def uri(self) -> str:
         return f"{self._scheme}://{self._root}"
 
     def child(self, path: str) -> FsspecStore:
-        return FsspecStore(self._scheme, join(self._root, folder_name(path)), self._options)
+        return FsspecStore(self._scheme, join(self._root, folder_name(path)), json.loads(self._options))
 
     def read(self, path: str) -> bytes:
         key = self._key(object_name(path))
@@ -135,7 +140,7 @@ class FsspecStore:
 
     @property
     def _fs(self) -> Any:
-        return _file_system(os.getpid(), self._scheme, json.dumps(self._options, sort_keys=True))
+        return _file_system(os.getpid(), self._scheme, self._options)
 
     def _key(self, path: str) -> str:
         key: str = self._fs._strip_protocol(join(self.uri, path))
@@ -143,7 +148,7 @@ class FsspecStore:
 
     def _failed(self, error: Exception, doing: str, path: str) -> PaimonError:
         reason = OSError(getattr(error, "errno", None) or 0, str(error) or type(error).__name__)
-        for secret in secret_values(self._options):
+        for secret in secret_values(json.loads(self._options)):
             reason.strerror = str(reason.strerror).replace(secret, "***")
         if isinstance(error, FileNotFoundError):
             reason = FileNotFoundError()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import threading
@@ -159,11 +160,18 @@ class S3Store:
         """Open a new object, uploaded in parts of 16 MiB and visible once closed."""
         key = self._key(object_name(path))
         inner = self._fs.open(f"{self._bucket}/{key}", "wb", block_size=_PART)
+
+        def discard() -> None:
+            inner.closed = True  # else s3fs uploads what it holds when the file is collected
+            # RuntimeError: collected on s3fs's own thread, which can't wait for itself.
+            with contextlib.suppress(RuntimeError, *s3_client.failures()):
+                inner.discard()
+
         return Output(  # type: ignore[return-value]
             inner,
             fail=lambda error: self._failed(error, "writing", path, mutating=False),
             finish=inner.close,
-            discard=inner.discard,
+            discard=discard,
             errors=s3_client.failures(),
         )
 
@@ -203,27 +211,24 @@ class S3Store:
     def _settle(self, path: str, key: str, data: bytes, token: str, error: Exception) -> None:
         """Find out what became of a failed conditional put; return when the object is ours.
 
-        A refusal counts as lost only after a look: the client, or a proxy, may have repeated a put whose answer got
-        lost, and the second one is refused because of the first.
+        A refusal ("it exists already") counts as lost only after a look: aiohttp, botocore and proxies repeat a put
+        whose answer got lost, aiohttp without telling, and the second one is refused because of the first.
         """
         where = join(self.uri, path)
-        lost = s3_client.status_of(error) == 412
-        if s3_client.is_refusal(error) and not lost and s3_client.status_of(error) != 409:
-            raise self._failed(error, "creating", path, mutating=False) from error
         try:
             found, response = s3_client.run(
                 self._fs, lambda client: s3_client.get(self._fs, client, Bucket=self._bucket, Key=key)
             )
         except s3_client.failures() as doubt:
-            if lost and s3_client.is_refusal(error) and not s3_client.is_missing(doubt):
-                raise AlreadyExistsError(f"{where} exists already") from error
+            if s3_client.is_refusal(error) and s3_client.status_of(error) not in (409, 412):
+                raise self._failed(error, "creating", path, mutating=False) from error
             raise OutcomeUnknownError(
                 f"Creating {where} failed ({self._reason(error)}), and reading it back tells nothing "
                 f"({self._reason(doubt)}): it may still appear. Look for it before trying again"
             ) from error
         owner = response.get("Metadata", {}).get(_TOKEN)
-        ours = owner == token or (owner is None and found == data and not s3_client.is_refusal(error))
-        if not ours:
+        # A storage may drop metadata; then the content tells, which holds a uuid where it matters.
+        if owner != token and (owner is not None or found != data):
             raise AlreadyExistsError(f"{where} exists already") from error
 
     def _require_conditional_put(self) -> None:

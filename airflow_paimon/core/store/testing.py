@@ -272,6 +272,10 @@ class _WatchedOutput(io.RawIOBase):
             if self._on_close is not None:
                 self._on_close()
 
+    def __del__(self) -> None:
+        if not self.closed:
+            super().close()  # and the file inside is abandoned as well
+
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
         if kind is None or self.closed:
             self.close()

@@ -7,5 +7,5 @@ from tests.s3_server import s3_server
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    with s3_server() as endpoint:
+    with s3_server(page_size=4) as endpoint:  # so that every listing has several pages
         yield endpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import pickle
 import threading
@@ -237,6 +238,13 @@ class StoreContract:
         with pytest.raises(ZeroDivisionError), store.open_output("a/half") as stream:
             stream.write(b"x" * 100)
             raise ZeroDivisionError
+        assert store.walk("") == []
+
+    def test_output_that_is_never_closed_is_no_object(self, store: Store) -> None:
+        stream = store.open_output("a/half")
+        stream.write(b"x" * 100)
+        del stream
+        gc.collect()
         assert store.walk("") == []
 
     @pytest.mark.parametrize("rows", [0, 3, 200_000])

@@ -1,4 +1,3 @@
-import gc
 import uuid
 from collections.abc import Iterator
 
@@ -26,10 +25,3 @@ class TestMemoryStore(StoreContract):
         store.child("sub").create("b", b"2")
         store.child("sub").clear()
         assert store.walk("") == ["a"]
-
-    def test_an_output_that_is_never_closed_is_no_object(self, store: MemoryStore) -> None:
-        stream = store.open_output("a")
-        stream.write(b"1")
-        del stream
-        gc.collect()
-        assert store.walk("") == []

@@ -1,0 +1,109 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedStorageError
+from airflow_paimon.core.store import StoreSpec, open_store
+from airflow_paimon.core.store.fsspec_store import FsspecStore
+from airflow_paimon.core.store.local import LocalStore
+from airflow_paimon.core.store.memory import MemoryStore
+from airflow_paimon.core.store.s3 import S3Store
+
+OPTIONS = {"key": "access-key-id", "secret": "very-secret", "client_kwargs": {"region_name": "eu-west-1"}}
+
+
+@pytest.mark.parametrize(
+    ("uri", "opened", "canonical"),
+    [
+        ("/w/db.db/t", LocalStore, "file:///w/db.db/t"),
+        ("/w/dt=12%3A00/", LocalStore, "file:///w/dt=12%3A00"),
+        (Path("/w"), LocalStore, "file:///w"),
+        ("file:///w/a b%20", LocalStore, "file:///w/a b%20"),
+        ("file:/w", LocalStore, "file:///w"),
+        ("file://localhost/w", LocalStore, "file:///w"),
+        ("FILE:///w", LocalStore, "file:///w"),
+        ("s3://bucket/w/%3A/", S3Store, "s3://bucket/w/%3A"),
+        ("s3a://bucket", S3Store, "s3://bucket"),
+        ("S3A://bucket/x", S3Store, "s3://bucket/x"),
+        ("memory://x/y/", MemoryStore, "memory://x/y"),
+        ("memory:///x", MemoryStore, "memory://x"),
+        ("https://host/w/", FsspecStore, "https://host/w"),
+    ],
+)
+def test_who_serves_what(uri: str | Path, opened: type, canonical: str) -> None:
+    store = open_store(uri)
+    assert type(store) is opened
+    assert store.uri == canonical
+    assert type(open_store(store.uri)) is opened
+    assert open_store(store.uri).uri == canonical
+
+
+def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store("warehouse").uri == f"file://{tmp_path}/warehouse"
+    assert open_store(".").uri == f"file://{tmp_path}"
+    assert open_store("a:b").uri == f"file://{tmp_path}/a:b"
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("", "needs a path"),
+        ("file://host/w", "names the host 'host'"),
+        ("file://", "local folder is file:///"),
+        ("s3:/bucket/w", "two slashes"),
+        ("s3://", "bucket"),
+        ("s3:///w", "bucket"),
+        ("s3://bucket/a/../b", "without empty"),
+        ("s3://bucket/a//b", "without empty"),
+        ("memory://a/./b", "without empty"),
+        ("s3://access-key:very-secret@bucket/w", "must not hold credentials"),
+        ("s3://access-key@bucket/w", "must not hold credentials"),
+        ("sftp://user:very-secret@host/w", "must not hold credentials"),
+        ("https://host/w?signature=very-secret", "must not hold credentials"),
+    ],
+)
+def test_malformed_uris(uri: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        open_store(uri)
+    assert "very-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["nothing://x", "simplecache::s3://bucket/x", "x+y://a"])
+def test_unknown_schemes(uri: str) -> None:
+    with pytest.raises(UnsupportedStorageError, match=r"No storage is known for .*use a path, file://, s3://"):
+        open_store(uri)
+
+
+def test_options_of_object_stores_mean_nothing_to_a_folder(tmp_path: Path) -> None:
+    store = open_store(tmp_path, OPTIONS)
+    store.create("x", b"1")
+    assert b"very-secret" not in pickle.dumps(store)
+
+
+def test_spec_is_a_value() -> None:
+    spec = StoreSpec("s3://bucket/w", OPTIONS)
+    assert spec == StoreSpec("s3://bucket/w", dict(OPTIONS))
+    assert hash(spec) == hash(StoreSpec("s3://bucket/w", dict(OPTIONS)))
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert spec.open().uri == "s3://bucket/w"
+    assert StoreSpec("/w").open().uri == "file:///w"
+    with pytest.raises(AttributeError):
+        spec.uri = "x"  # type: ignore[misc]
+
+
+def test_spec_shows_names_of_options_only() -> None:
+    spec = StoreSpec("s3://bucket/w", OPTIONS)
+    assert repr(spec) == str(spec) == "StoreSpec('s3://bucket/w', options=['client_kwargs', 'key', 'secret'])"
+    with pytest.raises(InvalidInputError) as caught:
+        StoreSpec("s3://k:very-secret@bucket/w")
+    assert "very-secret" not in str(caught.value)
+
+
+def test_root_is_literal_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "a%3Ab").mkdir()
+    (tmp_path / "a%3Ab/x").write_bytes(b"1")
+    assert open_store(f"file://{tmp_path}/a%3Ab").read("x") == b"1"
+    with pytest.raises(NotFoundError):
+        open_store(f"file://{tmp_path}/a:b").read("x")

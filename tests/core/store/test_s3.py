@@ -1,0 +1,398 @@
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsupportedStorageError,
+)
+from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store.s3 import S3Store
+from tests.core.store.contract import SharedStoreContract
+from tests.s3_proxy import Proxy, s3_proxy
+from tests.s3_server import KEY, SECRET, make_bucket, storage_options
+
+ONE_ATTEMPT = {"retries": {"total_max_attempts": 1}}
+
+
+class TestS3Store(SharedStoreContract):
+    @pytest.fixture
+    def store(self, s3_endpoint: str) -> Store:
+        return open_store(f"s3a://{make_bucket(s3_endpoint)}/ware house%3A", storage_options(s3_endpoint))
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str) -> str:
+    return make_bucket(s3_endpoint)
+
+
+@pytest.fixture(scope="module")
+def shared_proxy(s3_endpoint: str) -> Iterator[Proxy]:
+    with s3_proxy(s3_endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(shared_proxy: Proxy) -> Proxy:
+    shared_proxy.reset()
+    return shared_proxy
+
+
+@pytest.fixture
+def direct(s3_endpoint: str, bucket: str) -> Store:
+    """The same objects without the proxy."""
+    return open_store(f"s3://{bucket}/t", storage_options(s3_endpoint))
+
+
+@pytest.fixture
+def store(proxy: Proxy, bucket: str, direct: Store) -> Store:
+    """A store behind the proxy that tries everything once, and has probed the server already."""
+    store = open_store(f"s3://{bucket}/t", {**storage_options(proxy.endpoint), "config_kwargs": ONE_ATTEMPT})
+    store.create("warm", b"")
+    direct.delete("warm")
+    proxy.requests.clear()
+    return store
+
+
+# What becomes of a put whose answer gets lost
+
+
+@pytest.mark.parametrize(("fault", "methods"), [("apply-500", ["PUT", "GET"]), ("apply-reset", ["PUT", "PUT", "GET"])])
+def test_a_create_whose_answer_got_lost_is_found(
+    store: Store, direct: Store, proxy: Proxy, fault: str, methods: list[str]
+) -> None:
+    """After a reset aiohttp puts a second time without telling, and that is refused because of the first."""
+    proxy.plan = [fault]
+    store.create("snapshot-1", b"ours")
+    assert direct.read("snapshot-1") == b"ours"
+    assert [r.method for r in proxy.requests] == methods
+
+
+def test_the_clients_own_retry_is_no_lost_race(proxy: Proxy, bucket: str, direct: Store) -> None:
+    """The first put lands, its answer says 500, botocore puts again: that one is refused because of the first."""
+    store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
+    store.create("warm", b"")
+    proxy.requests.clear()
+    proxy.plan = ["apply-500"]
+    store.create("snapshot-1", b"ours")
+    assert direct.read("snapshot-1") == b"ours"
+    assert [r.method for r in proxy.requests] == ["PUT", "PUT", "GET"]
+
+
+def test_another_writers_object_is_not_ours(store: Store, direct: Store, proxy: Proxy) -> None:
+    proxy.plan = ["foreign-500"]
+    with pytest.raises(AlreadyExistsError, match="snapshot-1"):
+        store.create("snapshot-1", b"ours")
+    assert direct.read("snapshot-1") == b"another writer's"
+
+
+def test_equal_bytes_without_a_mark_are_ours_when_the_answer_got_lost(store: Store, proxy: Proxy) -> None:
+    """A storage may drop an object's metadata; what was to be written is there, so it is written."""
+    proxy.plan = ["foreign-500"]
+    store.create("snapshot-1", b"another writer's")
+
+
+def test_equal_bytes_of_another_call_are_not_ours(store: Store, direct: Store, proxy: Proxy) -> None:
+    direct.create("schema-1", b"{}")
+    proxy.plan = ["apply-reset"]
+    with pytest.raises(AlreadyExistsError, match="schema-1"):
+        store.create("schema-1", b"{}")
+
+
+@pytest.mark.parametrize("fault", ["reset", "500"])
+def test_a_create_that_did_not_land_yet_is_unknown(store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
+    """Absent now says nothing: the put may still be on its way."""
+    proxy.plan = [fault, fault]
+    with pytest.raises(OutcomeUnknownError, match=r"snapshot-1.*may still appear"):
+        store.create("snapshot-1", b"ours")
+    assert not direct.exists("snapshot-1")
+
+
+@pytest.mark.parametrize(("fault", "landed"), [("apply-down", True), ("down", False)])
+def test_storage_that_goes_away_during_a_create(
+    store: Store, direct: Store, proxy: Proxy, fault: str, landed: bool
+) -> None:
+    proxy.plan = [fault]
+    with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
+        store.create("snapshot-1", b"ours")
+    assert direct.exists("snapshot-1") is landed
+
+
+def test_lost_race_that_cannot_be_looked_at_is_unknown(store: Store, direct: Store, proxy: Proxy) -> None:
+    direct.create("snapshot-1", b"theirs")
+    proxy.concerns = lambda request: request.method == "GET"
+    proxy.always = "403"
+    with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
+        store.create("snapshot-1", b"ours")
+
+
+def test_refused_create_did_nothing(store: Store, direct: Store, proxy: Proxy) -> None:
+    proxy.plan = ["403"]
+    with pytest.raises(StorageError, match=r"Access denied for creating s3://.*snapshot-1 \(AccessDenied\)"):
+        store.create("snapshot-1", b"ours")
+    assert direct.walk("") == []
+
+
+def test_conflicting_request_under_way_is_tried_again(store: Store, direct: Store, proxy: Proxy) -> None:
+    proxy.plan = ["409", "409"]
+    store.create("snapshot-1", b"ours")
+    assert direct.read("snapshot-1") == b"ours"
+    direct.create("snapshot-2", b"theirs")
+    proxy.plan = ["409"]
+    with pytest.raises(AlreadyExistsError):
+        store.create("snapshot-2", b"ours")
+
+
+def test_other_mutations_that_may_have_taken_effect_are_unknown(store: Store, direct: Store, proxy: Proxy) -> None:
+    proxy.concerns = lambda request: request.method in ("PUT", "DELETE", "POST")
+    calls: list[Callable[[], Any]] = [
+        lambda: store.replace("LATEST", b"2"),
+        lambda: store.delete("a/x"),
+        lambda: store.delete_tree("a"),
+    ]
+    for call in calls:
+        for fault, attempts in (("apply-500", 1), ("reset", 2)):
+            direct.replace("a/x", b"1")
+            proxy.plan = [fault] * attempts
+            with pytest.raises(OutcomeUnknownError, match="may have taken effect"):
+                call()
+        proxy.plan = ["403"]
+        direct.replace("a/x", b"1")
+        with pytest.raises(StorageError, match="Access denied"):
+            call()
+
+
+# Storages that don't keep the promise
+
+
+@pytest.mark.parametrize("fault", ["unconditional", "501"])
+def test_storage_without_conditional_put_is_refused(proxy: Proxy, bucket: str, direct: Store, fault: str) -> None:
+    proxy.always = fault
+    direct.create("snapshot-1", b"theirs")
+    store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
+    for _ in range(2):
+        with pytest.raises(UnsupportedStorageError, match="If-None-Match"):
+            store.create("snapshot-1", b"ours")
+    assert direct.walk("") == ["snapshot-1"]
+    assert direct.read("snapshot-1") == b"theirs"
+
+
+def test_storage_is_probed_once_and_nothing_is_left(proxy: Proxy, bucket: str, direct: Store) -> None:
+    store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
+    store.child("db").create("a", b"1")
+    store.create("b", b"2")
+    pickle.loads(pickle.dumps(store)).create("c", b"3")
+    assert [r.method for r in proxy.requests] == ["PUT", "PUT", "DELETE", "PUT", "PUT", "PUT"]
+    assert direct.walk("") == ["b", "c", "db/a"]
+
+
+# Requests
+
+
+def test_create_is_one_put_whatever_the_size(store: Store, proxy: Proxy) -> None:
+    """In several parts the condition would count at the end only, and a failure would leave parts behind."""
+    store.create("large", bytes(24 * 2**20))
+    (request,) = proxy.requests
+    assert request.is_create
+    assert request.path.endswith("/t/large")
+
+
+def test_no_call_costs_more_requests_than_it_needs(store: Store, proxy: Proxy) -> None:
+    store.create("m/1", b"1")
+    expected: list[tuple[Callable[[], Any], list[str]]] = [
+        (lambda: store.read("m/1"), ["GET"]),
+        (lambda: store.read_many(["m/1", "m/1"]), ["GET", "GET"]),
+        (lambda: store.exists("m/1"), ["HEAD"]),
+        (lambda: store.exists("m/2"), ["HEAD"]),
+        (lambda: store.list("m"), ["GET"]),
+        (lambda: store.list("nothing"), ["GET"]),
+        (lambda: store.names("m"), ["GET"]),
+        (lambda: store.walk("m"), ["GET"]),
+        (lambda: store.replace("LATEST", b"1"), ["PUT"]),
+        (lambda: store.delete("m/2"), ["DELETE"]),
+        (lambda: store.delete_tree("nothing"), ["GET"]),
+        (lambda: store.delete_tree("m"), ["GET", "POST"]),
+    ]
+    for call, methods in expected:
+        proxy.requests.clear()
+        call()
+        assert [r.method for r in proxy.requests] == methods
+
+
+def test_parquet_is_read_by_ranges(store: Store, proxy: Proxy) -> None:
+    table = pa.table({f"c{i}": pa.array(range(i, 300_000 + i)) for i in range(6)})
+    with store.open_output("data.parquet") as stream:
+        pq.write_table(table, stream, compression="none", use_dictionary=False)
+    proxy.requests.clear()
+    with store.open_input("data.parquet") as source:
+        assert pq.read_table(source, columns=["c1"])["c1"].to_pylist()[:2] == [1, 2]
+    assert len(proxy.requests) == 2  # the footer and one column chunk
+    assert all(request.headers["range"].startswith("bytes=") for request in proxy.requests)
+
+
+def test_body_that_breaks_off_is_read_again(store: Store, direct: Store, proxy: Proxy) -> None:
+    direct.create("m", b"manifest" * 1000)
+    proxy.concerns = lambda request: request.method == "GET"
+    proxy.plan = ["half", "half"]
+    assert store.read("m") == b"manifest" * 1000
+    proxy.always = "half"
+    with pytest.raises(StorageError, match="m failed"):
+        store.read("m")
+
+
+def test_object_that_shrinks_under_a_reader_is_an_error(store: Store, direct: Store) -> None:
+    direct.create("data", bytes(1_000_000))
+    with store.open_input("data") as source:
+        direct.replace("data", b"short")
+        with pytest.raises(StorageError, match="data"):
+            source.read(400_000)
+
+
+def test_folder_marks_of_other_engines(direct: Store, s3_endpoint: str) -> None:
+    import boto3
+
+    bucket = direct.uri.split("/")[2]
+    client = boto3.client("s3", endpoint_url=s3_endpoint, aws_access_key_id="x", aws_secret_access_key="x")
+    for key in ("t/", "t/db/", "t/db/empty/", "t/db/x"):
+        client.put_object(Bucket=bucket, Key=key, Body=b"")
+    client.close()
+    assert [(i.name, i.is_dir) for i in direct.list("")] == [("db", True)]
+    assert [(i.name, i.is_dir) for i in direct.list("db")] == [("empty", True), ("x", False)]
+    assert direct.names("db") == ["x"]
+    assert direct.walk("") == ["db/x"]
+    direct.delete_tree("db")
+    assert direct.list("") == []
+
+
+def test_whole_bucket_as_root(s3_endpoint: str, bucket: str) -> None:
+    store = open_store(f"s3://{bucket}", storage_options(s3_endpoint))
+    store.create("a/x", b"1")
+    assert store.uri == f"s3://{bucket}"
+    assert store.walk("") == ["a/x"]
+    assert store.child("a").walk("") == ["x"]
+
+
+# Failures and secrets
+
+
+def test_bucket_that_does_not_exist(s3_endpoint: str) -> None:
+    store = open_store("s3://no-such-bucket/t", storage_options(s3_endpoint))
+    for call in (lambda: store.read("x"), lambda: store.list(""), lambda: store.create("x", b"")):
+        with pytest.raises(NotFoundError, match="bucket 'no-such-bucket'"):
+            call()
+
+
+def test_storage_that_is_not_there(proxy: Proxy, bucket: str) -> None:
+    options = {**storage_options("http://127.0.0.1:1"), "config_kwargs": ONE_ATTEMPT}
+    store = open_store(f"s3://{bucket}/t", options)
+    with pytest.raises(StorageError, match=r"Reading s3://.*/t/x failed.*127\.0\.0\.1:1"):
+        store.read("x")
+    with pytest.raises(StorageError):
+        store.create("x", b"")
+    with pytest.raises(StorageError), store.open_output("x") as stream:
+        stream.write(b"1")
+
+
+def signed_by(proxy: Proxy) -> str:
+    return proxy.requests[-1].headers["authorization"].partition("Credential=")[2].partition("/")[0]
+
+
+def test_credentials_come_from_the_environment_unless_given(
+    proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
+    store = open_store(f"s3://{bucket}/t", {"endpoint_url": proxy.endpoint})
+    store.list("")
+    assert signed_by(proxy) == "from-environment"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "rotated")
+    store.list("")
+    assert signed_by(proxy) == "rotated"
+    open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint)).list("")
+    assert signed_by(proxy) == KEY
+
+
+def test_region_and_client_options_reach_the_client(proxy: Proxy, bucket: str) -> None:
+    options = storage_options(proxy.endpoint)
+    open_store(f"s3://{bucket}/t", {**options, "region": "eu-west-1"}).list("")
+    assert "/eu-west-1/s3/" in proxy.requests[-1].headers["authorization"]
+    del options["region"]
+    open_store(f"s3://{bucket}/t", {**options, "client_kwargs": {"region_name": "eu-west-2"}}).list("")
+    assert "/eu-west-2/s3/" in proxy.requests[-1].headers["authorization"]
+    extra = {"s3_additional_kwargs": {"ServerSideEncryption": "AES256"}}
+    store = open_store(f"s3://{bucket}/t", {**storage_options(proxy.endpoint), **extra})
+    store.create("x", b"1")
+    assert proxy.requests[-1].headers["x-amz-server-side-encryption"] == "AES256"
+    assert store.read("x") == b"1"
+
+
+def test_secrets_show_nowhere(store: Store, proxy: Proxy, bucket: str) -> None:
+    shown = [repr(store), str(store), store.uri, repr(store.child("x")), repr(pickle.loads(pickle.dumps(store)))]
+    for fault in ("403", "500", "reset"):
+        proxy.always = fault
+        proxy.concerns = lambda request: True
+        for call in (lambda: store.read("x"), lambda: store.create("x", b"1"), lambda: store.open_input("x")):
+            with pytest.raises((StorageError, OutcomeUnknownError)) as caught:
+                call()
+            shown += [str(caught.value), repr(caught.value), repr(caught.value.details)]
+    for options in ({"key": KEY, "secert": SECRET}, {"secret": {SECRET}}):
+        with pytest.raises(InvalidInputError) as refused:
+            open_store(f"s3://{bucket}/t", options)
+        shown += [str(refused.value), repr(refused.value)]
+    assert not [text for text in shown if SECRET in text or KEY in text]
+
+
+def test_a_secret_in_the_storages_own_message_is_blotted_out(s3_endpoint: str, bucket: str) -> None:
+    options = {**storage_options("http://127.0.0.1:1"), "secret": "127.0.0.1", "config_kwargs": ONE_ATTEMPT}
+    with pytest.raises(StorageError) as caught:
+        open_store(f"s3://{bucket}/t", options).read("x")
+    assert "127.0.0.1" not in str(caught.value)
+    assert "***" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"secert": "x"}, "Unknown storage option for s3://: secert; known are .*secret"),
+        ({"use_listings_cache": True}, "use_listings_cache"),
+        ({"endpoint_url": "http://user:password@host"}, "without credentials"),
+        ({"endpoint_url": "host:9000"}, "endpoint_url must look like"),
+        ({"client_kwargs": object()}, "plain JSON"),
+    ],
+)
+def test_options_are_checked_when_opening(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        open_store("s3://bucket/t", options)
+
+
+def test_missing_s3fs_is_named() -> None:
+    code = """
+import sys
+sys.modules["s3fs"] = None
+from airflow_paimon.core.store import open_store
+from airflow_paimon.core.errors import UnsupportedStorageError
+open_store("/tmp"); open_store("memory://x")
+try:
+    open_store("s3://bucket/t")
+except UnsupportedStorageError as error:
+    print(error)
+"""
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "pip install 'airflow-paimon[s3]'" in done.stdout
+
+
+def test_store_is_one_of_ours(direct: Store) -> None:
+    assert isinstance(direct, S3Store)

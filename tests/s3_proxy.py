@@ -1,0 +1,143 @@
+"""A proxy on the loopback in front of an S3 server that loses answers, refuses and lies as it is told."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+Answer = tuple[int, dict[str, str], bytes]
+_HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "expect"}
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+
+    @property
+    def is_create(self) -> bool:
+        return self.method == "PUT" and self.headers.get("if-none-match") == "*"
+
+
+@dataclass
+class Proxy:
+    """What happens to the next requests that ``concerns`` picks, one after the other; the others pass.
+
+    - ``apply-reset``, ``apply-500``: the server does it, the answer gets lost, or says 500
+    - ``reset``, ``500``, ``403``, ``409``, ``501``: the server never sees it
+    - ``foreign-500``: another writer's put comes first, the answer says 500
+    - ``unconditional``: the server never sees the condition
+    - ``half``: half of the answer's body arrives
+    - ``down``: this request and all that follow, whatever they are, break off; ``apply-down`` applies this one
+    """
+
+    target: str
+    endpoint: str = ""
+    plan: list[str] = field(default_factory=list)
+    always: str = ""
+    concerns: Callable[[Request], bool] = field(default=lambda request: request.is_create)
+    requests: list[Request] = field(default_factory=list)
+    down: bool = False
+
+    def reset(self) -> None:
+        """Let everything pass again and forget what was asked for."""
+        self.plan, self.always, self.down = [], "", False
+        self.concerns = lambda request: request.is_create
+        self.requests = []
+
+    def next_fault(self, request: Request) -> str:
+        self.requests.append(request)
+        if self.down:
+            return "reset"
+        if not self.concerns(request):
+            return ""
+        return self.plan.pop(0) if self.plan else self.always
+
+    def answer(self, fault: str, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
+        if fault == "foreign-500":
+            self.forward("PUT", path, {"host": headers["host"]}, b"another writer's")
+        if fault == "unconditional":
+            del headers["if-none-match"]
+        if fault in ("down", "apply-down"):
+            self.down = True
+        answer = None
+        if fault in ("", "unconditional", "half") or fault.startswith("apply-"):
+            answer = self.forward(method, path, headers, body)
+        if fault.endswith(("reset", "down")):
+            return None
+        status = int(fault[-3:]) if fault[-3:].isdigit() else 0
+        return (status, {"content-type": "application/xml"}, _error_body(_CODES[status])) if status else answer
+
+    def forward(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        connection = http.client.HTTPConnection(urlsplit(self.target).netloc, timeout=30)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+
+def _error_body(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>As planned</Message></Error>".encode()
+
+
+_CODES = {500: "InternalError", 403: "AccessDenied", 409: "ConditionalRequestConflict", 501: "NotImplemented"}
+
+
+def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer_request(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            fault = proxy.next_fault(Request(self.command, self.path, headers))
+            kept = {k: v for k, v in headers.items() if k not in _HOP_HEADERS}
+            answer = proxy.answer(fault, self.command, self.path, kept, body)
+            if answer is None:
+                self.close_connection = True
+            else:
+                self.reply(*answer, cut=fault == "half")
+
+        def reply(self, status: int, headers: dict[str, str], content: bytes, cut: bool) -> None:
+            self.send_response_only(status)
+            for name, value in headers.items():
+                if name.lower() not in _HOP_HEADERS:
+                    self.send_header(name, value)
+            length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(content))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content[: len(content) // 2] if cut else content)
+            self.close_connection = cut
+
+        def log_message(self, *_: Any) -> None: ...
+
+        do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer_request
+
+    return Handler
+
+
+@contextmanager
+def s3_proxy(target: str) -> Iterator[Proxy]:
+    """Run a proxy to ``target`` (an endpoint URL) in a thread; ``endpoint`` is its own URL."""
+    proxy = Proxy(target)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy))
+    server.daemon_threads = True
+    proxy.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
