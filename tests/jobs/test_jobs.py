@@ -1,0 +1,197 @@
+"""Jobs as programs, run by `python` and by `spark-submit`: their last line, their exit codes, their result file."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.bundled import job_names, job_path, package_archive
+from airflow_paimon.core.operations.request import REQUESTS
+from airflow_paimon.core.table import Table, open_table
+from tests.core.tables import append, make_table
+
+MODULES_OF_SPARK = ("pyspark", "py4j")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that ended: exit code, last line of stdout as JSON, all of stdout, stderr."""
+
+    code: int
+    result: dict[str, Any]
+    stdout: str
+    stderr: str
+
+
+def run_job(
+    name: str, *arguments: str, env: Mapping[str, str] | None = None, command: list[str] | None = None
+) -> Ended:
+    done = subprocess.run(
+        [*(command or [sys.executable]), str(job_path(name)), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **(env or {})},
+    )
+    lines = done.stdout.splitlines()
+    assert lines, done.stderr
+    return Ended(done.returncode, json.loads(lines[-1]), done.stdout, done.stderr)
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    folder = tmp_path / "wh"
+    append(make_table(folder), "1")
+    return folder
+
+
+def on(warehouse: Path, *more: str) -> list[str]:
+    return [f"--warehouse={warehouse}", "--table=d.t", *more]
+
+
+@pytest.fixture
+def without_spark(tmp_path: Path) -> dict[str, str]:
+    """An environment in which importing Spark or Airflow fails and no Java is to be found."""
+    poisoned = tmp_path / "poisoned"
+    for module in (*MODULES_OF_SPARK, "airflow"):
+        (poisoned / module).mkdir(parents=True)
+        (poisoned / module / "__init__.py").write_text("raise AssertionError('imported ' + __name__)")
+    return {"PYTHONPATH": str(poisoned), "PATH": str(poisoned), "JAVA_HOME": ""}
+
+
+def test_there_is_a_job_for_every_operation() -> None:
+    assert job_names() == sorted(REQUESTS)
+    for name in job_names():
+        assert len(job_path(name).read_text().splitlines()) <= 15
+
+
+def test_a_metadata_job_starts_no_jvm_and_imports_no_spark(warehouse: Path, without_spark: dict[str, str]) -> None:
+    created = run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1"), env=without_spark)
+    assert created.code == 0, created.stderr
+    assert created.result["changed"] is True
+    assert created.result["duration_s"] > 0
+    assert created.stdout.count("\n") == 1
+    for name, more in (("merge_branch", ["--branch=fix"]), ("check_table", [])):
+        assert run_job(name, *on(warehouse, *more), env=without_spark).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (["--branch=fix", "--snapshot=77"], 2, "not-found"),
+        (["--branch=77"], 2, "invalid-input"),
+        (["--branch=fix", "--snapsho=1"], 2, "invalid-input"),
+        (["--branch=fix", "--table=d.other"], 2, "invalid-input"),
+        ([], 2, "invalid-input"),
+    ],
+)
+def test_failures_end_with_a_result_too(warehouse: Path, arguments: list[str], code: int, kind: str) -> None:
+    target = warehouse / "results" / "r.json"
+    ended = run_job("create_branch", *on(warehouse, *arguments), f"--result-uri={target}")
+    assert (ended.code, ended.result["error"]["kind"]) == (code, kind)
+    assert ended.result["operation"] == "create_branch"
+    assert ended.result["table"] == "d.t"
+    assert json.loads(target.read_bytes()) == ended.result
+    assert main_of(warehouse).branch_names() == []
+
+
+def test_exit_codes_are_those_of_the_error_tree(warehouse: Path) -> None:
+    append(main_of(warehouse), "1", seq=1)
+    ended = run_job("rollback_to", *on(warehouse, "--snapshot=1", "--expected-main-snapshot=9"))
+    assert (ended.code, ended.result["error"]["kind"]) == (3, "conflict")
+    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    ended = run_job("delete_tag", *on(warehouse, "--tag=airflow-paimon-branch-fix"))
+    assert (ended.code, ended.result["error"]["kind"]) == (4, "unsafe")
+    main_of(warehouse).store.replace("snapshot/snapshot-2", b"{")
+    ended = run_job("check_table", *on(warehouse))
+    assert (ended.code, ended.result["details"]["ok"]) == (0, False)
+    ended = run_job("merge_branch", *on(warehouse, "--branch=fix"))
+    assert (ended.code, ended.result["error"]["kind"]) == (1, "corrupt")
+
+
+def main_of(warehouse: Path) -> Table:
+    return open_table(str(warehouse), "d.t")
+
+
+def test_dry_run_shows_the_plan_and_changes_nothing(warehouse: Path) -> None:
+    ended = run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1", "--dry-run"))
+    assert ended.code == 0
+    assert ended.result["dry_run"] is ended.result["changed"] is True
+    assert ended.result["plan_id"]
+    assert ended.result["details"]["plan"]
+    assert main_of(warehouse).branch_names() == []
+
+
+def test_done_but_unable_to_say_so_is_outcome_unknown_and_a_rerun_tells(warehouse: Path) -> None:
+    (warehouse / "file").write_text("no folder")
+    arguments = on(warehouse, "--snapshot=1", "--operation-id=op-1")
+    append(main_of(warehouse), "1", seq=1)
+    ended = run_job("rollback_to", *arguments, f"--result-uri={warehouse}/file/r.json")
+    assert (ended.code, ended.result["error"]["kind"]) == (5, "outcome-unknown")
+    assert main_of(warehouse).latest_snapshot_id() == 3
+    again = run_job("rollback_to", *arguments, f"--result-uri={warehouse}/r.json")
+    assert again.code == 0
+    assert again.result["snapshot_after"] == 3
+    assert main_of(warehouse).latest_snapshot_id() == 3
+
+
+def test_sigterm_is_reported(warehouse: Path, tmp_path: Path) -> None:
+    # A named pipe holds the job where it reads the table's schema.
+    folder = tmp_path / "stuck.db" / "t" / "schema"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "schema-0")
+    job = subprocess.Popen(
+        [sys.executable, str(job_path("check_table")), f"--warehouse={tmp_path}", "--table=stuck.t"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with open(folder / "schema-0", "wb"):  # opens once the job has the other end
+        job.send_signal(signal.SIGTERM)
+        stdout, _ = job.communicate(timeout=30)
+    assert job.returncode == 5
+    assert json.loads(stdout)["error"]["kind"] == "outcome-unknown"
+
+
+def test_secrets_of_the_storage_options_are_blotted_out(tmp_path: Path) -> None:
+    options = tmp_path / "options.json"
+    options.write_text(json.dumps({"key": "AKIAEXAMPLE", "secret": "bucket-secret", "client_kwargs": {"x": {}}}))
+    ended = run_job("check_table", "--warehouse=s3://bucket-secret/wh", "--table=d.t", f"--storage-options={options}")
+    assert ended.code != 0
+    assert "bucket-secret" not in ended.stdout
+
+
+@pytest.mark.slow
+def test_spark_submit_with_the_archive_alone(warehouse: Path, tmp_path: Path, java_home: Path) -> None:
+    """The package is not installed for this Python: all that the job imports of it comes from the archive."""
+    bare = tmp_path / "venv"
+    venv.create(bare, symlinks=True)
+    site = next(bare.glob("lib/python*/site-packages"))
+    # Further .pth files in there are not followed, so the editable install isn't either.
+    installed = next(p for p in sys.path if p.endswith("site-packages"))
+    (site / "dependencies.pth").write_text(installed)
+    python = str(bare / "bin" / "python")
+    probe = subprocess.run([python, "-c", "import airflow_paimon.core"], capture_output=True, text=True, cwd=tmp_path)
+    assert "ModuleNotFoundError" in probe.stderr
+
+    archive = package_archive(tmp_path)
+    submit = ["spark-submit", "--master", "local[1]", "--py-files", str(archive)]
+    env = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    target = tmp_path / "r.json"
+    made = run_job(
+        "create_branch", *on(warehouse, "--branch=fix", "--snapshot=1"), f"--result-uri={target}",
+        command=submit, env=env,
+    )  # fmt: skip
+    assert made.code == 0, made.stderr
+    assert made.result["changed"] is True
+    assert json.loads(target.read_bytes()) == made.result
+    failed = run_job("create_branch", *on(warehouse, "--branch=fix", "--tag=none"), command=submit, env=env)
+    assert (failed.code, failed.result["error"]["kind"]) == (2, "not-found")
