@@ -14,13 +14,14 @@ from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFe
 from airflow_paimon.core.features import file_format
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.types import DataField
-from airflow_paimon.data.arrow_types import arrow_schema
+from airflow_paimon.data.arrow_types import arrow_schema, arrow_type
 from airflow_paimon.data.avro_files import read_avro
 
 BATCH_ROWS = 131_072
 """Rows of a batch unless told otherwise: what ships best to a JVM (spec/performance.md)."""
 
 _NS_PER_US = 1000
+_MIN_NS = -(2**63)
 
 
 class FileBatch(NamedTuple):
@@ -117,13 +118,28 @@ def _parquet_batches(
     present = set(file.schema_arrow.names)
     # with none of them in the file the number of rows still counts
     names = [f.name for f in fields if f.name in present] or file.schema_arrow.names[:1]
-    _check_int96(file, source, fields, path)
+    coarse, fine = _int96_columns(file, fields)
+    readers = [(file, [n for n in names if n not in coarse])]
+    if coarse or fine:
+        # INT96 comes as nanoseconds, silently wrapped when out of range: look, and where they fit take microseconds
+        other = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", metadata=file.metadata)
+        _check_range(other, sorted(fine), path)
+        readers.append((other, [n for n in names if n in coarse]))
+    readers = [(reader, own) for reader, own in readers if own]
     for first, last in _runs(file.metadata, keep):
         start = sum(file.metadata.row_group(i).num_rows for i in range(first))
         groups = list(range(first, last))
-        for batch in file.iter_batches(batch_rows, row_groups=groups, columns=names, use_threads=False):
+        parts = [r.iter_batches(batch_rows, row_groups=groups, columns=own, use_threads=False) for r, own in readers]
+        for batches in zip(*parts, strict=True):
+            batch = batches[0] if len(batches) == 1 else _beside(batches)
             yield FileBatch(start, batch)
             start += batch.num_rows
+
+
+def _beside(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [c for b in batches for c in b.columns], names=[n for b in batches for n in b.schema.names]
+    )
 
 
 def _runs(metadata: pq.FileMetaData, keep: RowGroupFilter | None) -> Iterator[tuple[int, int]]:
@@ -138,21 +154,31 @@ def _runs(metadata: pq.FileMetaData, keep: RowGroupFilter | None) -> Iterator[tu
         yield first, metadata.num_row_groups
 
 
-def _check_int96(file: pq.ParquetFile, source: Any, fields: Sequence[DataField], path: str) -> None:
-    """INT96 (TIMESTAMP above precision 6) comes as nanoseconds, silently wrapped when out of range: look first."""
-    names = {f.name for f in fields}
+def _int96_columns(file: pq.ParquetFile, fields: Sequence[DataField]) -> tuple[set[str], set[str]]:
+    """Name the columns with INT96 timestamps: those that microseconds can hold, and those that are finer."""
     columns = [file.schema.column(i) for i in range(len(file.schema.names))]
-    wide = {c.path.split(".")[0] for c in columns if c.physical_type == "INT96"} & names
-    if not wide:
+    stored = {c.path.split(".")[0] for c in columns if c.physical_type == "INT96"}
+    wide = {f.name: arrow_type(f.type) for f in fields if f.name in stored}
+    fine = {n for n, t in wide.items() if any(u.unit == "ns" for u in _timestamp_types(t))}
+    return set(wide) - fine, fine
+
+
+def _timestamp_types(data_type: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_timestamp(data_type):
+        yield data_type
+    for i in range(data_type.num_fields):
+        yield from _timestamp_types(data_type.field(i).type)
+
+
+def _check_range(coarse: pq.ParquetFile, names: list[str], path: str) -> None:
+    if not names:
         return
-    coarse = pq.ParquetFile(source, coerce_int96_timestamp_unit="ms", metadata=file.metadata)
-    for batch in coarse.iter_batches(columns=sorted(wide), use_threads=False):
-        for column in batch.columns:
-            for part in _timestamps(column):
-                bounds = pc.min_max(part.cast(pa.int64()))
-                low, high = bounds["min"].as_py(), bounds["max"].as_py()
-                if low is not None and (low < -9223372036854 or high > 9223372036854):
-                    raise _out_of_range(path)
+    for batch in coarse.iter_batches(columns=names, use_threads=False):
+        for part in (p for column in batch.columns for p in _timestamps(column)):
+            bounds = pc.min_max(part.cast(pa.int64()))
+            low, high = bounds["min"].as_py(), bounds["max"].as_py()
+            if low is not None and (low < _MIN_NS // _NS_PER_US + 1 or high > -_MIN_NS // _NS_PER_US - 1):
+                raise _out_of_range(path)
 
 
 def _timestamps(column: pa.Array) -> Iterator[pa.Array]:

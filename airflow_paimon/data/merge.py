@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.sort_keys import Keys, order_values, sort_keys
 
@@ -35,6 +37,17 @@ class MergeRules:
     sequence: tuple[str, ...] = ()
     descending: bool = False
     ignore_delete: bool = False
+
+
+def merge_rules(schema: TableSchema) -> MergeRules:
+    """Give how versions of a key are told apart in this table."""
+    options = TableOptions(schema.options)
+    return MergeRules(
+        keys=schema.trimmed_primary_keys,
+        sequence=options.sequence_fields,
+        descending=options.sequence_descending,
+        ignore_delete=options.ignore_delete,
+    )
 
 
 def is_retract(kinds: pa.Array) -> npt.NDArray[np.bool_]:
@@ -90,7 +103,7 @@ class _Input:
     def __init__(self, run: Iterator[pa.RecordBatch], rules: MergeRules) -> None:
         self._source = run
         self._rules = rules
-        self._last: pa.RecordBatch | None = None
+        self._end: list[pa.Array] = []
         self.batch: pa.RecordBatch = None
         self.keys: Keys = np.empty(0)
         self.exhausted = False
@@ -106,19 +119,34 @@ class _Input:
             self.exhausted = self.batch is None
             if self.batch is not None and self._rules.ignore_delete:
                 self.batch = drop_retracts(self.batch)
+            if self.rows:
+                self._check_follows()
+
+    def _check_follows(self) -> None:
+        """What was cut off is gone: a key that comes again or is lower would have been merged without this row."""
+        columns = [self.batch.column(name) for name in self._rules.keys]
+        if self._end:
+            before, after = sort_keys([self._end, [c.slice(0, 1) for c in columns]])
+            if not before[0] < after[0]:
+                raise _unsorted()
+        self._end = [c.slice(self.rows - 1) for c in columns]
 
     def check_sorted(self) -> None:
         if (self.keys[1:] < self.keys[:-1]).any():
-            raise FormatError(
-                "A data file is not sorted by the primary key, so it can't be merged (another engine's clustering, "
-                "or a corrupt file); run check_table"
-            )
+            raise _unsorted()
 
     def cut(self, count: int) -> tuple[pa.RecordBatch, Keys]:
         """Take the first rows away."""
         head, part = self.batch.slice(0, count), self.keys[:count]
         self.batch = self.batch.slice(count)
         return head, part
+
+
+def _unsorted() -> FormatError:
+    return FormatError(
+        "A data file is not sorted by the primary key, so it can't be merged (another engine's clustering, or a "
+        "corrupt file); run check_table"
+    )
 
 
 def merge_slices(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: MergeRules) -> pa.RecordBatch:

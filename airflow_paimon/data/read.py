@@ -21,7 +21,7 @@ from airflow_paimon.data.arrow_types import ROW_ID, SEQUENCE_FIELD, SEQUENCE_NUM
 from airflow_paimon.data.evolution import Mapping as Evolution
 from airflow_paimon.data.evolution import plan_mapping
 from airflow_paimon.data.files import FileBatch, read_data_file
-from airflow_paimon.data.merge import MergeRules, drop_retracts, merge_runs
+from airflow_paimon.data.merge import drop_retracts, merge_rules, merge_runs
 from airflow_paimon.data.pruning import keep, partition_bounds, row_group_bounds
 from airflow_paimon.data.read_plan import SYSTEM_FIELDS, Deletion, ReadSplit, TableRead
 from airflow_paimon.data.sections import Section
@@ -41,6 +41,16 @@ def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
             result = reader.finished(batch)
             for offset in range(0, result.num_rows, read.batch_rows):
                 yield result.slice(offset, read.batch_rows)
+
+
+def read_versions(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
+    """Read the live rows of a whole bucket as they are stored: all columns, and of a primary-key table ``_VALUE_KIND``
+    and ``_SEQUENCE_NUMBER`` of the winning version. Sorted by key. For whoever writes them again.
+    """
+    reader = _SplitReader(read, split)
+    system = (SEQUENCE_FIELD, VALUE_KIND_FIELD) if read.is_keyed else ()
+    for section in split.sections:
+        yield from reader.stored(section, (*read.schema.fields, *system))
 
 
 _BINARY = ("BINARY", "VARBINARY", "BYTES")
@@ -68,14 +78,8 @@ class _SplitReader:
 
     def merged(self, section: Section) -> Iterator[pa.RecordBatch]:
         """Merge the runs of a section."""
-        schema, options = self._read.schema, TableOptions(self._read.schema.options)
-        rules = MergeRules(
-            keys=schema.trimmed_primary_keys,
-            sequence=options.sequence_fields,
-            descending=options.sequence_descending,
-            ignore_delete=options.ignore_delete,
-        )
-        inner = [schema.field(n) for n in dict.fromkeys((*rules.keys, *rules.sequence))]
+        rules = merge_rules(self._read.schema)
+        inner = [self._read.schema.field(n) for n in dict.fromkeys((*rules.keys, *rules.sequence))]
         fields = tuple(dict.fromkeys((*inner, SEQUENCE_FIELD, VALUE_KIND_FIELD, *self._needed)))
         runs = [self._run(run, fields, frozenset(rules.keys)) for run in section.runs]
         return merge_runs(runs, rules)
@@ -86,6 +90,15 @@ class _SplitReader:
         fields = (*self._needed, VALUE_KIND_FIELD) if with_kinds else self._needed
         for batch in self._run(section.runs[0], fields, None):
             yield drop_retracts(batch) if with_kinds else batch
+
+    def stored(self, section: Section, fields: tuple[DataField, ...]) -> Iterator[pa.RecordBatch]:
+        """Read these columns, merged where versions meet, without filter and without the constants put in."""
+        runs = [self._run(run, fields, frozenset()) for run in section.runs]
+        if section.needs_merge:
+            yield from merge_runs(runs, merge_rules(self._read.schema))
+            return
+        for batch in runs[0]:
+            yield drop_retracts(batch) if self._read.is_keyed else batch
 
     def _run(
         self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str] | None

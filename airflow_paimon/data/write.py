@@ -29,7 +29,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table import Table
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files_write import FileTarget, RollingWriter
-from airflow_paimon.data.merge import UPDATE_BEFORE, MergeRules, drop_retracts, pick_winners
+from airflow_paimon.data.merge import UPDATE_BEFORE, drop_retracts, merge_rules, pick_winners
 from airflow_paimon.data.sort_keys import sort_keys
 
 BUFFER_BYTES = 256 << 20
@@ -256,17 +256,6 @@ class BucketWriter:
         self._runs.append(run)
         run.write(rows)
         self._files += run.finish()
-
-
-def merge_rules(schema: TableSchema) -> MergeRules:
-    """Give how versions of a key are told apart in this table."""
-    options = TableOptions(schema.options)
-    return MergeRules(
-        keys=schema.trimmed_primary_keys,
-        sequence=options.sequence_fields,
-        descending=options.sequence_descending,
-        ignore_delete=options.ignore_delete,
-    )
 
 
 def sorted_run(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:

@@ -1,0 +1,129 @@
+"""Copy-on-write of whole buckets: what ``correct_branch`` writes, and the fold before a publish (DESIGN 5, rule 4).
+
+Without ``sequence.field`` internal sequence numbers decide between versions of a key. A writer that stays open over a
+publish goes on counting from what *main* had at the branch point; files with higher numbers would make its newer rows
+lose. So a rewritten bucket holds each key once, as one sorted run of the highest level, with no number above the
+bucket's highest at the branch point. A bucket that did not exist there gets -1: Paimon's writers start at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files_write import FileTarget, RollingWriter
+from airflow_paimon.data.merge import merge_rules, merge_runs
+from airflow_paimon.data.read import read_versions
+from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.write import TableWrite, sorted_run
+
+NEW_BUCKET = -1
+"""``max_sequence`` of a bucket that had no file at the branch point."""
+
+_ABOVE_ALL = 2**62
+"""Number of changed rows while they are merged: newer than anything stored, whatever they are written with."""
+
+
+def rewrite_bucket(
+    write: TableWrite,
+    bucket: BucketSplit,
+    live: tuple[TableRead, ReadSplit] | None,
+    changes: Sequence[pa.RecordBatch],
+    max_sequence: int = NEW_BUCKET,
+) -> CommitMessage:
+    """Write what a bucket shall hold: its live rows, if ``live`` is given, with the changes merged in.
+
+    Live rows are streamed; the changes (as ``conform_rows`` gives them, later ones newer) are held in memory.
+    ``bucket.files`` are what the commit replaces; without ``live`` the changes alone are the bucket's rows. A deleted
+    key is gone. On a table with ``sequence.field`` an older change loses, as in any Paimon write; with equal fields the
+    change wins. Rows that stay keep their sequence numbers as far as those are not above ``max_sequence``.
+
+    Raises:
+        FormatError: a live file is missing or corrupt. Nothing is left of what was written.
+    """
+    target = FileTarget(
+        store=write.store,
+        schema=write.schema,
+        values=bucket.values,
+        bucket=bucket.bucket,
+        level=TableOptions(write.schema.options).num_levels - 1 if write.is_keyed else 0,
+        max_sequence=max_sequence if write.is_keyed else None,
+    )
+    writer = RollingWriter(target)
+    try:
+        for batch in _rows(write, live, changes, max_sequence):
+            writer.write(batch)
+        files = writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    return CommitMessage(
+        partition=bucket.partition,
+        bucket=bucket.bucket,
+        total_buckets=bucket.total_buckets,
+        new_files=files,
+        replaced=bucket.files,
+    )
+
+
+def _rows(
+    write: TableWrite,
+    live: tuple[TableRead, ReadSplit] | None,
+    changes: Sequence[pa.RecordBatch],
+    max_sequence: int,
+) -> Iterator[pa.RecordBatch]:
+    if not write.is_keyed:
+        if live is not None:
+            yield from read_versions(*live)
+        yield from changes
+        return
+    runs = [read_versions(*live)] if live is not None else []
+    changed = _changed_run(write, changes)
+    if changed is not None:
+        runs.append(iter([changed]))
+    names = [*write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
+    for batch in merge_runs([_ordered(run, names) for run in runs], merge_rules(write.schema)):
+        numbers = np.minimum(batch.column(SEQUENCE_NUMBER).to_numpy(), max_sequence)
+        at = batch.schema.get_field_index(SEQUENCE_NUMBER)
+        yield batch.set_column(at, SEQUENCE_NUMBER, pa.array(numbers, pa.int64()))
+
+
+def _ordered(run: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
+    for batch in run:
+        yield batch.select(names)
+
+
+def _changed_run(write: TableWrite, changes: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
+    rows = sum(b.num_rows for b in changes)
+    if not rows:
+        return None
+    whole = pa.Table.from_batches(changes).combine_chunks().to_batches()[0]
+    numbered = whole.append_column(SEQUENCE_NUMBER, pa.array(np.arange(_ABOVE_ALL, _ABOVE_ALL + rows, dtype=np.int64)))
+    return sorted_run(numbered, write.schema)
+
+
+def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:
+    """Give what ``rewrite_bucket`` takes to read a bucket's live rows."""
+    read, splits = plan_read(
+        ScanPlan(plan.table, plan.snapshot, plan.schema, (bucket,), plan.index_entries), time_travel=True, layered=True
+    )
+    if len(splits) != 1:
+        raise FormatError(f"{plan.table.label}: bucket {bucket.bucket} has no file that a read would see")
+    return read, splits[0]
+
+
+def fold_buckets(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, int]) -> list[CommitMessage]:
+    """Rewrite buckets, their rows unchanged, so that no sequence number is above the given one."""
+    found = {BucketKey(s.partition, s.bucket): s for s in plan.splits}
+    return [
+        rewrite_bucket(write, found[key], live_bucket(plan, found[key]), (), limit)
+        for key, limit in sorted(highest.items())
+        if key in found
+    ]
