@@ -1,4 +1,4 @@
-"""``make bench``: every benchmark in a process of its own, figures and ratios printed; ``python -m benchmarks NAME…``."""
+"""``make bench``: every benchmark in a process of its own; figures and ratios are printed."""
 
 from __future__ import annotations
 

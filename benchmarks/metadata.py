@@ -100,7 +100,8 @@ def measured(table: Table, operation: str, **values: object) -> tuple[float, Cou
 
 def _tally(store: CountingStore) -> str:
     tally = store.tally
-    return f"{tally.requests} store requests, {tally.bytes_read / 1e6:.2f} MB read, {tally.bytes_written / 1e6:.2f} MB written"
+    mega = f"{tally.bytes_read / 1e6:.2f} MB read, {tally.bytes_written / 1e6:.2f} MB written"
+    return f"{tally.requests} store requests, {mega}"
 
 
 def bench_create_branch(table: Table, snapshots: int) -> None:

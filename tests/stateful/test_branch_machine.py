@@ -1,0 +1,225 @@
+"""Random lives of a table with branches, tags, publishes, undos and Paimon's own expiry, against a model of file sets.
+
+The model knows, for main and each branch, which files each bucket holds. After every step: what is live equals the
+model, and every file that main, a branch or a tag refers to exists: nothing was lost, nothing still needed deleted.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import uuid
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.operations.check import find_all
+from airflow_paimon.core.snapshot import CommitKind
+from airflow_paimon.core.table import Table
+from tests.core.tables import append, files, make_table, overwrite, rewrite, run
+from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
+
+Buckets = dict[tuple[bytes, int], set[str]]
+DAYS = st.sampled_from("ab")
+BUCKET = st.sampled_from([0, 1])
+BRANCHES = st.sampled_from(["fix", "alt"])
+
+
+@dataclass
+class BranchModel:
+    """``changed``/``main_changed``: buckets really changed on either side since the branch point."""
+
+    base: Buckets
+    now: Buckets
+    changed: set = field(default_factory=set)
+    main_changed: set = field(default_factory=set)
+    published: dict = field(default_factory=dict)
+
+
+class BranchMachine(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.table: Table = make_table(
+            f"memory://{uuid.uuid4()}/wh", **{"sequence.field": "v", "manifest.merge-min-count": "4"}
+        )
+        append(self.table, "a")
+        self.main: Buckets = files(self.table)
+        self.branches: dict[str, BranchModel] = {}
+        self.undo: list[tuple[str, Buckets]] = []
+
+    def _main_write(self, receipt, *, real: bool) -> None:
+        before, self.main = self.main, files(self.table)
+        touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
+        if real:
+            for branch in self.branches.values():
+                branch.main_changed |= touched
+
+    @rule(dt=DAYS, bucket=BUCKET, how=st.sampled_from(["append", "overwrite", "rewrite", "compact"]))
+    def write_main(self, dt: str, bucket: int, how: str) -> None:
+        self._main_write(_write(self.table, dt, bucket, how), real=how != "compact")
+
+    @precondition(lambda self: self.branches)
+    @rule(dt=DAYS, bucket=BUCKET, how=st.sampled_from(["append", "overwrite", "rewrite", "compact"]), data=st.data())
+    def write_branch(self, dt: str, bucket: int, how: str, data) -> None:
+        self._write_branch(data.draw(st.sampled_from(sorted(self.branches))), dt, bucket, how)
+
+    def _write_branch(self, name: str, dt: str, bucket: int, how: str) -> None:
+        model, view = self.branches[name], self.table.branch(name)
+        before = model.now
+        _write(view, dt, bucket, how)
+        model.now = files(view)
+        if how != "compact":
+            model.changed |= {k for k in before.keys() | model.now.keys() if before.get(k) != model.now.get(k)}
+
+    @rule(name=BRANCHES)
+    def create_branch(self, name: str) -> None:
+        if name in self.branches:
+            return
+        run(self.table, "create_branch", branch=name, snapshot=self.table.latest_snapshot_id())
+        state = copy.deepcopy(self.main)
+        self.branches[name] = BranchModel(base=state, now=copy.deepcopy(state))
+
+    @precondition(lambda self: len(self.branches) == 2)
+    @rule(data=st.data())
+    def delete_branch(self, data) -> None:
+        name = data.draw(st.sampled_from(sorted(self.branches)))
+        run(self.table, "delete_branch", branch=name)
+        del self.branches[name]
+
+    @rule(name=BRANCHES, dt=DAYS, bucket=BUCKET)
+    def correct_and_merge(self, name: str, dt: str, bucket: int) -> None:
+        self.create_branch(name)
+        self._write_branch(name, dt, bucket, "rewrite")
+        self._merge(name)
+
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data())
+    def merge(self, data) -> None:
+        self._merge(data.draw(st.sampled_from(sorted(self.branches))))
+
+    def _merge(self, name: str) -> None:
+        model = self.branches[name]
+        before = copy.deepcopy(self.main)
+        differs = {k for k in model.changed if model.base.get(k, set()) != model.now.get(k, set())}
+        try:
+            result = run(self.table, "merge_branch", branch=name)
+        except ConflictError as error:
+            assert files(self.table) == before
+            assert differs & model.main_changed, "a conflict without a bucket that both sides changed"
+            event("merge: conflict")
+            assert error.details["conflicts"]
+            return
+        expected = copy.deepcopy(before)
+        for key in differs:
+            _set(expected, key, model.now.get(key, set()))
+        self.main = files(self.table)
+        assert self.main == expected
+        event("merge: published" if result.changed else "merge: nothing to do")
+        if result.changed:
+            self._published(result.details["undo_tag"], before)
+
+    def _published(self, undo_tag: str, before: Buckets) -> None:
+        touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
+        for branch in self.branches.values():
+            branch.main_changed |= touched
+        self.undo.append((undo_tag, before))
+
+    @precondition(lambda self: len(self.branches) == 2)
+    @rule(data=st.data(), discard=st.booleans())
+    def fast_forward(self, data, discard: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.branches)))
+        before = copy.deepcopy(self.main)
+        try:
+            result = run(self.table, "fast_forward", branch=name, discard_main=discard)
+        except UnsafeOperationError:
+            assert not discard
+            assert files(self.table) == before
+            event("fast_forward: refused")
+            return
+        self.main = files(self.table)
+        assert self.main == self.branches[name].now
+        if result.changed:
+            event("fast_forward: published")
+            self._published(result.details["undo_tag"], before)
+
+    @precondition(lambda self: self.undo)
+    @rule(data=st.data(), keep=st.booleans())
+    def undo_publish(self, data, keep: bool) -> None:
+        tag, state = data.draw(st.sampled_from(self.undo[-2:]))
+        if tag not in self.table.tag_names():
+            event("undo: its tag is expired")
+            return
+        before = copy.deepcopy(self.main)
+        try:
+            result = run(self.table, "rollback_to", tag=tag, keep_later=keep)
+        except (ConflictError, UnsafeOperationError):
+            assert keep
+            assert files(self.table) == before
+            event("undo: refused")
+            return
+        self.main = files(self.table)
+        if not keep:
+            assert self.main == state
+        if result.changed:
+            event("undo: done")
+            self._published(result.details["undo_tag"], before)
+
+    @rule(retain=st.integers(1, 5))
+    def paimon_expires(self, retain: int) -> None:
+        event(f"expiry deleted files: {expire_snapshots(self.table, retain) > 0}")
+
+    @precondition(lambda self: self.undo)
+    @rule(retain=st.integers(1, 3))
+    def undo_tags_expire(self, retain: int) -> None:
+        for tag, _ in self.undo:
+            if tag in self.table.tag_names():
+                delete_tag(self.table, tag)
+        self.paimon_expires(retain)
+
+    @precondition(lambda self: len(self.undo) > 2)
+    @rule()
+    def repair(self) -> None:
+        result = run(self.table, "repair_table")
+        event(f"repair: {len(result.details['repaired'])} findings")
+
+    @invariant()
+    def what_is_live_is_what_the_model_says(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        assert files(self.table) == self.main
+        for name, model in self.branches.items():
+            assert files(self.table.branch(name)) == model.now
+
+    @invariant()
+    def every_referenced_file_exists(self) -> None:
+        if hasattr(self, "table"):
+            findings = find_all(self.table, 0, verify_files=True)
+            assert [f for f in findings if f.severity != "info"] == []
+
+
+def _set(buckets: Buckets, key: tuple[bytes, int], names: set[str]) -> None:
+    buckets.pop(key, None)
+    if names:
+        buckets[key] = set(names)
+
+
+def _write(view: Table, dt: str, bucket: int, how: str):
+    seq = (view.latest_snapshot_id() or 0) * 10
+    if how == "append":
+        return append(view, dt, bucket, seq=seq)
+    if how == "overwrite":
+        return overwrite(view, dt, bucket, seq=seq)
+    return rewrite(view, dt, bucket, seq=seq, kind=CommitKind.COMPACT if how == "compact" else None)
+
+
+TestBranchMachine = BranchMachine.TestCase
+TestBranchMachine.settings = settings(
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "25")),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
