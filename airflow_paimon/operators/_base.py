@@ -110,7 +110,7 @@ class PaimonOperator(BaseOperator):
         except PaimonError as error:
             context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
             # What the message says by itself needs no traceback.
-            raise _for_airflow(error) from (error if error.retryable else None)
+            raise airflow_error(error) from (error if error.retryable else None)
         self.log.info("Result: %s", json.dumps(result))
         self._emit_asset_events(context, result)
         return result
@@ -212,7 +212,8 @@ def _argument_fields(operation: str) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(REQUESTS[operation]) if f.name not in _NOT_FROM_ARGUMENTS}
 
 
-def _for_airflow(error: PaimonError) -> AirflowException:
+def airflow_error(error: PaimonError) -> AirflowException:
+    """Say it in Airflow's terms: what a retry can't mend fails the task at once."""
     text = error.message if len(error.message) <= _LONGEST_MESSAGE else error.message[:_LONGEST_MESSAGE] + " ..."
     message = f"{error.kind}: {text}"
     if error.details:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.operators._base import PaimonOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.core.operations.request import Request
+    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = [
     "CorrectBranchOperator",
@@ -20,6 +26,8 @@ __all__ = [
     "RenameBranchOperator",
     "RollbackOperator",
 ]
+
+_ONE_OF_TWO = "CorrectBranchOperator takes sql or function, one of the two"
 
 
 class CreateBranchOperator(PaimonOperator):
@@ -323,7 +331,7 @@ class CorrectBranchOperator(PaimonOperator):
     :param sql: one SELECT over the views ``branch``, ``main`` and those of ``view``: the text, or a file ending in
         ``.sql`` beside the DAG (templated)
     :param function: ``module:name`` instead of ``sql``, called with the Spark session and the views; ship its module
-        with ``spark_options={"py_files": ...}`` (templated)
+        with ``spark_options={"py_files": ...}`` (templated). Of the two, one must be None when they are rendered
     :param view: further views, as ``["name=db.table"]`` (templated)
     :param mode: ``overwrite``: the partitions become exactly these rows; ``upsert``: rows by key (templated)
     :param partitions: the partitions to overwrite, such as ``["dt=2025-01-01"]`` (templated)
@@ -353,8 +361,8 @@ class CorrectBranchOperator(PaimonOperator):
         partitions: Sequence[str] | str = (),
         **kwargs: Any,
     ) -> None:
-        if (sql is None) == (function is None):
-            raise InvalidInputError("CorrectBranchOperator takes sql or function, one of the two")
+        if sql is None and function is None:
+            raise InvalidInputError(_ONE_OF_TWO)
         super().__init__(**kwargs)
         self.branch = branch
         self.sql = sql
@@ -362,6 +370,12 @@ class CorrectBranchOperator(PaimonOperator):
         self.view = view
         self.mode = mode
         self.partitions = partitions
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        # Both may be templates, of which one renders to None.
+        if (self.sql is None) == (self.function is None):
+            raise InvalidInputError(_ONE_OF_TWO)
+        return super()._request(hook, context)
 
     def _texts(self) -> dict[str, str]:
         return {} if self.sql is None else {"sql": self.sql}

@@ -1,0 +1,139 @@
+"""What a correction runbook needs around the operations: a correction that Clear can repeat, and the approval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
+
+from airflow_paimon._compat import BranchMixIn
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
+from airflow_paimon.operators._base import airflow_error, operation_id
+from airflow_paimon.operators.branch import CorrectBranchOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+__all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
+
+
+def branch_owner(context: Context) -> str:
+    """Name the DAG run as the owner of the branch that it makes."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}"
+
+
+class CorrectFromBaseOperator(CorrectBranchOperator):
+    """
+    Correct a branch that this DAG run made, always starting from the branch's base.
+
+    Clear runs a correction again, and ``amount / 100`` must not be applied to what it gave the first time. So when an
+    earlier run of this task has written the branch, it first gets its base's files back, as a new snapshot.
+
+    Takes what :class:`~airflow_paimon.operators.branch.CorrectBranchOperator` takes. The owner in the branch's lineage
+    must be :func:`branch_owner`; a branch of somebody else, or with somebody else's commits, is refused.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Give the branch its base back where an earlier run of this task has written it, and correct it."""
+        from airflow_paimon.hooks.paimon import PaimonHook
+
+        try:
+            self._start_from_base(PaimonHook(self.paimon_conn_id), context)
+        except PaimonError as error:
+            raise airflow_error(error) from error
+        return super().execute(context)
+
+    def _start_from_base(self, hook: PaimonHook, context: Context) -> None:
+        from airflow_paimon.core.lineage import verified_lineage
+        from airflow_paimon.core.operations.registry import run_operation
+        from airflow_paimon.core.operations.request import build_request
+
+        main = hook.get_table(self.table)
+        view = main.branch(self.branch).require()
+        lineage = verified_lineage(main, self.branch)
+        if lineage is None or lineage.snapshot_id is None or lineage.owner != branch_owner(context):
+            whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage is gone"
+            raise UnsafeOperationError(
+                f"{view.label} was not made by this run ({whose}). Trigger the DAG again with another branch name, or "
+                f"delete the branch first",
+                table=main.name,
+            )
+        base, mine = lineage.snapshot_id, operation_id(context)
+        later = view.snapshots([i for i in view.snapshot_ids() if i > base])
+        if not later or later[-1].commit_user == mine:
+            return
+        family = mine.rpartition("-")[0]
+        foreign = [s for s in later if not s.commit_user.startswith(f"{family}-")]
+        if foreign:
+            raise UnsafeOperationError(
+                f"{view.label}: snapshot {foreign[0].id} was committed by {foreign[0].commit_user!r}, not by this "
+                f"task, so the correction can't start over without dropping it. Trigger the DAG again with another "
+                f"branch name",
+                table=main.name,
+            )
+        self.log.info(
+            "%s was corrected by an earlier run of this task: back to its base, snapshot %s", self.branch, base
+        )
+        values = {
+            "warehouse": hook.warehouse,
+            "storage_options": hook.storage_options,
+            "table": self.table,
+            "branch": self.branch,
+            "snapshot": base,
+            "operation_id": f"{mine}-base",
+        }
+        run_operation(build_request("rollback_to", values))
+
+
+class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
+    """
+    Airflow's approval as a fork: one task downstream goes on when it is approved, another one when it is rejected.
+
+    Returns ``{"approved", "approved_by", "answered_at"}``; ``approved_by`` is None when nobody was asked, or when
+    ``response_timeout`` answered with ``defaults``.
+
+    :param on_approve: the task downstream that approval leads to (templated)
+    :param on_reject: the task downstream that rejection leads to (templated)
+    :param required: whether to ask at all; otherwise it counts as approved, by nobody (templated)
+    """
+
+    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required")
+
+    def __init__(self, *, on_approve: str, on_reject: str, required: bool | str = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.on_approve = on_approve
+        self.on_reject = on_reject
+        self.required = required
+
+    def execute(self, context: Context) -> Any:
+        """Ask, or go on at once."""
+        required = str(self.required).strip().lower()
+        if required not in ("true", "false"):
+            raise airflow_error(InvalidInputError(f"required must be true or false, got {self.required!r}"))
+        self.log.info("%s\n\n%s", self.subject, self.body)
+        if required == "true":
+            return super().execute(context)
+        self.log.info("Approval is switched off: going on")
+        return self._follow(context, {"approved": True, "approved_by": None, "answered_at": None})
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Take the answer."""
+        answer = HITLOperator.execute_complete(self, context=context, event=event)
+        user = answer["responded_by_user"]
+        return self._follow(
+            context,
+            {
+                "approved": answer["chosen_options"] == [self.APPROVE],
+                "approved_by": (user.get("name") or user.get("id")) if user else None,
+                "answered_at": answer["responded_at"].isoformat(),
+            },
+        )
+
+    def _follow(self, context: Context, answer: dict[str, Any]) -> dict[str, Any]:
+        self.log.info("Answer: %s", answer)
+        self.do_branch(context, self.on_approve if answer["approved"] else self.on_reject)
+        return answer

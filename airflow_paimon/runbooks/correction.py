@@ -1,0 +1,200 @@
+"""What ``dags/data_correction.py`` checks, proves and tells; no function here changes a table."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.runbooks.form import open_main, request_for
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table import Table
+
+_OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
+_DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
+
+
+def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict[str, Any]:
+    """Check the form against the table; choose the branch, the tag and the snapshot to start from.
+
+    Returns ``{"table", "branch", "tag", "base_snapshot"}``: the same for every try and Clear of a run, as the tag keeps
+    where the run first stood.
+
+    Raises:
+        InvalidInputError: what would fail later; here it is said before anything is made. NotFoundError: no such table.
+    """
+    main = open_main(params).require()
+    _check_rows(main, params)
+    _check_texts(params)
+    digest = hashlib.sha256(f"{dag_id}/{run_id}".encode()).hexdigest()[:8]
+    branch, tag = params["branch"] or f"fix_{digest}", f"before_correction_{digest}"
+    _refuse_published(main, branch)
+    existing = main.find_tag(tag)
+    head = existing.snapshot if existing else main.latest_snapshot()
+    if head is None:
+        raise NotFoundError(f"{main.name} has no snapshot: there is nothing to correct", table=main.name)
+    return {"table": main.name, "branch": branch, "tag": tag, "base_snapshot": head.id}
+
+
+def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
+    from airflow_paimon.core.catch_up import parse_spec
+    from airflow_paimon.core.partition_path import parse_partition_spec
+    from airflow_paimon.core.scan import partition_types
+
+    schema = main.schema()
+    if bool(params["sql"]) == bool(params["function"]):
+        raise InvalidInputError("Give SQL or a function, one of the two", table=main.name)
+    if params["mode"] == "upsert" and not schema.primary_keys:
+        raise InvalidInputError(f"{main.name} has no primary key: use mode overwrite", table=main.name)
+    if params["mode"] == "overwrite" and schema.partition_keys and not params["partitions"]:
+        keys = ", ".join(schema.partition_keys)
+        raise InvalidInputError(
+            f"{main.name} is partitioned by {keys}: name the partitions to overwrite", table=main.name
+        )
+    for text in (*params["partitions"], *params["wait_partitions"]):
+        parse_partition_spec(parse_spec(text), schema.partition_keys, partition_types(schema))
+
+
+def _check_texts(params: Mapping[str, Any]) -> None:
+    from airflow_paimon.core.options import parse_duration
+    from airflow_paimon.core.paths import check_branch_name
+
+    if params["branch"]:
+        check_branch_name(params["branch"])
+    for view in params["views"]:
+        if not all(view.partition("=")):
+            raise InvalidInputError(f"View {view!r} is not of the form name=database.table")
+    if params["undo_retention"].strip().lower() != "forever":
+        parse_duration(params["undo_retention"], "undo_retention")
+    for name in _DURATIONS:
+        if params[name]:
+            parse_duration(params[name], name)
+
+
+def _refuse_published(main: Table, branch: str) -> None:
+    """A run that is cleared as a whole, or a name used twice, would correct rows that are correct already."""
+    from airflow_paimon.core.operations.published import publishes
+
+    if main.branch(branch).exists():
+        return
+    for publish in publishes(main):
+        if publish.branch == branch:
+            raise InvalidInputError(
+                f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and is gone "
+                f"since. To correct something else, trigger the DAG anew, with another branch name",
+                table=main.name,
+            )
+
+
+def plan_publish(
+    params: Mapping[str, Any], planned: Mapping[str, Any], diff: Mapping[str, Any], branch_snapshot: int
+) -> dict[str, Any]:
+    """Render the diff, and plan the publish: what could not be published is not worth an approval.
+
+    Returns ``{"subject", "markdown", "branch_snapshot", "main_snapshot"}``: what the approver reads, and the heads that
+    are approved with it.
+
+    Raises:
+        ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: see
+            ``merge_branch`` and ``fast_forward``.
+    """
+    from airflow_paimon.core.operations.diff_markdown import render_markdown
+    from airflow_paimon.core.operations.registry import run_operation
+
+    request = request_for(
+        params,
+        _OPERATIONS[params["publish"]],
+        branch=planned["branch"],
+        # A rewrite happens when it is published, not in a plan.
+        writers_stopped=params["writers_stopped"] or params["rewrite"],
+        expected_branch_snapshot=branch_snapshot,
+        dry_run=True,
+    )
+    plan = run_operation(request).details
+    facts = (
+        f"Branch `{planned['branch']}` is at snapshot {plan['branch_snapshot']}, main at {plan['main_snapshot']}. "
+        f"Publishing by {params['publish']} replaces {plan['files_deleted']} files in {plan['partitions']} partitions "
+        f"by {plan['files_added']}; every other file stays as it is."
+    )
+    because = f"Reason: {params['reason']}" if params["reason"] else ""
+    return {
+        "subject": f"Publish the correction of {planned['table']} ({plan['partitions']} partitions)?",
+        "markdown": "\n\n".join(filter(None, [because, render_markdown(diff["details"]), facts])),
+        "branch_snapshot": plan["branch_snapshot"],
+        "main_snapshot": plan["main_snapshot"],
+    }
+
+
+def verify_published(
+    params: Mapping[str, Any], planned: Mapping[str, Any], published: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Compare main with the branch, bucket by bucket; ``lines`` tells it to people.
+
+    Raises:
+        FormatError: main does not hold what the branch held.
+    """
+    from airflow_paimon.core.operations.published import verify_publish
+
+    table = planned["table"]
+    if not published["changed"]:
+        return {"snapshot": None, "lines": [f"Nothing was published: main of {table} holds what the branch holds"]}
+    found = verify_publish(
+        open_main(params),
+        snapshot_id=published["snapshot_after"],
+        branch=planned["branch"],
+        branch_snapshot=int(published["details"]["branch_snapshot"]),
+    )
+    lines = [
+        f"{partition or table}: {n['rows_in']} rows in {n['files_in']} files replace {n['rows_out']} rows in "
+        f"{n['files_out']} files"
+        for partition, n in found["partitions"].items()
+    ]
+    lines.append(
+        f"Verified: snapshot {found['snapshot']} of {table} holds the branch's files in these partitions, and no other "
+        f"partition changed. {undo_hint(table, found['properties']['undo-tag'])}, within {params['undo_retention']}"
+    )
+    return {**found, "lines": lines}
+
+
+def undo_hint(table: str, tag: str) -> str:
+    """Say how to undo a publish."""
+    return f'To undo: trigger data_correction_undo with {{"table": "{table}", "tag": "{tag}"}}'
+
+
+def what_stands(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Say in a few words whether main was changed, and in lines what this run left in the table."""
+    from airflow_paimon.core.operations.published import publishes
+
+    branch, base = planned["branch"], planned["base_snapshot"]
+    tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()
+    published = [p for p in publishes(main) if p.branch == branch]
+    if published:
+        outcome = f"main holds the correction since snapshot {published[-1].snapshot.id}"
+        lines = [f"Published: {outcome}. {undo_hint(main.name, published[-1].undo_tag)}"]
+    else:
+        outcome = f"main of {main.name} is untouched"
+        lines = [f"Main of {main.name} is untouched by this run: it published nothing"]
+    lines += [
+        f"Tag {planned['tag']}: {f'on snapshot {tag.snapshot.id} of main' if tag else 'not there'}",
+        f"Branch {branch}: {f'at snapshot {head}, made from snapshot {base} of main' if head else 'not there'}",
+    ]
+    return outcome, lines
+
+
+def next_steps(params: Mapping[str, Any], planned: Mapping[str, Any], failed: str | None) -> list[str]:
+    """Say what a person may do now. ``failed`` names the task to clear; None when nothing failed."""
+    steps = []
+    if failed is not None:
+        steps.append(
+            f"When what made it fail is over (storage, Spark, a conflict): clear task {failed} with its downstream"
+        )
+    reach = f"--warehouse {request_for(params, 'delete_branch', branch=planned['branch']).warehouse}"
+    common = f"{reach} --table {planned['table']}"
+    return [
+        *steps,
+        "To correct it differently: trigger data_correction again; it makes a new branch",
+        f"To drop what this run made: python spark_jobs/delete_branch.py {common} --branch {planned['branch']} "
+        f"--if-missing skip && python spark_jobs/delete_tag.py {common} --tag {planned['tag']} --if-missing skip",
+    ]

@@ -1,0 +1,76 @@
+"""From a trigger form to a table: parameters as they are, misspelled ones refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.operators._base import ERROR_KEY, airflow_error
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.core.operations.request import Request
+    from airflow_paimon.core.table import Table
+
+
+def given(name: str) -> Callable[..., Any]:
+    """Give a parameter as it is, for a templated field: a template could only give text. What is empty is None."""
+
+    def render(context: Context, jinja_env: Any) -> Any:
+        return context["params"][name] or None
+
+    return render
+
+
+def refuse_unknown(conf: Mapping[str, Any] | None, params: Iterable[str]) -> None:
+    """Airflow takes the default for a parameter whose name is misspelled; here that is an error.
+
+    ``params`` are those of the DAG: the ones in a task's context hold the unknown keys as well.
+    """
+    names = list(params)
+    unknown = sorted(set(conf or {}) - set(names))
+    if not unknown:
+        return
+    hints = [name + "".join(f" (did you mean {n}?)" for n in get_close_matches(name, names, 1)) for name in unknown]
+    raise InvalidInputError(f"There is no parameter {', '.join(hints)}. The parameters are: {', '.join(names)}")
+
+
+def open_main(params: Mapping[str, Any]) -> Table:
+    """Open the form's table on main. It reads nothing yet."""
+    return PaimonHook(params["paimon_conn_id"]).get_table(params["table"])
+
+
+def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Request:
+    """Build a request about the form's table."""
+    from airflow_paimon.core.operations.request import build_request
+
+    hook = PaimonHook(params["paimon_conn_id"])
+    reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": params["table"]}
+    return build_request(operation, {**reach, **values})
+
+
+@contextmanager
+def in_airflows_terms() -> Iterator[None]:
+    """Turn errors of the core into Airflow's: what a retry can't mend fails the task at once."""
+    try:
+        yield
+    except PaimonError as error:
+        raise airflow_error(error) from (error if error.retryable else None)
+
+
+def failed_tasks(context: Context) -> list[str]:
+    """Name the tasks of this run that failed, in the DAG's order."""
+    ti = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+    return [name for name in context["dag"].task_ids if states.get(name) == "failed"]
+
+
+def errors_of(context: Context, tasks: Iterable[str]) -> list[str]:
+    """Say what operators reported of their failures; those of other tasks stand in their logs."""
+    pulled = ((name, context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY)) for name in tasks)
+    return [f"{name}: {e['kind']}: {e['message']}" if e else f"{name}: its log says why" for name, e in pulled]

@@ -1,0 +1,100 @@
+"""What ``dags/data_correction_undo.py`` checks, proves and tells; no function here changes a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.runbooks.form import open_main
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.operations.published import Published
+
+_LISTED = 50
+
+
+def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the tag to go back to: the one asked for, else that of the last publish.
+
+    Returns ``{"table", "tag", "target_snapshot", "lines"}``.
+
+    Raises:
+        NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
+    """
+    from airflow_paimon.core.operations.published import last_publish, publishes
+    from airflow_paimon.core.options import parse_duration
+
+    if params["undo_retention"].strip().lower() != "forever":
+        parse_duration(params["undo_retention"], "undo_retention")
+    main = open_main(params).require()
+    if params["tag"]:
+        tag = main.tag(params["tag"])
+        known = next((p for p in publishes(main) if p.undo_tag == tag.name), None)
+        name, target = tag.name, tag.snapshot.id
+    else:
+        known = last_publish(main)
+        name, target = known.undo_tag, known.before.id
+    lines = [f"{main.name}: back to tag {name}, snapshot {target}"]
+    if known is not None:
+        lines.append(_about(known))
+    return {"table": main.name, "tag": name, "target_snapshot": target, "lines": lines}
+
+
+def _about(publish: Published) -> str:
+    what = f"branch {publish.branch}" if publish.branch else f"an undo to snapshot {publish.target}"
+    by = publish.snapshot.properties.get("airflow-paimon.approved-by")
+    return (
+        f"The publish to undo is snapshot {publish.snapshot.id}: {publish.operation} of {what}, "
+        f"{f'approved by {by}' if by else 'not approved by anybody'}"
+    )
+
+
+def describe_plan(params: Mapping[str, Any], planned: Mapping[str, Any], preview: Mapping[str, Any]) -> dict[str, Any]:
+    """Render the dry run for the approver: ``{"subject", "markdown"}``."""
+    details = preview["details"]
+    actions = details["plan"]["actions"]
+    rows = [f"| {a['path']} | {a['reason']} |" for a in actions[:_LISTED]]
+    if len(actions) > _LISTED:
+        rows.append(f"| and {len(actions) - _LISTED} more | |")
+    kept = (
+        "What main got elsewhere since stays."
+        if params["keep_later"]
+        else f"**Everything that main got after snapshot {planned['target_snapshot']} goes.**"
+    )
+    facts = (
+        f"{details['partitions']} partitions of {planned['table']} change: {details['files_deleted']} files "
+        f"({details['rows_deleted']} rows) out, {details['files_added']} files ({details['rows_added']} rows) in. {kept}"
+    )
+    table = ["| bucket | change |", "|---|---|", *rows]
+    because = [f"Reason: {params['reason']}"] if params["reason"] else []
+    parts = ["\n".join(f"- {line}" for line in planned["lines"]), *because, facts, "\n".join(table)]
+    return {
+        "subject": f"Undo the correction of {planned['table']} ({details['partitions']} partitions)?",
+        "markdown": "\n\n".join(parts),
+    }
+
+
+def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare main with the target, bucket by bucket; ``lines`` tells it to people.
+
+    Raises:
+        FormatError: main does not hold what the target held.
+    """
+    from airflow_paimon.core.operations.published import verify_rollback
+
+    table, tag = planned["table"], planned["tag"]
+    if not result["changed"]:
+        return {"snapshot": None, "lines": [f"Nothing to undo: main of {table} holds what {tag} holds"]}
+    main = open_main(params)
+    found = verify_rollback(
+        main,
+        snapshot_id=result["snapshot_after"],
+        target=main.tag(tag).snapshot,
+        keep_later=params["keep_later"],
+    )
+    line = (
+        f"Verified: snapshot {found['snapshot']} of {table} holds the files of {tag} in "
+        f"{', '.join(found['partitions']) or 'the table'}, and nothing else changed. To undo the undo: tag "
+        f"{found['properties']['undo-tag']}"
+    )
+    return {**found, "lines": [line]}

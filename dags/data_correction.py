@@ -1,0 +1,378 @@
+"""Correct data of a Paimon table on a branch, prove it, have it approved, publish it: one trigger, one form.
+
+check_params -> tag_main -> create_branch -> correct -> wait -> diff -> report -> approve -> merge or fast_forward
+-> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot, main is not touched.
+Whatever fails, how_to_go_on says what stands and what to do. docs/runbook.md is the page for the person on call.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, AssetAlias, Param, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_paimon.operators.branch import (
+    CreateBranchOperator,
+    CreateTagOperator,
+    DeleteBranchOperator,
+    DeleteTagOperator,
+    DiffBranchesOperator,
+    FastForwardOperator,
+    MergeBranchOperator,
+)
+from airflow_paimon.operators.correction import CorrectFromBaseOperator, PublishApprovalOperator
+from airflow_paimon.runbooks import correction
+from airflow_paimon.runbooks.form import errors_of, failed_tasks, given, in_airflows_terms, open_main, refuse_unknown
+from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+APPROVAL_TIMEOUT = timedelta(hours=24)
+CATCH_UP_TIMEOUT = timedelta(hours=6)
+MORE = "More: views, waiting, conflicts, connections"
+PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
+REPORTED = "{{ ti.xcom_pull('report')['%s'] }}"
+
+PARAMS = {
+    "table": Param(
+        type="string",
+        minLength=3,
+        title="Table",
+        description="The table to correct, as database.table",
+    ),
+    "sql": Param(
+        None,
+        type=["null", "string"],
+        format="multiline",
+        title="SQL",
+        description="One SELECT that gives the corrected rows, with all columns of the table. The view `branch` is the "
+        "table as it was when this run began (the correction's branch), `main` the table as readers see it now.",
+    ),
+    "partitions": Param(
+        [],
+        type="array",
+        items={"type": "string"},
+        title="Partitions",
+        description="One a line, such as dt=2026-11-18. With mode overwrite exactly these partitions are replaced by "
+        "the rows that the SELECT gives for them; a partition that it gives no rows for becomes empty.",
+    ),
+    "mode": Param(
+        "overwrite",
+        enum=["overwrite", "upsert"],
+        title="Mode",
+        description="overwrite: the partitions become exactly the rows of the SELECT. upsert: its rows replace those "
+        "with the same key, the others stay (primary-key tables only).",
+    ),
+    "reason": Param(
+        None,
+        type=["null", "string"],
+        title="Reason",
+        description="Why, or a ticket's number; kept with the branch.",
+    ),
+    "publish": Param(
+        "merge",
+        enum=["merge", "fast_forward"],
+        title="Publish by",
+        description="merge: partitions that only the branch changed go to main, even while main goes on in others. "
+        "fast_forward: refused when main changed at all since this run began.",
+    ),
+    "approval": Param(
+        True,
+        type="boolean",
+        title="Ask for approval",
+        description="Wait until somebody has looked at the diff and approved it. Off: publish without asking.",
+    ),
+    "keep_branch": Param(
+        False,
+        type="boolean",
+        title="Keep the branch",
+        description="Keep the branch and the tag after publishing, to look at them. They hold files: delete them then.",
+    ),
+    "branch": Param(
+        None,
+        type=["null", "string"],
+        title="Branch",
+        description="Name of the new branch; left empty, one is made from this run. Letters, digits, '_' and '-'.",
+    ),
+    "undo_retention": Param(
+        "7 d",
+        type="string",
+        title="Undo for",
+        description="How long the publish can be undone with data_correction_undo, such as 7 d; or: forever.",
+    ),
+    "function": Param(
+        None,
+        type=["null", "string"],
+        section=MORE,
+        title="Function",
+        description="Instead of SQL: module:name, called with the Spark session and the views, returns a DataFrame. "
+        "Ship the module with Spark options, as py_files.",
+    ),
+    "views": Param(
+        [],
+        type="array",
+        items={"type": "string"},
+        section=MORE,
+        title="Further views",
+        description="Other tables for the SELECT, one a line, as name=database.table.",
+    ),
+    "sample_rows": Param(
+        5,
+        type="integer",
+        minimum=0,
+        maximum=50,
+        section=MORE,
+        title="Sample rows",
+        description="Rows that the diff shows for each partition and kind of change.",
+    ),
+    "wait_max_watermark_lag": Param(
+        None,
+        type=["null", "string"],
+        section=MORE,
+        title="Wait: watermark lag",
+        description="Wait until the branch's watermark is at most this far behind main's, such as 10 min. For branches "
+        "that another job fills as well.",
+    ),
+    "wait_max_commit_lag": Param(
+        None,
+        type=["null", "string"],
+        section=MORE,
+        title="Wait: commit lag",
+        description="Wait until the branch's newest commit is at most this far behind main's, such as 1 h.",
+    ),
+    "wait_partitions": Param(
+        [],
+        type="array",
+        items={"type": "string"},
+        section=MORE,
+        title="Wait: partitions",
+        description="Wait until these partitions hold files on the branch that are not older than main's.",
+    ),
+    "rewrite": Param(
+        False,
+        type="boolean",
+        section=MORE,
+        title="Rewrite high sequence numbers",
+        description="When the publish was refused because another engine upserted into the branch: fold those buckets "
+        "first.",
+    ),
+    "writers_stopped": Param(
+        False,
+        type="boolean",
+        section=MORE,
+        title="Writers are stopped",
+        description="Promise that no writer of main stays open over the publish: then sequence numbers don't matter.",
+    ),
+    "engine": Param(
+        "embedded",
+        enum=["embedded", "connector"],
+        section=MORE,
+        title="Engine",
+        description="Who reads and writes rows. connector: Paimon's own Spark connector, for tables that embedded "
+        "refuses; needs its jar in the Spark options.",
+    ),
+    "paimon_conn_id": Param(
+        "paimon_default",
+        type="string",
+        section=MORE,
+        title="Paimon connection",
+        description="Airflow connection with the warehouse.",
+    ),
+    "spark_conn_id": Param(
+        "spark_default", type="string", section=MORE, title="Spark connection", description="Where Spark jobs run."
+    ),
+    "spark_conf": Param(
+        {}, type="object", section=MORE, title="Spark settings", description='Such as {"spark.executor.cores": "4"}.'
+    ),
+    "spark_options": Param(
+        {},
+        type="object",
+        section=MORE,
+        title="Spark options",
+        description='Of spark-submit, such as {"driver_memory": "4g", "num_executors": 8, "py_files": "fixes.py"}.',
+    ),
+}
+
+
+@task
+def check_params(**context: Any) -> dict[str, Any]:
+    """Check the form, and choose the branch, the tag and the snapshot to start from."""
+    with in_airflows_terms():
+        refuse_unknown(context["dag_run"].conf, PARAMS)
+        planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
+    print("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
+    return planned
+
+
+@task
+def report(**context: Any) -> dict[str, Any]:
+    """Render the diff for the approver, plan the publish, pin what is approved."""
+    ti = context["ti"]
+    with in_airflows_terms():
+        made = correction.plan_publish(
+            context["params"],
+            ti.xcom_pull(task_ids="check_params"),
+            ti.xcom_pull(task_ids="diff"),
+            ti.xcom_pull(task_ids="wait")["snapshot_id"],
+        )
+    print(made["markdown"])
+    return made
+
+
+@task
+def rejected(**context: Any) -> None:
+    """Say who rejected it and what stands. Ends the run as failed: the data is not corrected."""
+    ti, params = context["ti"], context["params"]
+    planned, answer = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="approve")
+    by = answer["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
+    with in_airflows_terms():
+        outcome, lines = correction.what_stands(open_main(params), planned)
+        lines += correction.next_steps(params, planned, None)
+    print(f"Rejected ({by})", *lines, sep="\n")
+    raise AirflowFailException(f"Rejected ({by}): {outcome}")
+
+
+@task(trigger_rule="none_failed_min_one_success")
+def verify(**context: Any) -> dict[str, Any]:
+    """Compare main with the branch, bucket by bucket, and say how to undo."""
+    ti, params = context["ti"], context["params"]
+    planned, published = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids=params["publish"])
+    with in_airflows_terms():
+        found = correction.verify_published(params, planned, published)
+    print(*found["lines"], sep="\n")
+    return found
+
+
+@task(trigger_rule="one_failed")
+def how_to_go_on(**context: Any) -> None:
+    """Say what failed, what stands and what to do. Reads metadata, changes nothing, and fails the run."""
+    ti, params = context["ti"], context["params"]
+    failed = failed_tasks(context)
+    planned = ti.xcom_pull(task_ids="check_params")
+    if planned is None:
+        raise AirflowFailException(f"{failed[0]} failed: its log says why. Nothing was made, nothing was changed")
+    with in_airflows_terms():
+        outcome, lines = correction.what_stands(open_main(params), planned)
+        lines += correction.next_steps(params, planned, failed[0])
+    print(f"Failed: {', '.join(failed)}", *errors_of(context, failed), *lines, sep="\n")
+    raise AirflowFailException(f"{', '.join(failed)} failed; {outcome}. The log of this task says how to go on")
+
+
+def unless_kept(context: Context) -> None:
+    """Skip the cleaning up."""
+    if context["params"]["keep_branch"]:
+        raise AirflowSkipException("keep_branch is on: the branch and the tag stay")
+
+
+with DAG(
+    "data_correction",
+    schedule=None,
+    catchup=False,
+    params=PARAMS,
+    tags=["paimon"],
+    description="Correct data of a Paimon table on a branch, have it approved, publish it",
+    doc_md=__doc__,
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(seconds=30),
+        "table": "{{ params.table }}",
+        "paimon_conn_id": "{{ params.paimon_conn_id }}",
+        "spark_conn_id": "{{ params.spark_conn_id }}",
+    },
+) as dag:
+    checked = check_params()
+    tag_main = CreateTagOperator(
+        task_id="tag_main",
+        run_on="worker",
+        tag=PLANNED % "tag",
+        snapshot=PLANNED % "base_snapshot",
+        if_exists="skip",
+    )
+    create_branch = CreateBranchOperator(
+        task_id="create_branch",
+        run_on="worker",
+        branch=PLANNED % "branch",
+        tag=PLANNED % "tag",
+        if_exists="skip",
+        branch_owner="{{ dag.dag_id }}/{{ run_id }}",
+        reason=given("reason"),
+    )
+    correct = CorrectFromBaseOperator(
+        task_id="correct",
+        branch=PLANNED % "branch",
+        sql=given("sql"),
+        function=given("function"),
+        view=given("views"),
+        mode="{{ params.mode }}",
+        partitions=given("partitions"),
+        engine="{{ params.engine }}",
+        spark_conf=given("spark_conf"),
+        spark_options=given("spark_options"),
+    )
+    wait = SnapshotCatchUpSensor(
+        task_id="wait",
+        branch=PLANNED % "branch",
+        min_snapshot_id="{{ ti.xcom_pull('correct')['snapshot_after'] }}",
+        max_watermark_lag=given("wait_max_watermark_lag"),
+        max_commit_lag=given("wait_max_commit_lag"),
+        partitions=given("wait_partitions"),
+        deferrable=True,
+        poke_interval=30,
+        timeout=CATCH_UP_TIMEOUT.total_seconds(),
+    )
+    diff = DiffBranchesOperator(
+        task_id="diff",
+        branch=PLANNED % "branch",
+        sample="{{ params.sample_rows }}",
+        engine="{{ params.engine }}",
+        spark_conf=given("spark_conf"),
+        spark_options=given("spark_options"),
+    )
+    reported = report()
+    approve = PublishApprovalOperator(
+        task_id="approve",
+        subject=REPORTED % "subject",
+        body=REPORTED % "markdown",
+        required="{{ params.approval }}",
+        on_approve="{{ params.publish }}",
+        on_reject="rejected",
+        defaults=PublishApprovalOperator.REJECT,
+        response_timeout=APPROVAL_TIMEOUT,
+    )
+    publish_arguments = {
+        # To rewrite reads and writes rows; else a publish is metadata only.
+        "run_on": "{{ 'spark' if params.rewrite else 'worker' }}",
+        "branch": PLANNED % "branch",
+        "expected_branch_snapshot": REPORTED % "branch_snapshot",
+        "approved_main_snapshot": REPORTED % "main_snapshot",
+        "approved_by": "{{ ti.xcom_pull('approve')['approved_by'] or '' }}",
+        "undo_retention": "{{ params.undo_retention }}",
+        "rewrite": "{{ params.rewrite }}",
+        "writers_stopped": "{{ params.writers_stopped }}",
+        "spark_conf": given("spark_conf"),
+        "spark_options": given("spark_options"),
+        "outlets": [AssetAlias("data_correction")],
+    }
+    merge = MergeBranchOperator(task_id="merge", **publish_arguments)
+    fast_forward = FastForwardOperator(task_id="fast_forward", **publish_arguments)
+    verified = verify()
+    delete_branch = DeleteBranchOperator(
+        task_id="delete_branch",
+        run_on="worker",
+        branch=PLANNED % "branch",
+        if_missing="skip",
+        pre_execute=unless_kept,
+    )
+    delete_tag = DeleteTagOperator(
+        task_id="delete_tag", run_on="worker", tag=PLANNED % "tag", if_missing="skip", pre_execute=unless_kept
+    )
+    steps = [checked, tag_main, create_branch, correct, wait, diff, reported, approve]
+    for earlier, later in pairwise(steps):
+        earlier >> later
+    approve >> [merge, fast_forward, rejected()]
+    [merge, fast_forward] >> verified >> delete_branch >> delete_tag
+    [*steps, merge, fast_forward, verified, delete_branch, delete_tag] >> how_to_go_on()

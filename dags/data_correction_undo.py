@@ -1,0 +1,163 @@
+"""Undo a published correction: main gets its earlier files back, as one new snapshot.
+
+check_params -> preview -> report -> approve -> undo -> verify. Only the partitions that the publish changed go back;
+where main has newer rows in them it is refused (switch keep_later off to drop everything after the publish).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+from airflow.sdk import DAG, AssetAlias, Param, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_paimon.operators.branch import RollbackOperator
+from airflow_paimon.operators.correction import PublishApprovalOperator
+from airflow_paimon.runbooks import undo as runbook
+from airflow_paimon.runbooks.form import errors_of, failed_tasks, in_airflows_terms, refuse_unknown
+
+APPROVAL_TIMEOUT = timedelta(hours=24)
+PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
+
+PARAMS = {
+    "table": Param(
+        type="string",
+        minLength=3,
+        title="Table",
+        description="The table, as database.table",
+    ),
+    "tag": Param(
+        None,
+        type=["null", "string"],
+        title="Undo tag",
+        description="The tag airflow-paimon-undo-... that the correction's verify task named. Left empty: the last "
+        "publish is undone.",
+    ),
+    "keep_later": Param(
+        True,
+        type="boolean",
+        title="Keep what came later",
+        description="On: only what the publish changed goes back; refused where it changed again. Off: main becomes "
+        "what it was before the publish, and loses everything that was written since.",
+    ),
+    "reason": Param(None, type=["null", "string"], title="Reason", description="Shown to the approver."),
+    "approval": Param(
+        False,
+        type="boolean",
+        title="Ask for approval",
+        description="Wait until somebody has looked at what would change and approved it.",
+    ),
+    "undo_retention": Param(
+        "7 d",
+        type="string",
+        title="Undo for",
+        description="How long the undo itself can be undone, such as 7 d; or: forever.",
+    ),
+    "paimon_conn_id": Param(
+        "paimon_default",
+        type="string",
+        title="Paimon connection",
+        description="Airflow connection with the warehouse.",
+    ),
+}
+
+
+@task
+def check_params(**context: Any) -> dict[str, Any]:
+    """Check the form, and find the tag to go back to."""
+    with in_airflows_terms():
+        refuse_unknown(context["dag_run"].conf, PARAMS)
+        planned = runbook.plan_undo(context["params"])
+    print(*planned["lines"], sep="\n")
+    return planned
+
+
+@task
+def report(**context: Any) -> dict[str, Any]:
+    """Render what would change."""
+    ti = context["ti"]
+    planned, preview = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="preview")
+    made = runbook.describe_plan(context["params"], planned, preview)
+    print(made["markdown"])
+    return made
+
+
+@task
+def rejected(**context: Any) -> None:
+    """Say who rejected it. Ends the run as failed: nothing was undone."""
+    by = context["ti"].xcom_pull(task_ids="approve")["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
+    raise AirflowFailException(f"Rejected ({by}): nothing was undone, main is as it was")
+
+
+@task
+def verify(**context: Any) -> dict[str, Any]:
+    """Compare main with the target, bucket by bucket."""
+    ti = context["ti"]
+    with in_airflows_terms():
+        found = runbook.verify_undone(
+            context["params"], ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="undo")
+        )
+    print(*found["lines"], sep="\n")
+    return found
+
+
+@task(trigger_rule="one_failed")
+def how_to_go_on(**context: Any) -> None:
+    """Say what failed and what to do. Changes nothing, and fails the run."""
+    failed = failed_tasks(context)
+    undone = context["ti"].xcom_pull(task_ids="undo")
+    outcome = f"main was undone, as snapshot {undone['snapshot_after']}" if undone else "main is as it was"
+    print(f"Failed: {', '.join(failed)}; {outcome}", *errors_of(context, failed), sep="\n")
+    print("A conflict says that main got newer rows in the partitions to undo: correct them with data_correction, or "
+          "trigger this DAG with keep_later off, which drops everything that main got since the publish")  # fmt: skip
+    raise AirflowFailException(f"{', '.join(failed)} failed; {outcome}")
+
+
+with DAG(
+    "data_correction_undo",
+    schedule=None,
+    catchup=False,
+    params=PARAMS,
+    tags=["paimon"],
+    description="Undo a published correction of a Paimon table",
+    doc_md=__doc__,
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(seconds=30),
+        "table": "{{ params.table }}",
+        "paimon_conn_id": "{{ params.paimon_conn_id }}",
+    },
+) as dag:
+    checked = check_params()
+    rollback = {
+        "run_on": "worker",
+        "tag": PLANNED % "tag",
+        "keep_later": "{{ params.keep_later }}",
+        "undo_retention": "{{ params.undo_retention }}",
+    }
+    preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)
+    reported = report()
+    approve = PublishApprovalOperator(
+        task_id="approve",
+        subject="{{ ti.xcom_pull('report')['subject'] }}",
+        body="{{ ti.xcom_pull('report')['markdown'] }}",
+        required="{{ params.approval }}",
+        on_approve="undo",
+        on_reject="rejected",
+        defaults=PublishApprovalOperator.REJECT,
+        response_timeout=APPROVAL_TIMEOUT,
+    )
+    undo = RollbackOperator(
+        task_id="undo",
+        approved_by="{{ ti.xcom_pull('approve')['approved_by'] or '' }}",
+        outlets=[AssetAlias("data_correction")],
+        **rollback,
+    )
+    verified = verify()
+    steps = [checked, preview, reported, approve, undo, verified]
+    for earlier, later in pairwise(steps):
+        earlier >> later
+    approve >> rejected()
+    steps >> how_to_go_on()
