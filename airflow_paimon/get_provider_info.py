@@ -21,7 +21,13 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
-        "operators": [_modules("airflow_paimon.operators.branch", "airflow_paimon.operators.maintenance")],
+        "operators": [
+            _modules(
+                "airflow_paimon.operators.branch",
+                "airflow_paimon.operators.correction",
+                "airflow_paimon.operators.maintenance",
+            )
+        ],
         "sensors": [_modules("airflow_paimon.sensors.snapshot")],
         "hooks": [_modules("airflow_paimon.hooks.paimon", "airflow_paimon.hooks.spark_job")],
         "triggers": [_modules("airflow_paimon.triggers.snapshot")],

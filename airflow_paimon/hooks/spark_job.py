@@ -98,6 +98,8 @@ class SparkJobHook(SparkSubmitHook):
                 self.submit(str(job_path(request.operation)))
             except AirflowException as error:
                 failure = error
+            finally:
+                self._end_submission()
             found = result.take()
             if found is not None:
                 return result_or_raise(found, request.table)
@@ -139,6 +141,15 @@ class SparkJobHook(SparkSubmitHook):
             return Path(conf_dir) / "spark-defaults.conf"
         home = os.environ.get("SPARK_HOME")
         return Path(home) / "conf" / "spark-defaults.conf" if home else None
+
+    def _end_submission(self) -> None:
+        process = self._submit_sp
+        if process is None:
+            return
+        if process.poll() is None:  # an exception, a timeout say, came between
+            process.kill()
+            process.wait()
+        process.stdout.close()
 
     def _exit_code(self) -> int | None:
         return self._submit_sp.returncode if self._submit_sp is not None else None

@@ -1,0 +1,34 @@
+"""Finding the processes of a job by a text in their command line, as `ps` would."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def running(text: str) -> dict[int, str]:
+    """Give pid -> command line of every process but this one whose command line holds the text."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in command:
+            found[int(folder.name)] = command
+    return found
+
+
+def wait_until(probe: Callable[[], T], what: str, seconds: float) -> T:
+    """Probe until it gives something true; fail after the given time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if found := probe():
+            return found
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.05)

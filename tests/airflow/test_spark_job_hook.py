@@ -1,0 +1,240 @@
+"""Submission for real: what the command line holds, what a job without a result means, and who dies with whom."""
+
+import json
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    PaimonError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.operations.request import Request, build_request
+from airflow_paimon.hooks._job_files import JobFolder
+from airflow_paimon.hooks.spark_job import SparkJobHook
+from tests.airflow.conftest import set_connection
+from tests.airflow.processes import running, wait_until
+from tests.core.tables import append, make_table
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home", "java_home")]
+
+
+def request(warehouse: Path, operation: str = "check_table", **values: Any) -> Request:
+    return build_request(operation, {"warehouse": str(warehouse), "table": "d.t", **values})
+
+
+def run(hook: SparkJobHook, asked: Request, **more: Any) -> dict[str, Any]:
+    return hook.run_job(asked, result_name="dag/run/task/try1.json", results_folder=f"{asked.warehouse}/_r", **more)
+
+
+def script(folder: Path, text: str) -> str:
+    """A stand-in for the spark-submit binary, for what the real one can't be made to do."""
+    path = folder / "spark-submit"
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, warehouse: Path) -> Iterator[Path]:
+    """A table whose schema is a named pipe: whoever reads it hangs in the middle of its work."""
+    schema = warehouse / "stuck.db" / "t" / "schema"
+    schema.mkdir(parents=True)
+    os.mkfifo(schema / "schema-0")
+    yield warehouse
+    for pid in running(str(warehouse)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_missing_connection_is_an_error_not_yarn(warehouse: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no Airflow connection 'nowhere'"):
+        SparkJobHook("nowhere")
+
+
+def test_options_are_those_of_airflows_hook(warehouse: Path) -> None:
+    with pytest.raises(InvalidInputError, match="driver_memery"):
+        SparkJobHook(options={"driver_memery": "1g"})
+    with pytest.raises(InvalidInputError, match="yarn_track_via_rm_api"):  # it would not wait for the end
+        SparkJobHook(options={"yarn_track_via_rm_api": True})
+    with pytest.raises(UnsupportedFeatureError, match="deploy mode client"):
+        SparkJobHook(options={"deploy_mode": "cluster"})
+
+
+@pytest.mark.parametrize(
+    ("ending", "error", "retryable"),
+    [
+        ("exit 0", OutcomeUnknownError, True),
+        ("exit 1", PaimonError, True),
+        ("exit 2", InvalidInputError, False),
+        ("exit 3", ConflictError, True),
+        ("exit 4", UnsafeOperationError, False),
+        ("exit 5", OutcomeUnknownError, True),
+        ("exit 143", OutcomeUnknownError, True),
+        ("kill -9 $$", OutcomeUnknownError, True),
+    ],
+)
+def test_what_an_end_without_a_result_means(
+    warehouse: Path, tmp_path: Path, ending: str, error: type[PaimonError], retryable: bool
+) -> None:
+    hook = SparkJobHook(options={"spark_binary": script(tmp_path, ending)})
+    with pytest.raises(PaimonError) as raised:
+        run(hook, request(warehouse))
+    assert type(raised.value) is error
+    assert raised.value.retryable is retryable
+
+
+def test_a_binary_that_is_not_there(warehouse: Path) -> None:
+    with pytest.raises(PaimonError, match="127"):
+        run(SparkJobHook(options={"spark_binary": "/nowhere/spark-submit"}), request(warehouse))
+
+
+def test_secrets_are_in_private_files_and_nowhere_else(
+    warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(make_table(warehouse), "1")
+    seen = tmp_path / "seen"
+    recorder = script(
+        tmp_path,
+        f'printf "%s\\n" "$@" > {seen}.argv; env > {seen}.env\n'
+        f'for a in "$@"; do case $a in *once=*) f=${{a#*=}};; *.properties) f=$a;; *) continue;; esac\n'
+        f'  stat -c "%a %n" $f >> {seen}.modes; stat -c "%a" $(dirname $f) >> {seen}.folders\n'
+        f"  cp $f {seen}.$(basename $f); done\n"
+        f'exec spark-submit "$@"',
+    )
+    defaults = tmp_path / "conf"
+    defaults.mkdir()
+    (defaults / "spark-defaults.conf").write_text("spark.app.name from-the-defaults\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(defaults))
+    caplog.set_level("INFO")
+    hook = SparkJobHook(
+        conf={"spark.hadoop.fs.s3a.secret.key": "conf-secret", "spark.ui.enabled": "false"},
+        options={"spark_binary": recorder},
+    )
+    result = run(hook, request(warehouse, storage_options={"key": "option-key-id", "secret": "option-secret"}))
+    assert result["details"]["ok"] is True
+    argv = Path(f"{seen}.argv").read_text()
+    assert "spark.ui.enabled=false" in argv
+    for secret in ("conf-secret", "option-secret", "option-key-id"):
+        assert secret not in argv
+        assert secret not in Path(f"{seen}.env").read_text()
+        assert secret not in caplog.text
+        assert secret not in json.dumps(result)
+    modes = Path(f"{seen}.modes").read_text().split()[::2]
+    assert modes == ["600", "600"]
+    assert set(Path(f"{seen}.folders").read_text().split()) == {"700"}
+    assert json.loads(Path(f"{seen}.storage-options.json").read_text())["secret"] == "option-secret"
+    properties = Path(f"{seen}.spark.properties").read_text()
+    assert "spark.hadoop.fs.s3a.secret.key conf-secret" in properties
+    assert "from-the-defaults" in properties
+    assert not list(Path(tempfile.gettempdir()).glob(f"airflow-paimon-job-{os.getpid()}-*"))
+
+
+def test_cluster_mode_ships_files_and_reads_the_result_from_the_results_folder(
+    warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No YARN here: the stand-in does what YARN does with --files and --py-files, in a folder of its own."""
+    append(make_table(warehouse), "1")
+    container = tmp_path / "container"
+    container.mkdir()
+    stand_in = script(
+        tmp_path,
+        f"{shlex.quote(sys.executable)} - \"$@\" <<'END'\n"
+        "import os, shutil, subprocess, sys\n"
+        "argv = sys.argv[1:]\n"
+        "options = dict(zip(argv, argv[1:]))\n"
+        "assert options['--deploy-mode'] == 'cluster' and options['--master'] == 'yarn'\n"
+        f"os.chdir({str(container)!r})\n"
+        "for file in options['--files'].split(','): shutil.copy(file, '.')\n"
+        "script = next(i for i, a in enumerate(argv) if a.endswith('check_table.py'))\n"
+        "env = {**os.environ, 'PYTHONPATH': options['--py-files']}\n"
+        "sys.exit(1 if subprocess.run([sys.executable, *argv[script:]], env=env).returncode else 0)\n"
+        "END",
+    )
+    set_connection(monkeypatch, "yarn", "spark", host="yarn", extra={"deploy-mode": "cluster"})
+    hook = SparkJobHook("yarn", options={"spark_binary": stand_in})
+    result = run(hook, request(warehouse, storage_options={"key": "some-key-id"}))
+    assert result["details"]["ok"] is True
+    assert (container / "storage-options.json").exists()
+    assert not list((warehouse / "_r").rglob("*.json")), "the result file stays behind"
+    other = request(warehouse, table="d.other", storage_options={"key": "some-key-id"})
+    with pytest.raises(PaimonError, match=r"no table d\.other") as raised:
+        run(SparkJobHook("yarn", options={"spark_binary": stand_in}), other)
+    assert raised.value.kind == "not-found"  # told by the result, where the exit code says 1
+
+
+def test_folders_of_killed_workers_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    abandoned = tmp_path / f"airflow-paimon-job-{ended.pid}-abc"
+    abandoned.mkdir()
+    (abandoned / "storage-options.json").write_text("{}")
+    with JobFolder() as mine:
+        assert not abandoned.exists()
+        assert stat.S_IMODE(mine.path.stat().st_mode) == 0o700
+        with JobFolder():
+            assert mine.path.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def _both_drivers(warehouse: Path) -> bool:
+    commands = running(f"--warehouse={warehouse}").values()
+    jvm = [c for c in commands if "org.apache.spark.deploy.SparkSubmit" in c]
+    python = [c for c in commands if "org.apache.spark.deploy.SparkSubmit" not in c and "/bin/bash" not in c]
+    return bool(jvm) and bool(python)
+
+
+def test_on_kill_ends_the_driver_within_five_seconds(stuck: Path) -> None:
+    hook = SparkJobHook()
+    asked = build_request("check_table", {"warehouse": str(stuck), "table": "stuck.t"})
+    failures: list[PaimonError] = []
+
+    def work() -> None:
+        try:
+            run(hook, asked)
+        except PaimonError as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    wait_until(lambda: _both_drivers(stuck), "the driver is up", 60)
+    hook.on_kill()
+    wait_until(lambda: not running(f"--warehouse={stuck}"), "no driver is left", 5)
+    worker.join(10)
+    assert [type(f) for f in failures] == [OutcomeUnknownError]
+
+
+WORKER = """
+import sys
+from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.hooks.spark_job import SparkJobHook
+request = build_request("check_table", {"warehouse": sys.argv[1], "table": "stuck.t"})
+SparkJobHook().run_job(request, result_name="r.json", results_folder="/nowhere")
+"""
+
+
+def test_a_worker_that_is_killed_leaves_no_driver(stuck: Path) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(stuck)], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    )
+    try:
+        wait_until(lambda: _both_drivers(stuck), "the driver is up", 60)
+    finally:
+        worker.kill()
+        worker.wait()
+    wait_until(lambda: not running(f"--warehouse={stuck}"), "no driver is left", 5)
