@@ -1,1 +1,22 @@
 """Paimon tables in Spark: a plan becomes tasks, tasks return commit messages, the driver commits once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_paimon.spark.read import read_table
+
+__all__ = ["read_table"]
+
+_HOMES = {"read_table": "airflow_paimon.spark.read"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import pyspark only when it is asked for: metadata-only jobs import this package as well."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)

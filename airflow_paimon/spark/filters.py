@@ -1,0 +1,186 @@
+"""What a Spark condition says about columns, as a ``Predicate`` that prunes: weaker than the condition or the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.predicate import AllOf, AnyOf, Condition, Operator, Predicate
+from airflow_paimon.core.timestamp import Timestamp
+from airflow_paimon.spark.spark_types import spark_schema, unshippable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+    from airflow_paimon.core.schema import TableSchema
+
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """``columns`` are those that the condition looks at; None = unknown."""
+
+    predicate: Predicate | None
+    columns: frozenset[str] | None
+
+
+def has_jvm(spark: SparkSession) -> bool:
+    """Tell a session with a JVM of its own from a Spark Connect client."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -> Where:
+    """Let Spark resolve a condition against the table's columns, and take from it what can prune.
+
+    Raises:
+        AnalysisException, ParseException: Spark's own errors for an unknown column or bad SQL.
+    """
+    frame = spark.createDataFrame([], spark_schema(schema.fields)).where(where)
+    if not has_jvm(spark):
+        frame.schema  # noqa: B018 - resolves, and so raises what is wrong with it
+        return Where(None, None)
+    plan = frame._jdf.queryExecution().analyzed()
+    if _kind(plan) != "Filter":
+        return Where(None, None)
+    condition = plan.condition()
+    known = frozenset(schema.field_names)
+    found = frozenset(a.name() for a in _items(condition.references().toSeq()))
+    blurred = frozenset(unshippable(schema.fields))
+    return Where(_predicate(condition, known - blurred), found if found <= known else None)
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+_COMPARISONS: dict[str, tuple[Operator, Operator, Operator]] = {
+    # as it stands, with the sides swapped, negated
+    "EqualTo": ("=", "=", "!="),
+    "LessThan": ("<", ">", ">="),
+    "LessThanOrEqual": ("<=", ">=", ">"),
+    "GreaterThan": (">", "<", "<="),
+    "GreaterThanOrEqual": (">=", "<=", "<"),
+}
+
+
+def _predicate(node: Any, columns: frozenset[str], negated: bool = False) -> Predicate | None:
+    """Translate a resolved Catalyst expression; None = it says nothing that we understand."""
+    kind = _kind(node)
+    if kind in ("And", "Or"):
+        # not (a and b) is (not a) or (not b), and so the other way round
+        parts = [_predicate(side, columns, negated) for side in (node.left(), node.right())]
+        return _all_of(parts) if (kind == "And") != negated else _any_of(parts)
+    if kind == "Not":
+        return _predicate(node.child(), columns, not negated)
+    if kind in _COMPARISONS:
+        return _comparison(node, columns, negated)
+    if kind in ("IsNull", "IsNotNull"):
+        name = _column(node.child(), columns)
+        is_null = (kind == "IsNull") != negated
+        return Condition(name, "is null" if is_null else "is not null") if name else None
+    if negated:
+        return None
+    if kind == "Between":
+        return _predicate(node.replacement(), columns)
+    if kind == "EqualNullSafe":
+        return _comparison(node, columns, False)
+    if kind == "In":
+        return _membership(node, columns)
+    if kind == "StartsWith":
+        name, prefix = _column(node.left(), columns), _constant(node.right())
+        return Condition(name, "starts with", prefix) if name and isinstance(prefix, str) else None
+    return None
+
+
+def _all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
+    known = tuple(p for p in parts if p is not None)
+    return AllOf(known) if len(known) > 1 else known[0] if known else None
+
+
+def _any_of(parts: Iterable[Predicate | None]) -> Predicate | None:
+    found = tuple(parts)
+    known = tuple(p for p in found if p is not None)
+    return AnyOf(known) if len(known) == len(found) else None
+
+
+def _comparison(node: Any, columns: frozenset[str], negated: bool) -> Condition | None:
+    plain, swapped, opposite = _COMPARISONS.get(_kind(node), _COMPARISONS["EqualTo"])
+    for left, right, op in ((node.left(), node.right(), plain), (node.right(), node.left(), swapped)):
+        name = _column(left, columns)
+        value = _constant(right) if name else None
+        if name and value is not None:
+            if not negated:
+                return Condition(name, op, value)
+            return Condition(name, opposite if op == plain else _opposite_of(op), value)
+    return None
+
+
+def _opposite_of(op: Operator) -> Operator:
+    return next(opposite for plain, _, opposite in _COMPARISONS.values() if plain == op)
+
+
+def _membership(node: Any, columns: frozenset[str]) -> Condition | None:
+    name = _column(node.value(), columns)
+    if name is None:
+        return None
+    options = _items(node.list())
+    values = [_constant(option) for option in options]
+    return Condition(name, "in", tuple(values)) if values and None not in values else None
+
+
+def _column(node: Any, columns: frozenset[str]) -> str | None:
+    if _kind(node) != "AttributeReference" or str(node.dataType().simpleString()).startswith("string collate"):
+        return None
+    name = str(node.name())
+    return name if name in columns else None
+
+
+def _constant(node: Any) -> Any:
+    """Evaluate literals and casts of literals; None for null and everything else.
+
+    Not every foldable expression: ``current_date()`` may be another day when the query runs.
+    """
+    inner = node
+    while _kind(inner) in ("Cast", "AnsiCast"):
+        inner = inner.child()
+    if _kind(inner) != "Literal":
+        return None
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        value = node.eval(None)
+    except Py4JJavaError:  # a cast that fails: it will, or won't, when the query runs
+        return None
+    kind = str(node.dataType().typeName()).partition("(")[0]
+    convert = _VALUES.get(kind)
+    return None if value is None or convert is None else convert(value)
+
+
+def _day(days: int) -> date | None:
+    try:
+        return _EPOCH + timedelta(days=days)
+    except OverflowError:
+        return None
+
+
+def _moment(micros: int) -> Timestamp:
+    return Timestamp(micros // 1000, micros % 1000 * 1000)
+
+
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    "boolean": bool,
+    **dict.fromkeys(("byte", "short", "integer", "long"), int),
+    "string": str,
+    "date": _day,
+    "timestamp": _moment,
+    "timestamp_ntz": _moment,
+    "binary": bytes,
+    "decimal": lambda value: value.toJavaBigDecimal(),
+}

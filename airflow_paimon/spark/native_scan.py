@@ -1,0 +1,261 @@
+"""Files whose rows are the table's rows, read by Spark's own Parquet reader, partition values taken from the manifest.
+
+Built as Spark builds its own file scans, because the public ``spark.read.parquet`` can't be told partition values: it
+reads them off folder names, which differ from Paimon's (and one relation serves any number of partitions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.features import file_format
+from airflow_paimon.core.manifest import DataFile
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.scan import data_file_path
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.timestamp import Timestamp
+from airflow_paimon.core.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+from airflow_paimon.data.arrow_types import arrow_type
+from airflow_paimon.data.evolution import nested_ids
+from airflow_paimon.data.read_plan import ReadSplit, TableRead
+from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.spark_types import spark_schema, spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_FOLDERS = 20_000
+"""More bucket folders than this make planning in the JVM slower than reading in tasks."""
+
+_READER_OPTIONS = {
+    # a session that ignores broken files would lose rows silently
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+_WIDER = {
+    "TINYINT": ("SMALLINT", "INT", "BIGINT"),
+    "SMALLINT": ("INT", "BIGINT"),
+    "INT": ("BIGINT",),
+    "FLOAT": ("DOUBLE",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """A file that needs no merging, and the partition it belongs to."""
+
+    values: tuple[Any, ...]
+    folder: str
+    file: DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a read is shared out: files for Spark's reader by the schema that they were written with, splits for ours."""
+
+    native: Mapping[int, Sequence[RawFile]]
+    merged: Sequence[ReadSplit]
+
+
+def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) -> Division:
+    """Find the files that Spark's reader reads right."""
+    root = _hadoop_root(spark, read.store.uri)
+    if root is None or not _names_are_clear(read.schema):
+        return Division({}, [part for split in splits for part in split.divided()])
+    readable = {i: _is_readable(read, schema) for i, schema in read.schemas.items()}
+    # engines that don't know partition.legacy-name put files into other folders; our own reader looks there as well
+    elsewhere = bool(read.schema.partition_keys) and not TableOptions(read.schema.options).legacy_partition_name
+    owners: dict[str, tuple[Any, ...]] = {}
+    native: dict[int, list[RawFile]] = {}
+    merged = []
+    for part in (part for split in splits for part in split.divided()):
+        files = part.files
+        folder = _folder(read, part)
+        # null and the empty string share one folder, and a folder can have one value only
+        is_owner = owners.setdefault(folder, part.bucket.values) == part.bucket.values
+        fits = is_owner and part.is_raw and len(owners) <= MAX_FOLDERS
+        fits = fits and all(readable[f.schema_id] and _is_plain(f) for f in files)
+        if fits and (not elsewhere or all(read.store.exists(f"{folder}/{f.file_name}") for f in files)):
+            for file in files:
+                native.setdefault(file.schema_id, []).append(RawFile(part.bucket.values, f"{root}/{folder}", file))
+        else:
+            merged.append(part)
+    return Division(native, merged)
+
+
+def _folder(read: TableRead, part: ReadSplit) -> str:
+    path = data_file_path(read.schema, part.bucket.values, part.bucket.bucket, part.files[0])
+    return path.rpartition("/")[0]
+
+
+def _hadoop_root(spark: SparkSession, uri: str) -> str | None:
+    """Give the table's folder as Hadoop spells it; None where Spark's reader can't be used."""
+    if not has_jvm(spark):
+        return None
+    if uri.startswith("file:"):
+        return "file:" + uri.removeprefix("file://").removeprefix("file:").rstrip("/")
+    return None
+
+
+def _names_are_clear(schema: TableSchema) -> bool:
+    """Spark finds columns of a file regardless of case, so two names that differ in case only would be mixed up."""
+    return len({n.lower() for n in schema.field_names}) == len(schema.fields)
+
+
+def _is_readable(read: TableRead, written: TableSchema) -> bool:
+    by_id = {f.id: f for f in written.fields}
+    constants = set(read.schema.partition_keys)
+    stored = [f for f in read.fields if f.name not in constants]
+    return _names_are_clear(written) and all(
+        f.name in read.schema.field_names and _fits(by_id.get(f.id), f) for f in stored
+    )
+
+
+def _fits(source: DataField | None, target: DataField) -> bool:
+    """Tell whether Spark gives the same values for a column as our reader does."""
+    if not _is_exact(target.type):
+        return False
+    if source is None:
+        return True
+    if isinstance(source.type, AtomicType) and isinstance(target.type, AtomicType):
+        is_wider = target.type.root in _WIDER.get(source.type.root, ())
+        return _is_exact(source.type) and (is_wider or _same_atom(source.type, target.type))
+    return arrow_type(source.type) == arrow_type(target.type) and nested_ids(source.type) == nested_ids(target.type)
+
+
+def _same_atom(source: AtomicType, target: AtomicType) -> bool:
+    return source.root == target.root and source.args == target.args
+
+
+def _is_exact(data_type: DataType) -> bool:
+    """TIME has no Spark type, and timestamps finer than microseconds are INT96, which Spark takes for instants."""
+    if isinstance(data_type, RowType):
+        return all(_is_exact(f.type) for f in data_type.fields)
+    if isinstance(data_type, MapType):
+        return _is_exact(data_type.key) and _is_exact(data_type.value)
+    if isinstance(data_type, ArrayType):
+        return _is_exact(data_type.element)
+    fine = data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and data_type.args[0] > 6
+    return data_type.root != "TIME" and not fine
+
+
+def _is_plain(file: DataFile) -> bool:
+    """Spark overlooks files whose names start like those of temporary ones."""
+    return file_format(file.file_name) == "parquet" and not file.file_name.startswith(("_", "."))
+
+
+def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, files: Sequence[RawFile]) -> DataFrame:
+    """Read files that were all written with one schema, as the columns of ``read``.
+
+    Raises:
+        FormatError: a file is missing, or is not as long as the manifest says.
+    """
+    from pyspark.sql import functions as sf
+
+    constants = read.schema.partition_keys
+    by_id = {f.id: f for f in written.fields}
+    stored = [f for f in read.fields if f.name not in constants]
+    sources = [by_id[f.id] for f in stored if f.id in by_id]
+    frame = _relation(spark, read, sources, files)
+    by_target = {f.id: by_id.get(f.id) for f in stored}
+    columns = []
+    for field in read.fields:
+        target = spark_type(field.type)
+        if field.name in constants:
+            columns.append(frame[_constant_name(field.name)].alias(field.name))
+        elif (source := by_target[field.id]) is None:
+            columns.append(sf.lit(None).cast(target).alias(field.name))
+        else:
+            column = frame[f"`{source.name}`"]
+            same = spark_type(source.type) == target
+            columns.append((column if same else column.cast(target)).alias(field.name))
+    return frame.select(*columns)
+
+
+def _constant_name(name: str) -> str:
+    """A file holds the partition columns as well, under their own names."""
+    return f"`partition {name}`"
+
+
+def _relation(
+    spark: SparkSession, read: TableRead, sources: Sequence[DataField], files: Sequence[RawFile]
+) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    jvm, session = spark._jvm, spark._jsparkSession
+    sources_package = jvm.org.apache.spark.sql.execution.datasources
+    keys = read.schema.partition_fields
+    partition_schema = spark_schema(DataField(f.id, f"partition {f.name}", f.type) for f in keys)
+    from_json = jvm.org.apache.spark.sql.types.DataType.fromJson
+    data_type, partition_type = from_json(spark_schema(sources).json()), from_json(partition_schema.json())
+    options = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(_READER_OPTIONS))
+    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+    none = jvm.scala.Option.empty()
+    paths = _paths(jvm, [f"{f.folder}/{f.file.file_name}" for f in files])
+    folders = _partition_paths(spark, partition_schema, keys, files)
+    index = sources_package.InMemoryFileIndex(
+        session,
+        paths,
+        options,
+        jvm.scala.Option.apply(data_type),
+        getattr(getattr(sources_package, "NoopCache$"), "MODULE$"),
+        jvm.scala.Option.apply(sources_package.PartitionSpec(partition_type, to_seq(folders))),
+        none,
+    )
+    _check_listing(read, index, files)
+    relation = sources_package.HadoopFsRelation(
+        index, partition_type, data_type, none, sources_package.parquet.ParquetFileFormat(), options, session
+    )
+    return DataFrame(session.baseRelationToDataFrame(relation), spark)
+
+
+def _paths(jvm: Any, paths: Sequence[str]) -> Any:
+    """Hand many paths over in one call: one by one takes as long as reading the files does."""
+    strings = jvm.java.util.regex.Pattern.compile("\n").split("\n".join(paths))
+    return jvm.scala.Predef.genericWrapArray(jvm.org.apache.hadoop.util.StringUtils.stringToPath(strings)).toSeq()
+
+
+def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField], files: Sequence[RawFile]) -> Any:
+    jvm = spark._jvm
+    out = jvm.java.util.ArrayList()
+    folders = {f.folder: f.values for f in files}
+    if not keys:
+        return out
+    distinct = list(dict.fromkeys(folders.values()))
+    converted = [tuple(_CONVERT.get(type(v), _as_is)(v) for v in values) for values in distinct]
+    rows = spark.createDataFrame(converted, schema)._jdf.queryExecution().executedPlan().executeCollect()
+    by_values = dict(zip(distinct, rows, strict=True))
+    names = list(folders)
+    for name, path in zip(names, _each(_paths(jvm, names)), strict=True):
+        row = by_values[folders[name]]
+        out.add(jvm.org.apache.spark.sql.execution.datasources.PartitionPath(row, path))
+    return out
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+_CONVERT: Mapping[type, Callable[[Any], Any]] = {Timestamp: lambda value: value.to_datetime()}
+
+
+def _check_listing(read: TableRead, index: Any, files: Sequence[RawFile]) -> None:
+    """Spark skips a path that is not there; the manifest says what must be."""
+    expected = sum(f.file.file_size for f in files)
+    if index.allFiles().size() == len(files) and index.sizeInBytes() == expected:
+        return
+    there = {str(status.getPath().getName()): status.getLen() for status in _each(index.allFiles())}
+    for file in (f.file for f in files):
+        size = there.get(file.file_name)
+        if size != file.file_size:
+            what = "is missing" if size is None else f"has {size} bytes instead of {file.file_size}"
+            raise FormatError(f"{read.label}: data file {file.file_name} {what}; run check_table")
+
+
+def _each(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]
