@@ -48,7 +48,7 @@ def write_arrow(
         ConflictError: other writers kept changing the same buckets.
     """
     started = time.monotonic()
-    _check_mode(table, mode, partition)
+    check_mode(table, mode, partition)
     table.require()
     require_committable(table)
     identity = CommitIdentity()
@@ -64,7 +64,8 @@ def write_arrow(
     return _result(table, mode, before, after, messages, data.num_rows, started)
 
 
-def _check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> None:
+def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> None:
+    """Refuse an unknown mode, and a partition where none is replaced."""
     if mode not in MODES:
         raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}", table=table.name)
     if partition is not None and mode != "overwrite":
@@ -89,15 +90,15 @@ def _write(
         write = plan_write(table, overwrite=mode != "append")
         messages = write_rows(write, [conform_rows(data, write.schema, table.label)])
         try:
-            return _commit(table, write, messages, mode, partition, identity), messages
+            return commit_write(table, write, messages, mode, partition, identity), messages
         except (ConflictError, InvalidInputError) as error:  # nothing of it was published
-            _discard(write, messages)
+            discard_files(write, messages)
             if isinstance(error, InvalidInputError) or attempt == _TRIES:
                 raise
     raise AssertionError("unreachable")
 
 
-def _commit(
+def commit_write(
     table: Table,
     write: TableWrite,
     messages: Sequence[CommitMessage],
@@ -105,6 +106,11 @@ def _commit(
     partition: Mapping[str, Any] | None,
     identity: CommitIdentity,
 ) -> Receipt:
+    """Publish what a write made, as its mode says.
+
+    Raises:
+        ConflictError, InvalidInputError: nothing was published; the files can be discarded.
+    """
     if mode == "append":
         return commit_append(table, messages, planned_on=write.planned_on, identity=identity)
     if mode == "dynamic_overwrite" and write.schema.partition_keys:
@@ -113,7 +119,7 @@ def _commit(
     return commit_overwrite(table, messages, partitions=specs, identity=identity)
 
 
-def _discard(write: TableWrite, messages: Sequence[CommitMessage]) -> None:
+def discard_files(write: TableWrite, messages: Sequence[CommitMessage]) -> None:
     """Delete data files that certainly no snapshot refers to. Failing to is harmless: they are orphans."""
     types = [f.type for f in write.schema.partition_fields]
     for message in messages:
