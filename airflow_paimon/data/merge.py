@@ -31,7 +31,11 @@ DELETE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRules:
-    """How versions of a key are told apart. Batches carry ``keys``, ``sequence``, the two system columns and values."""
+    """How versions of a key are told apart.
+
+    Batches carry ``keys``, ``sequence``, ``_SEQUENCE_NUMBER``, ``_VALUE_KIND`` and values. Without sequence numbers the
+    later run is the newer one; without kinds there are no deletes.
+    """
 
     keys: tuple[str, ...]
     sequence: tuple[str, ...] = ()
@@ -59,6 +63,8 @@ def is_retract(kinds: pa.Array) -> npt.NDArray[np.bool_]:
 
 def drop_retracts(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Give the rows that are no -U or -D."""
+    if VALUE_KIND not in batch.schema.names:
+        return batch
     retract = is_retract(batch.column(VALUE_KIND))
     return batch.filter(pa.array(~retract)) if retract.any() else batch
 
@@ -154,9 +160,9 @@ def merge_slices(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: 
     if len(slices) == 1 and not _has_twins(keys[0]):
         return drop_retracts(slices[0])
     winners = pick_winners(slices, np.concatenate(keys), rules)
-    retract = is_retract(_taken([s.column(VALUE_KIND) for s in slices], winners))
-    if retract.any():
-        winners = winners[~retract]
+    if VALUE_KIND in slices[0].schema.names:
+        retract = is_retract(_taken([s.column(VALUE_KIND) for s in slices], winners))
+        winners = winners[~retract] if retract.any() else winners
     columns = [_taken([s.column(i) for s in slices], winners) for i in range(slices[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)
 
@@ -165,21 +171,23 @@ def _has_twins(keys: Keys) -> bool:
     return bool((keys[1:] == keys[:-1]).any())
 
 
-def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules) -> Indices:
+def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules, *, presorted: bool = True) -> Indices:
     """Give, in key order, the position (in the slices laid behind each other) of the winning row of every key.
 
-    Ties in everything go to an insert before a retract, then to the later position.
+    Ties in everything go to an insert before a retract, then to the later position. ``presorted``: each slice is sorted
+    by key, which only makes it faster.
     """
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys, kind="stable" if presorted else None)
     ordered = keys[order]
-    twin = ordered[1:] == ordered[:-1]
-    starts = np.flatnonzero(np.concatenate(([True], ~twin)))
+    twins = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if not len(twins):
+        return order
+    is_start = np.ones(len(order), bool)
+    is_start[twins + 1] = False
+    starts = np.flatnonzero(is_start)
     winners: Indices = order[starts]
-    if len(starts) == len(order):
-        return winners
-    groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
-    contested = np.flatnonzero(np.concatenate(([False], twin)) | np.concatenate((twin, [False])))
-    rows, group = order[contested], groups[contested]
+    contested = np.union1d(twins, twins + 1)
+    rows, group = order[contested], np.searchsorted(starts, contested, side="right") - 1
     ranked = np.lexsort([*_precedence(slices, rows, rules)[::-1], group])
     last = np.flatnonzero(np.append(group[ranked][1:] != group[ranked][:-1], True))
     winners[group[ranked][last]] = rows[ranked][last]
@@ -191,8 +199,11 @@ def _precedence(slices: Sequence[pa.RecordBatch], rows: Indices, rules: MergeRul
     out: list[Any] = []
     for name in rules.sequence:
         out += order_values(_taken([s.column(name) for s in slices], rows), rules.descending)
-    out.append(_taken([s.column(SEQUENCE_NUMBER) for s in slices], rows).to_numpy(zero_copy_only=False))
-    out.append(~is_retract(_taken([s.column(VALUE_KIND) for s in slices], rows)))
+    names = slices[0].schema.names
+    if SEQUENCE_NUMBER in names:
+        out.append(_taken([s.column(SEQUENCE_NUMBER) for s in slices], rows).to_numpy(zero_copy_only=False))
+        if VALUE_KIND in names:
+            out.append(~is_retract(_taken([s.column(VALUE_KIND) for s in slices], rows)))
     out.append(rows)
     return out
 

@@ -80,7 +80,10 @@ class _SplitReader:
         """Merge the runs of a section."""
         rules = merge_rules(self._read.schema)
         inner = [self._read.schema.field(n) for n in dict.fromkeys((*rules.keys, *rules.sequence))]
-        fields = tuple(dict.fromkeys((*inner, SEQUENCE_FIELD, VALUE_KIND_FIELD, *self._needed)))
+        # what nothing hangs on is not read: arbitrary numbers take long to decode
+        system = [] if section.in_order else [SEQUENCE_FIELD]
+        system += [VALUE_KIND_FIELD] if section.may_hold_deletes else []
+        fields = tuple(dict.fromkeys((*inner, *system, *self._needed)))
         runs = [self._run(run, fields, frozenset(rules.keys)) for run in section.runs]
         return merge_runs(runs, rules)
 

@@ -22,7 +22,7 @@ from airflow_paimon.data.files_write import FileTarget, RollingWriter
 from airflow_paimon.data.merge import merge_rules, merge_runs
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, sorted_run
+from airflow_paimon.data.write import TableWrite, run_order
 
 NEW_BUCKET = -1
 """``max_sequence`` of a bucket that had no file at the branch point."""
@@ -105,8 +105,8 @@ def _changed_run(write: TableWrite, changes: Sequence[pa.RecordBatch]) -> pa.Rec
     if not rows:
         return None
     whole = pa.Table.from_batches(changes).combine_chunks().to_batches()[0]
-    numbered = whole.append_column(SEQUENCE_NUMBER, pa.array(np.arange(_ABOVE_ALL, _ABOVE_ALL + rows, dtype=np.int64)))
-    return sorted_run(numbered, write.schema)
+    run = whole.take(pa.array(run_order(whole, None, write.schema)))
+    return run.append_column(SEQUENCE_NUMBER, pa.array(np.full(run.num_rows, _ABOVE_ALL, np.int64)))
 
 
 def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:

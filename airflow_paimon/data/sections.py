@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from airflow_paimon.core.binary_row import decode_row
@@ -34,6 +35,12 @@ class Section:
     def may_hold_deletes(self) -> bool:
         """Whether -U or -D rows may be in it; files of Paimon 0.7 and earlier don't say."""
         return any(f.delete_row_count != 0 for f in self.files)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether every row of a later run is newer than every row of an earlier one, going by sequence numbers."""
+        ranges = [(min(f.min_sequence_number for f in r), max(f.max_sequence_number for f in r)) for r in self.runs]
+        return all(before[1] < after[0] for before, after in pairwise(ranges))
 
     @property
     def is_raw(self) -> bool:

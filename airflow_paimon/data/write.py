@@ -29,7 +29,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table import Table
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files_write import FileTarget, RollingWriter
-from airflow_paimon.data.merge import UPDATE_BEFORE, drop_retracts, merge_rules, pick_winners
+from airflow_paimon.data.merge import DELETE, UPDATE_BEFORE, Indices, merge_rules, pick_winners
 from airflow_paimon.data.sort_keys import sort_keys
 
 BUFFER_BYTES = 256 << 20
@@ -118,12 +118,20 @@ def _one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
 
 
 class BucketRows(NamedTuple):
-    """Rows that belong to one bucket, in the order in which they came. ``values`` are the decoded partition values."""
+    """Rows that belong to one bucket: those of ``batch`` at ``indices`` (None = all), in the order in which they came.
+
+    ``values`` are the decoded partition values.
+    """
 
     partition: bytes
     values: tuple[Any, ...]
     bucket: int
-    rows: pa.RecordBatch
+    batch: pa.RecordBatch
+    indices: Indices | None
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        return self.batch if self.indices is None else self.batch.take(pa.array(self.indices))
 
 
 def deal(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
@@ -139,8 +147,8 @@ def deal(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
         partition, values = partitions[int(ordered[start]) // span]
-        part = rows if end - start == rows.num_rows else rows.take(pa.array(order[start:end]))
-        yield BucketRows(partition, values, int(ordered[start]) % span, part)
+        indices = None if end - start == rows.num_rows else order[start:end]
+        yield BucketRows(partition, values, int(ordered[start]) % span, rows, indices)
 
 
 def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -207,21 +215,20 @@ class BucketWriter:
         self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         self._target = FileTarget(store=write.store, schema=write.schema, values=values, bucket=bucket)
         self._sequence = write.next_sequence.get(self._key, 0)
-        self._buffer: list[pa.RecordBatch] = []
+        self._buffer: list[tuple[pa.RecordBatch, Indices | None]] = []
         self._buffer_bytes = 0
         self._plain = None if write.is_keyed else RollingWriter(self._target, self._sequence)
         self._runs: list[RollingWriter] = []
         self._files: list[DataFile] = []
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows as ``conform_rows`` gives them; later rows are newer."""
+    def add(self, batch: pa.RecordBatch, indices: Indices | None = None) -> None:
+        """Take rows of a batch as ``conform_rows`` gives it; later rows are newer."""
+        rows = batch.num_rows if indices is None else len(indices)
         if self._plain is not None:
-            self._plain.write(rows)
+            self._plain.write(batch if indices is None else batch.take(pa.array(indices)))
             return
-        numbers = np.arange(self._sequence, self._sequence + rows.num_rows, dtype=np.int64)
-        self._sequence += rows.num_rows
-        self._buffer.append(rows.append_column(SEQUENCE_NUMBER, pa.array(numbers)))
-        self._buffer_bytes += rows.nbytes
+        self._buffer.append((batch, indices))
+        self._buffer_bytes += batch.nbytes * rows // max(batch.num_rows, 1)
         if self._buffer_bytes >= self._write.buffer_bytes:
             self._flush()
 
@@ -247,30 +254,47 @@ class BucketWriter:
             writer.abandon()
 
     def _flush(self) -> None:
+        """Sort what is buffered and write it as a run. Rows of one batch are gathered once, in their final order."""
         if not self._buffer:
             return
-        rows = pa.Table.from_batches(self._buffer).combine_chunks().to_batches()[0]
+        batch, indices = self._buffer[0]
+        if len(self._buffer) > 1:
+            parts = [b if i is None else b.take(pa.array(i)) for b, i in self._buffer]
+            batch, indices = pa.Table.from_batches(parts).combine_chunks().to_batches()[0], None
         self._buffer, self._buffer_bytes = [], 0
-        rows = sorted_run(rows, self._write.schema)
+        rows = batch.num_rows if indices is None else len(indices)
+        order = run_order(batch, indices, self._write.schema)
+        numbers = self._sequence + order
+        self._sequence += rows
+        taken = batch.take(pa.array(order if indices is None else indices[order]))
         run = RollingWriter(self._target)
         self._runs.append(run)
-        run.write(rows)
+        run.write(taken.append_column(SEQUENCE_NUMBER, pa.array(numbers)))
         self._files += run.finish()
 
 
-def sorted_run(rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-    """Sort rows by key and keep the winning version of each; deletes stay, for they hide older versions elsewhere."""
+def run_order(batch: pa.RecordBatch, indices: Indices | None, schema: TableSchema) -> Indices:
+    """Give which of the rows (positions in ``indices``) make up a sorted run: the winning version of each key.
+
+    Later rows are newer. Deletes stay: they hide older versions elsewhere.
+    """
     rules = merge_rules(schema)
+    names = [*dict.fromkeys((*rules.keys, *rules.sequence)), VALUE_KIND]
+    small = batch.select(names)
+    small = small if indices is None else small.take(pa.array(indices))
+    kinds = np.asarray(small.column(VALUE_KIND).to_numpy())
+    wanted = np.ones(len(kinds), bool)
     if rules.ignore_delete:
-        rows = drop_retracts(rows)
+        wanted = (kinds != UPDATE_BEFORE) & (kinds != DELETE)
     elif TableOptions(schema.options).flag("ignore-update-before"):
-        kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
-        rows = rows.filter(pa.array(kinds != UPDATE_BEFORE))
-    if not rows.num_rows:
-        return rows
-    keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
-    winners = pick_winners([rows], keys, rules)
-    return rows.take(pa.array(winners))
+        wanted = kinds != UPDATE_BEFORE
+    kept: Indices = np.flatnonzero(wanted)
+    if len(kept) < len(kinds):
+        small = small.take(pa.array(kept))
+    if not len(kept):
+        return kept
+    keys = sort_keys([[small.column(name) for name in rules.keys]])[0]
+    return kept[pick_winners([small], keys, rules, presorted=False)]
 
 
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
@@ -285,7 +309,7 @@ def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[p
                 key = BucketKey(part.partition, part.bucket)
                 if key not in writers:
                     writers[key] = BucketWriter(write, part.partition, part.values, part.bucket)
-                writers[key].add(part.rows)
+                writers[key].add(part.batch, part.indices)
         return [m for w in writers.values() if (m := w.finish()).new_files]
     except BaseException:
         for writer in writers.values():
