@@ -1,0 +1,89 @@
+"""SIGKILL for the worker, in a live Airflow: no driver is left, and the retry does the work once."""
+
+import errno
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.live_airflow import live_airflow
+from tests.airflow.processes import running, wait_until
+from tests.core.tables import append, make_table, names
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+DAG_FILE = """
+import os, signal
+from datetime import UTC, datetime
+from pathlib import Path
+from airflow.sdk import DAG
+from airflow_paimon.operators.branch import RollbackOperator
+
+def note_the_worker(context):
+    with open(os.environ["TEST_PIDS"], "a") as file:
+        file.write(f"{context['ti'].task_id} {context['ti'].try_number} {os.getpid()}\\n")
+
+def die_once(context, result):
+    if context["ti"].try_number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with DAG("killed", schedule="@once", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False):
+    arguments = {"table": "d.t", "retries": 1, "retry_delay": 1, "pre_execute": note_the_worker}
+    during = RollbackOperator(task_id="during", snapshot=1, **arguments)
+    after = RollbackOperator(task_id="after", snapshot=2, run_on="worker", post_execute=die_once, **arguments)
+    during >> after
+"""
+
+
+def test_no_driver_is_left_and_the_work_is_done_once(tmp_path: Path, warehouse: Path, java_home: Path) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "1", seq=1)
+    first = names(main)
+    # The first try's job hangs where it reads the schema: a named pipe has taken the file's place.
+    schema = warehouse / "d.db/t/schema/schema-0"
+    content = schema.read_bytes()
+    schema.unlink()
+    os.mkfifo(schema)
+
+    dags, pids = tmp_path / "dags", tmp_path / "pids"
+    dags.mkdir()
+    (dags / "killed.py").write_text(DAG_FILE)
+    env = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_CONN_")}
+    with live_airflow(tmp_path / "home", dags, {**env, "TEST_PIDS": str(pids)}) as airflow:
+        held = wait_until(lambda: _writing_end(schema), "the driver hangs in its work", 120)
+        assert airflow.task("during") == ("running", 1)
+        worker = int(pids.read_text().split()[2])
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: not running(f"--warehouse={warehouse}"), "no driver is left", 5)
+        os.close(held)
+        schema.unlink()
+        schema.write_bytes(content)
+        assert main.latest_snapshot_id() == 2
+
+        wait_until(lambda: airflow.task("during")[0] == "success", "the retry succeeds", 180)
+        assert airflow.task("during") == ("success", 2)
+        assert airflow.xcom("during")["snapshot_after"] == 3
+
+        # Killed after it had landed: the retry finds the first try's snapshot.
+        wait_until(lambda: airflow.task("after")[0] in ("success", "failed"), "the second task ends", 180)
+        assert airflow.task("after") == ("success", 2)
+        result = airflow.xcom("after")
+    assert (result["changed"], result["snapshot_after"]) == (True, 4)
+    assert [s.id for s in main.snapshots()] == [1, 2, 3, 4]
+    assert names(main) == first
+    tries = [line.split()[:2] for line in pids.read_text().splitlines()]
+    assert tries == [["during", "1"], ["during", "2"], ["after", "1"], ["after", "2"]]
+    assert json.dumps(result)
+
+
+def _writing_end(pipe: Path) -> int | None:
+    """Open the pipe for writing, which works as soon as somebody reads it; the reader then waits for what we write."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None
