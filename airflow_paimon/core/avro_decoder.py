@@ -75,7 +75,8 @@ def _naming(name: str | None) -> Iterator[None]:
         raise UnsupportedFeatureError(prefix + e.message) from None
     except (IndexError, struct.error):
         raise FormatError(f"{prefix}it is truncated or corrupt") from None
-    except UnicodeDecodeError as e:
+    except ValueError as e:
+        # No UTF-8, or bytes that no record starts with taken for those of a group not read yet.
         raise FormatError(f"{prefix}it is corrupt: {e}") from None
 
 
@@ -123,7 +124,7 @@ class _Source:
             self.branch(stored, lambda: self.emit("nulls('record')"), lambda: None)
         value = self.record(stored, wanted, outermost=True)
         self.emit(f"append({value})")
-        start = [f"{m}, {m}_values = b'\\xff' * 99, None" for m in self.memos]
+        start = [f"{m}, {m}_values = b'\\xff' * 99, ()" for m in self.memos]
         body, self.lines, self.depth = self.lines, ["def decode(b, number, out):"], 1
         self.emit("p = 0", "new = tuple.__new__", "append = out.append", *start, "for _ in range(number):")
         self.lines += body
@@ -165,10 +166,11 @@ class _Source:
         joined = ", ".join(names) + ","
         self.emit(f"if b.startswith({memo}, p):", f"    p += len({memo})", f"    {joined} = {memo}_values", "else:")
         self.depth += 1
-        self.emit("start = p")
+        start = self.new("start")  # its own: a group may hold a record with groups inside
+        self.emit(f"{start} = p")
         for variable, (name, stored) in zip(names, members, strict=True):
             self.emit(f"{variable} = {self.value(stored, own.get(name), name)}")
-        self.emit(f"{memo} = b[start:p]", f"{memo}_values = ({joined})")
+        self.emit(f"{memo} = b[{start}:p]", f"{memo}_values = ({joined})")
         self.depth -= 1
         return names
 
@@ -259,9 +261,12 @@ def _array_reader(stored: AvroType, wanted: AvroType | None, form: RecordForm) -
     source.emit(f"append({value})")
     body, source.lines, source.depth = source.lines, ["def read(b, p):"], 1
     source.emit("items = []", "append = items.append", "new = tuple.__new__")
-    source.emit(*(f"{m}, {m}_values = b'\\xff' * 99, None" for m in source.memos))
-    source.emit("while True:", "    n, p = array_size(b, p)", "    if not n: return tuple(items), p",
-                "    for _ in range(n):")  # fmt: skip
+    source.emit(*(f"{m}, {m}_values = b'\\xff' * 99, ()" for m in source.memos))
+    source.emit("while True:")
+    source.depth = 2
+    # A small number of items is one byte; anything else, and sizes, take the long way.
+    source.emit("n = b[p]", "if n > 127 or n & 1:", "    n, p = array_size(b, p)", "else:", "    n >>= 1", "    p += 1")
+    source.emit("if not n:", "    return tuple(items), p", "for _ in range(n):")
     source.lines += body
     read: ArrayReader = source.compile()["read"]
     return read

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.avro import read_container
@@ -39,6 +39,7 @@ _entries = st.builds(
 
 
 @given(st.lists(_entries, max_size=6))
+@example([ENTRY, ENTRY._replace(global_index=None), ENTRY])
 def test_round_trip(entries: list[IndexEntry]) -> None:
     data = write_index_manifest(entries)
     assert read_index_manifest(data) == entries
