@@ -42,6 +42,19 @@ def lineage_path(branch: str) -> str:
     return f"{PRIVATE_DIR}/branches/{branch}.json"
 
 
+def rename_path(to_branch: str) -> str:
+    """Where a rename that is under way says which branch is becoming ``to_branch``."""
+    return f"{PRIVATE_DIR}/renames/{to_branch}.json"
+
+
+def read_rename(table: Table, to_branch: str) -> str | None:
+    """The branch that a cut-off rename was turning into ``to_branch``; None when there is no such journal."""
+    try:
+        return str(json.loads(table.store.read(rename_path(to_branch)))["from"])
+    except (NotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
 def read_lineage(table: Table, branch: str) -> Lineage | None:
     """Read a branch's lineage. None when there is none or when it is unreadable: every table works without it."""
     try:

@@ -80,10 +80,10 @@ def names(table: Table) -> set[str]:
     return {name for group in files(table).values() for name in group}
 
 
-def run(table: Table, operation: str, **values: Any) -> OperationResult:
+def run(on: Table, operation: str, /, **values: Any) -> OperationResult:
     """Run an operation as a job would, on the warehouse two folders up."""
-    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
-    if not table.store.uri.startswith("file:"):
-        warehouse = table.store.uri.rsplit("/", 2)[0]
-    base: Mapping[str, Any] = {"warehouse": warehouse, "table": table.name}
+    warehouse = on.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    if not on.store.uri.startswith("file:"):
+        warehouse = on.store.uri.rsplit("/", 2)[0]
+    base: Mapping[str, Any] = {"warehouse": warehouse, "table": on.name}
     return run_operation(build_request(operation, {**base, **values}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_paimon.core.commit import execute
 from airflow_paimon.core.errors import (
@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.lineage import Lineage, read_lineage, verified_lineage
+from airflow_paimon.core.lineage import Lineage, read_lineage, read_rename, verified_lineage
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.request import CreateBranch, DeleteBranch, RenameBranch
 from airflow_paimon.core.operations.result import OperationResult
@@ -317,24 +317,37 @@ def _check_deletable(context: Context, name: str) -> None:
 
 
 def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
-    """Rename a branch with its lineage and protective tag. A cut-off run is gone on with by running it again."""
+    """Rename a branch with its lineage and protective tag. A cut-off run is gone on with by running it again.
+
+    Raises:
+        AlreadyExistsError: there is a branch of the new name. ConflictError: the branch was written meanwhile.
+    """
     table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
     if old in (MAIN, new):
         raise InvalidInputError(f"{table.name}: can't rename {old!r} to {new!r}", table=table.name)
-    table.branch(old).require()
-    _check_deletable(context, old)
+    going_on = read_rename(table, new) == old
     files = _branch_bytes(table, old)
-    present = _branch_bytes(table, new)
-    new_root, old_root = BranchPaths(new).root, BranchPaths(old).root
-    if any(files.get(old_root + f.removeprefix(new_root)) != data for f, data in present.items()):
-        raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
+    if not going_on:
+        table.branch(old).require()
+        if table.store.walk(BranchPaths(new).root.rstrip("/")):
+            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
+    _check_deletable(context, old)
     tags = _protective_paths(table, old)
     protective = dict(zip(tags, table.store.read_many(tags), strict=True))
-    plan = plan_rename_branch(request.operation, table.name, old, new, files, read_lineage(table, old), protective)
-    head = table.branch(old).latest_snapshot_id()
+    copy, delete = plan_rename_branch(
+        request.operation, table.name, old, new, files, read_lineage(table, old), protective
+    )
     if not request.dry_run:
-        execute(table, plan)
-    return context.result(plan, branch=new, changed=True, before=head, after=head, details={"renamed_from": old})
+        execute(table, copy)
+        if _branch_bytes(table, old) != files:
+            raise ConflictError(
+                f"{table.name}: branch {old!r} was written while it was copied; stop its writers and run it again",
+                table=table.name,
+            )
+        execute(table, delete)
+    head = table.branch(old if request.dry_run else new).latest_snapshot_id()
+    both = replace(copy, actions=(*copy.actions, *delete.actions))
+    return context.result(both, branch=new, changed=True, before=head, after=head, details={"renamed_from": old})
 
 
 def _branch_bytes(table: Table, name: str) -> dict[str, bytes]:

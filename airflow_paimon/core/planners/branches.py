@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.lineage import Lineage, lineage_path
-from airflow_paimon.core.paths import MAIN, BranchPaths, protective_tag
+from airflow_paimon.core.lineage import Lineage, lineage_path, rename_path
+from airflow_paimon.core.paths import EARLIEST, LATEST, MAIN, BranchPaths, protective_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
@@ -168,33 +169,33 @@ def plan_rename_branch(
     files: Mapping[str, bytes],
     lineage: Lineage | None,
     protective: Mapping[str, bytes],
-) -> Plan:
-    """Plan a rename: copy the metadata as bytes, schemas first, then delete the old folder.
+) -> tuple[Plan, Plan]:
+    """Plan a rename in two parts: copy the metadata as bytes, schemas first; then delete the old folder.
 
-    ``protective``: content of the protective tags by path; they are copied before anything else.
+    ``protective``: content of the protective tags by path. A journal stands from the first action to the last.
     """
     old, new = BranchPaths(branch).root, BranchPaths(to_branch).root
-    actions: list[Action] = [
-        PutNew(
-            path=path.replace(protective_tag(branch), protective_tag(to_branch)),
-            data=data,
-            same_ok=True,
-            reason=f"keeps the shared files under the name {to_branch}",
-        )
-        for path, data in sorted(protective.items())
-    ]
+    journal, said = rename_path(to_branch), json.dumps({"from": branch}).encode()
+    copies: list[Action] = [Replace(path=journal, data=said, reason="says that a rename is under way")]
+    for path, data in sorted(protective.items()):
+        target = path.replace(protective_tag(branch), protective_tag(to_branch))
+        reason = f"keeps the shared files under the name {to_branch}"
+        copies.append(PutNew(path=target, data=data, same_ok=True, reason=reason))
     if lineage is not None:
         moved = replace(lineage, branch=to_branch)
-        actions.append(
-            Replace(path=lineage_path(to_branch), data=moved.to_bytes(), reason="lineage under the new name")
+        copies.append(Replace(path=lineage_path(to_branch), data=moved.to_bytes(), reason="lineage under the new name"))
+    for path in sorted(files, key=lambda f: (not f.startswith(f"{old}schema/"), f)):
+        target = new + path.removeprefix(old)
+        copies.append(
+            Replace(path=target, data=files[path], reason=f"copy of {path}")
+            if path.endswith((LATEST, EARLIEST))
+            else PutNew(path=target, data=files[path], same_ok=True, reason=f"copy of {path}")
         )
-    order = sorted(files, key=lambda f: (not f.startswith(f"{old}schema/"), f))
-    actions += [
-        PutNew(path=new + f.removeprefix(old), data=files[f], same_ok=True, reason=f"copy of {f}") for f in order
-    ]
-    gone = plan_delete_branch(operation, table, branch, list(files), sorted(protective))
     summary = {"branch": branch, "to_branch": to_branch}
-    return Plan(operation=operation, table=table, actions=(*actions, *gone.actions), summary=summary)
+    gone = plan_delete_branch(operation, table, branch, list(files), sorted(protective))
+    end = Delete(path=journal, reason="the rename is done")
+    copy = Plan(operation=operation, table=table, actions=tuple(copies), summary=summary)
+    return copy, replace(gone, actions=(*gone.actions, end), summary=summary)
 
 
 def lineage_for(

@@ -18,10 +18,23 @@ from airflow_paimon.core.types import (
     with_nullable,
 )
 
-_IMMUTABLE = frozenset({
-    "bucket-key", "merge-engine", "primary-key", "partition", "path", "branch", "type", "sequence.field",
-    "rowkind.field", "row-tracking.enabled", "data-file.path-directory", "partition.legacy-name", "partition.default-name",
-})  # fmt: skip
+_IMMUTABLE = frozenset(
+    [
+        "branch",
+        "bucket-key",
+        "data-file.path-directory",
+        "merge-engine",
+        "partition",
+        "partition.default-name",
+        "partition.legacy-name",
+        "path",
+        "primary-key",
+        "row-tracking.enabled",
+        "rowkind.field",
+        "sequence.field",
+        "type",
+    ]
+)
 """Options that say how existing files are to be read: changing them on a table with data would return wrong rows."""
 
 
