@@ -186,7 +186,9 @@ def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules
     is_start[twins + 1] = False
     starts = np.flatnonzero(is_start)
     winners: Indices = order[starts]
-    contested = np.union1d(twins, twins + 1)
+    is_contested = ~is_start
+    is_contested[twins] = True
+    contested = np.flatnonzero(is_contested)
     rows, group = order[contested], np.searchsorted(starts, contested, side="right") - 1
     ranked = np.lexsort([*_precedence(slices, rows, rules)[::-1], group])
     last = np.flatnonzero(np.append(group[ranked][1:] != group[ranked][:-1], True))
