@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.options import parse_duration
 from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.snapshot import Snapshot
-from airflow_paimon.core.table import Table, parse_timestamp
+
+if TYPE_CHECKING:
+    # A DAG file that holds a sensor imports this module: it must not load the stores.
+    from airflow_paimon.core.snapshot import Snapshot
+    from airflow_paimon.core.table import Table
 
 NO_WATERMARK = -(2**63)
 """Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
@@ -120,6 +123,8 @@ def parse_condition(
     Raises:
         InvalidInputError: malformed, nothing to wait for, or a reference time without a lag to measure from it.
     """
+    from airflow_paimon.core.table import parse_timestamp
+
     condition = CatchUpCondition(
         min_snapshot_id=_number("min_snapshot_id", min_snapshot_id),
         watermark_lag_ms=_lag("max_watermark_lag", max_watermark_lag),
