@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -169,9 +170,16 @@ class _SplitReader:
             elif f.name in batch.schema.names:
                 columns[f.name] = batch.column(f.name)
         if read.rows.where is not None:
-            table = pa.table(columns).filter(read.rows.where, use_threads=False)
+            table = _filtered(pa.table(columns), read.rows.where)
             columns = {name: _combined(table.column(name)) for name in read.columns}
         return pa.RecordBatch.from_arrays([columns[n] for n in read.columns], schema=read.output_schema)
+
+
+def _filtered(table: pa.Table, where: pc.Expression) -> pa.Table:
+    """As ``Table.filter``, but in this thread: a task has one core, and rows keep their order."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    condition = acero.Declaration("filter", acero.FilterNodeOptions(where))
+    return acero.Declaration.from_sequence([source, condition]).to_table(use_threads=False)
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:

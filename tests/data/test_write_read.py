@@ -1,0 +1,335 @@
+"""What is written is read back, through files as Paimon lays them out, in every mode and for every type."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.commit_files import commit_append
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.manifest import DataFile
+from airflow_paimon.core.operations.tables import alter_table
+from airflow_paimon.core.planners.schema_changes import SetOption
+from airflow_paimon.core.scan import plan_scan
+from airflow_paimon.core.snapshot import CommitKind
+from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.write import BucketWriter, deal, plan_write, write_rows
+from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
+from tests.oracles.canonical import assert_same_rows
+
+KV = {"k": "INT NOT NULL", "v": "STRING"}
+PARTS = {"dt": "STRING", **KV}
+
+
+def files_of(table: Table) -> list[DataFile]:
+    return [f for split in plan_scan(table).splits for f in split.files]
+
+
+def simple(table: Table, **more: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in read_arrow(table, **more).to_pylist())
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "append": {},
+    "append-fixed-bucket": {"bucket": "3", "bucket_key": "k"},
+    "append-orc-table": {"file__format": "orc"},
+    "primary-key": {"primary_keys": ["k"], "bucket": "3"},
+    "primary-key-gzip": {"primary_keys": ["k"], "bucket": "1", "file__compression": "gzip"},
+}
+
+
+@pytest.mark.parametrize("columns", [ALL_TYPES, FINE_TYPES], ids=["all-types", "nanoseconds"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_type_comes_back(tmp_path: Path, layout: str, columns: Mapping[str, Any]) -> None:
+    table = make_table(tmp_path, columns, **LAYOUTS[layout])
+    moments = {"t9": dt.datetime(2024, 1, 1, 1, 1, 1, 123456), "l9": dt.datetime(1950, 1, 1, 1, 1, 1, 7, dt.UTC)}
+    more = {name: value for name, value in moments.items() if name in columns}
+    rows = rows_of(columns, [{**any_row(i), **more} for i in range(60)])
+    write_arrow(table, rows)
+    assert_same_rows(read_arrow(table), rows)
+    assert read_arrow(table).schema.equals(rows.schema)
+
+
+def test_an_upsert_replaces_and_deletes_by_key(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="2")
+    write_arrow(table, rows_of(KV, [{"k": k, "v": f"old{k}"} for k in range(10)]))
+    change = rows_of(KV, [{"k": 2, "v": "new2"}, {"k": 3}, {"k": 4, "v": "-U"}, {"k": 4, "v": "new4"}, {"k": 99}])
+    change = change.append_column("_row_kind", pa.array(["+I", "-D", "-U", "+U", "-D"]))
+    result = write_arrow(table, change)
+    assert (result["changed"], result["snapshot_before"], result["snapshot_after"]) == (True, 1, 2)
+    expected = {k: f"old{k}" for k in range(10)} | {2: "new2", 4: "new4"}
+    expected.pop(3)
+    assert simple(table) == sorted(expected.items())
+    assert sum(f.delete_row_count or 0 for f in files_of(table)) == 2
+    assert simple(table, version=1) == [(k, f"old{k}") for k in range(10)]
+
+
+def test_the_last_of_several_versions_in_one_write_wins(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1")
+    write_arrow(table, rows_of(KV, [{"k": k % 3, "v": f"{k}"} for k in range(11)]))
+    assert simple(table) == [(0, "9"), (1, "10"), (2, "8")]
+    (file,) = files_of(table)
+    assert (file.row_count, file.min_sequence_number, file.max_sequence_number, file.level) == (3, 8, 10, 0)
+
+
+SEQUENCED = {"k": "INT NOT NULL", "a": "INT", "b": "INT", "v": "STRING"}
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_sequence_fields_decide_over_arrival(tmp_path: Path, order: str) -> None:
+    table = make_table(
+        tmp_path, SEQUENCED, primary_keys=["k"], bucket="1", sequence__field="a,b", sequence__field__sort_order=order
+    )
+    versions = [(5, 1), (3, 9), (None, 9), (5, None), (5, 0)]
+    for i, (a, b) in enumerate(versions):
+        write_arrow(table, rows_of(SEQUENCED, [{"k": 1, "a": a, "b": b, "v": f"{i}"}, {"k": 2, "v": f"{i}"}]))
+    together = make_table(
+        tmp_path,
+        SEQUENCED,
+        name="d.u",
+        primary_keys=["k"],
+        bucket="1",
+        sequence__field="a,b",
+        sequence__field__sort_order=order,
+    )
+    write_arrow(
+        together, rows_of(SEQUENCED, [{"k": 1, "a": a, "b": b, "v": f"{i}"} for i, (a, b) in enumerate(versions)])
+    )
+    winner = (1, 5, 1, "0") if order == "ascending" else (1, 3, 9, "1")
+    assert simple(together) == [winner]
+    assert simple(table)[0] == winner
+    assert simple(table)[1] == (2, None, None, "4")  # ties in all fields: the later one
+
+
+def test_a_delete_with_an_older_sequence_loses(tmp_path: Path) -> None:
+    table = make_table(tmp_path, SEQUENCED, primary_keys=["k"], bucket="1", sequence__field="a")
+    write_arrow(table, rows_of(SEQUENCED, [{"k": 1, "a": 5}, {"k": 2, "a": 5}]))
+    late = rows_of(SEQUENCED, [{"k": 1, "a": 4}, {"k": 2, "a": 6}]).append_column("_row_kind", pa.array(["-D", "-D"]))
+    write_arrow(table, late)
+    assert [row[0] for row in simple(table)] == [1]
+
+
+def test_ignore_delete_drops_retracts(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1", ignore_delete="true")
+    write_arrow(table, rows_of(KV, [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]))
+    write_arrow(table, rows_of(KV, [{"k": 1}, {"k": 3}]).append_column("_row_kind", pa.array(["-D", "-U"])))
+    assert simple(table) == [(1, "a"), (2, "b")]
+
+
+def test_overwrite_of_everything_of_a_partition_and_dynamic(tmp_path: Path) -> None:
+    table = make_table(tmp_path, PARTS, partition_keys=["dt"])
+    start = [{"dt": d, "k": k, "v": "old"} for d in ("a", "b", None) for k in range(2)]
+    write_arrow(table, rows_of(PARTS, start))
+    write_arrow(table, rows_of(PARTS, [{"dt": "a", "k": 9, "v": "new"}]), mode="dynamic_overwrite")
+    assert simple_parts(table) == {"a": {9}, "b": {0, 1}, None: {0, 1}}
+    write_arrow(table, rows_of(PARTS, []), mode="overwrite", partition={"dt": None})
+    assert simple_parts(table) == {"a": {9}, "b": {0, 1}}
+    write_arrow(table, rows_of(PARTS, [{"dt": "b", "k": 7}]), mode="overwrite", partition={"dt": "b"})
+    assert simple_parts(table) == {"a": {9}, "b": {7}}
+    assert table.latest_snapshot().commit_kind is CommitKind.OVERWRITE  # type: ignore[union-attr]
+    write_arrow(table, rows_of(PARTS, [{"dt": "c", "k": 1}]), mode="overwrite")
+    assert simple_parts(table) == {"c": {1}}
+    before = {str(p) for p in tmp_path.rglob("*.parquet")}
+    with pytest.raises(InvalidInputError, match="dt=z"):
+        write_arrow(table, rows_of(PARTS, [{"dt": "z", "k": 1}]), mode="overwrite", partition={"dt": "c"})
+    assert {str(p) for p in tmp_path.rglob("*.parquet")} == before  # what it wrote is gone again
+
+
+def simple_parts(table: Table) -> dict[Any, set[int]]:
+    out: dict[Any, set[int]] = {}
+    for row in read_arrow(table).to_pylist():
+        out.setdefault(row["dt"], set()).add(row["k"])
+    return out
+
+
+def test_an_overwritten_primary_key_bucket_is_one_run_of_the_highest_level(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1")
+    write_arrow(table, rows_of(KV, [{"k": k} for k in range(5)]))
+    write_arrow(table, rows_of(KV, [{"k": 7, "v": "x"}]), mode="overwrite")
+    (file,) = files_of(table)
+    assert (file.level, file.min_sequence_number) == (5, 0)
+    write_arrow(table, rows_of(KV, [{"k": 7, "v": "y"}]))
+    assert simple(table) == [(7, "y")]
+
+
+def test_null_empty_and_blank_partitions_share_a_folder_and_stay_apart(tmp_path: Path) -> None:
+    table = make_table(tmp_path, PARTS, partition_keys=["dt"])
+    rows = [{"dt": d, "k": i} for i, d in enumerate([None, "", " ", "a/b=%"])]
+    write_arrow(table, rows_of(PARTS, rows))
+    assert simple_parts(table) == {None: {0}, "": {1}, " ": {2}, "a/b=%": {3}}
+    folders = {p.parent.parent.name for p in tmp_path.rglob("*.parquet")}
+    assert folders == {"dt=__DEFAULT_PARTITION__", "dt=a%2Fb%3D%25"}
+    write_arrow(table, rows_of(PARTS, []), mode="overwrite", partition={"dt": ""})
+    assert simple_parts(table) == {None: {0}, " ": {2}, "a/b=%": {3}}
+
+
+def test_files_are_described_as_paimon_describes_them(tmp_path: Path) -> None:
+    columns = {"k": "INT NOT NULL", "j": "STRING NOT NULL", "s": "STRING", "f": "DOUBLE", "n": "INT"}
+    table = make_table(tmp_path, columns, primary_keys=["k", "j"], bucket="1")
+    rows = [{"k": i, "j": "x" * 30, "s": "y" * 20 + str(i), "f": float("nan") if i else 1.0} for i in range(3)]
+    write_arrow(table, rows_of(columns, rows))
+    (file,) = files_of(table)
+    types = [f.type for f in table.schema().fields]
+    assert decode_row(file.min_key, types[:2]) == (0, "x" * 30)
+    assert decode_row(file.key_stats.max_values, types[:2]) == (2, "x" * 30)
+    assert decode_row(file.value_stats.min_values, types) == (0, "x" * 16, "y" * 16, None, None)
+    assert decode_row(file.value_stats.max_values, types) == (2, "x" * 15 + "y", "y" * 15 + "z", None, None)
+    assert file.value_stats.null_counts == (0, 0, 0, 0, 3)
+    assert (file.delete_row_count, file.file_source, file.value_stats_cols, file.schema_id) == (0, 0, None, 0)
+    path = next(tmp_path.rglob("*.parquet"))
+    assert path.stat().st_size == file.file_size
+    now = dt.datetime.now().timestamp() * 1000
+    assert file.creation_time_ms is not None and abs(file.creation_time_ms - now) < 24 * 3600 * 1000
+    parquet = pq.ParquetFile(path)
+    ids = [f.metadata[b"PARQUET:field_id"] for f in parquet.schema_arrow]
+    assert ids == [b"1073741823", b"1073741824", b"2147483646", b"2147483645", b"0", b"1", b"2", b"3", b"4"]
+    assert [f.name for f in parquet.schema_arrow if not f.nullable] == [
+        *("_KEY_k", "_KEY_j", "_SEQUENCE_NUMBER", "_VALUE_KIND", "k", "j")
+    ]
+    assert parquet.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_files_roll_at_the_target_size_and_stay_disjoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_paimon.data.files_write.ROW_GROUP_ROWS", 1000)
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1", target_file_size="8 kb")
+    rows = [{"k": k, "v": f"{k * 7919 % 10007:032d}"} for k in range(6000)]
+    write_arrow(table, rows_of(KV, rows[::-1]))
+    files = files_of(table)
+    types = [table.schema().field("k").type]
+    ranges = sorted((decode_row(f.min_key, types), decode_row(f.max_key, types)) for f in files)
+    assert len(files) >= 3
+    assert all(before[1] < after[0] for before, after in pairwise(ranges))
+    assert len({f.file_name.rsplit("-", 1)[0] for f in files}) == 1
+    assert sorted(simple(table)) == [(r["k"], r["v"]) for r in rows]
+
+
+def test_a_writer_with_a_small_buffer_makes_several_runs(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="2")
+    write = plan_write(table, buffer_bytes=500)
+    batch = conform_rows(rows_of(KV, [{"k": k % 50, "v": f"{k}"} for k in range(400)]), write.schema, table.label)
+    messages = write_rows(write, [batch.slice(i, 40) for i in range(0, 400, 40)])
+    assert all(len(m.new_files) > 1 for m in messages)
+    commit_append(table, messages, planned_on=write.planned_on)
+    assert simple(table) == [(k, f"{350 + k}") for k in range(50)]
+
+
+def test_a_failed_write_leaves_no_files(tmp_path: Path) -> None:
+    table = make_table(tmp_path, PARTS, primary_keys=["dt", "k"], partition_keys=["dt"], bucket="1")
+    write = plan_write(table, buffer_bytes=10)
+    good = conform_rows(rows_of(PARTS, [{"dt": "a", "k": 1, "v": "x"}]), write.schema, table.label)
+
+    def batches() -> Any:
+        yield good
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_rows(write, batches())
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_the_bucket_of_a_row_is_the_partitions_own(tmp_path: Path) -> None:
+    """The option may say another number since: what counts is what the partition's files have."""
+    table = make_table(tmp_path, PARTS, primary_keys=["dt", "k"], partition_keys=["dt"], bucket="2")
+    write_arrow(table, rows_of(PARTS, [{"dt": "a", "k": k} for k in range(20)]))
+    alter_table(table, [SetOption(key="bucket", value="5")])
+    write_arrow(table, rows_of(PARTS, [{"dt": d, "k": k, "v": "n"} for d in ("a", "b") for k in range(20)]))
+    totals = {s.values[0]: {p.total_buckets for p in plan_scan(table).splits if p.values == s.values}
+              for s in plan_scan(table).splits}  # fmt: skip
+    assert totals == {"a": {2}, "b": {5}}
+    assert len(simple(table)) == 40
+    assert {row[2] for row in simple(table)} == {"n"}
+
+
+def test_dealing_puts_every_row_where_it_belongs(tmp_path: Path) -> None:
+    columns = {"p": "DOUBLE", "q": "STRING", **KV}
+    table = make_table(tmp_path, columns, primary_keys=["p", "q", "k"], partition_keys=["p", "q"], bucket="4")
+    write = plan_write(table)
+    values = [0.0, -0.0, float("nan"), 1.5]
+    rows = [{"p": values[i % 4], "q": "xyz"[i % 3], "k": i, "v": str(i)} for i in range(200)]
+    batch = conform_rows(rows_of(columns, rows), write.schema, table.label)
+    parts = list(deal(write, batch))
+    assert sorted(v for p in parts for v in p.rows.column("k").to_pylist()) == list(range(200))
+    for part in parts:
+        for row in part.rows.to_pylist():
+            assert [repr(row["p"]), row["q"]] == [repr(part.values[0]), part.values[1]]
+    assert len({(p.partition, p.bucket) for p in parts}) == len(parts)
+    assert len({p.partition for p in parts}) == 12
+    for part in parts:
+        writer = BucketWriter(write, part.partition, part.values, part.bucket)
+        writer.add(part.batch, part.indices)
+        message = writer.finish()
+        assert sum(f.row_count for f in message.new_files) == part.rows.num_rows
+
+
+def test_an_operation_id_makes_a_retry_return_the_first_result(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV)
+    rows = rows_of(KV, [{"k": 1, "v": "a"}])
+    first = write_arrow(table, rows, operation_id="run-1")
+    write_arrow(table, rows_of(KV, [{"k": 2, "v": "b"}]))
+    again = write_arrow(table, rows, operation_id="run-1")
+    assert (first["snapshot_after"], again["snapshot_after"], again["changed"]) == (1, 1, True)
+    assert simple(table) == [(1, "a"), (2, "b")]
+    with pytest.raises(InvalidInputError, match="another request"):
+        write_arrow(table, rows, mode="overwrite", operation_id="run-1")
+
+
+def test_nothing_to_write_changes_nothing(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV)
+    result = write_arrow(table, rows_of(KV, []))
+    assert (result["changed"], result["snapshot_after"]) == (False, None)
+    assert table.latest_snapshot() is None
+    assert read_arrow(table).num_rows == 0
+
+
+def test_projection_filter_and_time_travel(tmp_path: Path) -> None:
+    table = make_table(tmp_path, PARTS, primary_keys=["dt", "k"], partition_keys=["dt"], bucket="2")
+    write_arrow(table, rows_of(PARTS, [{"dt": d, "k": k, "v": f"{d}{k}"} for d in "abc" for k in range(5)]))
+    write_arrow(table, rows_of(PARTS, [{"dt": "a", "k": 0, "v": "new"}]))
+    assert simple(table, columns=["v"], where=pc.field("dt") == "a", version=1) == [(f"a{k}",) for k in range(5)]
+    assert simple(table, columns=["v", "dt"], where=(pc.field("k") == 0) & (pc.field("v") != "new")) == [
+        ("b0", "b"),
+        ("c0", "c"),
+    ]
+    assert simple(table, columns=["dt"], where=pc.field("v") == "new") == [("a",)]
+    assert read_arrow(table, columns=["dt"]).num_rows == 15
+    with pytest.raises(InvalidInputError, match="no column 'nope'"):
+        read_arrow(table, columns=["nope"])
+    with pytest.raises(InvalidInputError, match="where does not fit"):
+        read_arrow(table, where=pc.field("nope") == 1)
+    with pytest.raises(InvalidInputError, match="gap_policy"):
+        read_arrow(table, gap_policy="guess")
+    with pytest.raises(NotFoundError):
+        read_arrow(table, version=77)
+    with pytest.raises(NotFoundError):
+        read_arrow(open_table(str(tmp_path), "d.missing"))
+
+
+def test_two_writers_of_one_bucket_conflict_instead_of_tying(tmp_path: Path) -> None:
+    """The second one goes by a head that is gone: the commit says so, and write_arrow numbers its rows again."""
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1")
+    write = plan_write(table)
+    batch = conform_rows(rows_of(KV, [{"k": 1, "v": "slow"}]), write.schema, table.label)
+    messages = write_rows(write, [batch])
+    write_arrow(table, rows_of(KV, [{"k": 1, "v": "fast"}]))
+    with pytest.raises(ConflictError):
+        commit_append(table, messages, planned_on=write.planned_on)
+    write_arrow(table, rows_of(KV, [{"k": 1, "v": "again"}]))
+    assert simple(table) == [(1, "again")]
+
+
+def test_what_the_embedded_engine_does_not_write_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="-1")
+    with pytest.raises(UnsupportedFeatureError, match=r"d\.t.*dynamic buckets.*connector"):
+        write_arrow(table, rows_of(KV, [{"k": 1}]))
+    assert not list(tmp_path.rglob("*.parquet"))
