@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_paimon.spark.read import read_table
+    from airflow_paimon.spark.write import write_table
 
-__all__ = ["read_table"]
+__all__ = ["read_table", "write_table"]
 
-_HOMES = {"read_table": "airflow_paimon.spark.read"}
+_HOMES = {"read_table": "airflow_paimon.spark.read", "write_table": "airflow_paimon.spark.write"}
 
 
 def __getattr__(name: str) -> Any:

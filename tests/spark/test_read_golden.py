@@ -23,11 +23,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Those that take different ways through Spark; `tests/golden` reads all of them, in Arrow.
-NAMES = """
-types_append_parquet types_append_orc types_pk_parquet types_pk_orc pk_kts part_string_new part_timestamp_legacy
-part_timestamp_new part_decimal_new part_two evo_append_v1 evo_append evo_pk br_pk_tag_t2 br_pk_fix br_append_main_v3
-seq_descending ignore_delete dv dva fixed_append rt fb life_rolled
-""".split()
+NAMES = [
+    "types_append_parquet",
+    "types_append_orc",
+    "types_pk_parquet",
+    "types_pk_orc",
+    "pk_kts",
+    "part_string_new",
+    "part_timestamp_legacy",
+    "part_timestamp_new",
+    "part_decimal_new",
+    "part_two",
+    "evo_append_v1",
+    "evo_append",
+    "evo_pk",
+    "br_pk_tag_t2",
+    "br_pk_fix",
+    "br_append_main_v3",
+    "seq_descending",
+    "ignore_delete",
+    "dv",
+    "dva",
+    "fixed_append",
+    "rt",
+    "fb",
+    "life_rolled",
+]
 READ = [c for c in CASES if c.archive == "paimon-2.0.0" and c.name in NAMES]
 
 

@@ -1,0 +1,161 @@
+"""Rows of a DataFrame on their way into a table: checked, dealt out to buckets, handed to tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.data.arrow_types import arrow_type
+from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.write import TableWrite, bucket_groups
+from airflow_paimon.spark.spark_types import shipped_type
+from airflow_paimon.spark.tasks import forget_zip_importers
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+GROUP = "__airflow_paimon_group"
+"""The column that rows are distributed by; tasks take it off again."""
+
+BATCH_CONF = {
+    # by default Spark estimates the size of every row, which takes longer than anything else in a write
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
+
+
+@contextmanager
+def temporary_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of the session, and put back what was there."""
+    before = {name: spark.conf.get(name, None) for name in values}
+    try:
+        for name, value in values.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def check_frame(frame: DataFrame, schema: TableSchema, label: str) -> None:
+    """Refuse a DataFrame whose columns or types do not fit, before anything runs.
+
+    Raises:
+        InvalidInputError: names the column.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    conform(to_arrow_schema(frame.schema).empty_table(), schema, label)
+
+
+def conform(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
+    """Check rows that come from Spark and give them in the table's types (``conform_rows``)."""
+    return conform_rows(from_shipped(rows, schema), schema, label)
+
+
+def from_shipped(rows: pa.Table | pa.RecordBatch, schema: TableSchema) -> pa.Table | pa.RecordBatch:
+    """Undo what ``to_shipped`` does to types that Spark does not have: TIME comes as an INT of milliseconds."""
+    for field in schema.fields:
+        target, at = arrow_type(field.type), rows.schema.get_field_index(field.name)
+        if at < 0 or not _holds_time(target) or rows.schema.field(at).type != shipped_type(field.type):
+            continue
+        rows = rows.set_column(at, field.name, rows.column(at).cast(target))
+    return rows
+
+
+def _holds_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_time32(kind)) or any(_holds_time(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None = None) -> DataFrame:
+    """Bring the rows of a bucket together in one task.
+
+    Where buckets don't say where a row lives, the rows of a partition come together in few tasks; without partitions
+    they stay where they are.
+    """
+    schema = wanted or write.schema
+    if write.default_buckets <= 0:
+        from pyspark.sql import functions as sf
+
+        keys = [sf.col(f"`{k}`") for k in schema.partition_keys]
+        return frame.hint("rebalance", *keys) if keys else frame
+    return by_bucket(frame, write)
+
+
+def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
+    """Bring the rows of each bucket together in one task, and keep the column ``GROUP``."""
+    group = _group_column(frame, write)
+    if group is None:
+        return _grouped_in_tasks(frame, write)
+    grouped = frame.withColumn(GROUP, group)
+    buckets = write.default_buckets
+    if not write.schema.partition_keys and buckets > 0 and hasattr(grouped, "repartitionById"):
+        from pyspark.sql import functions as sf
+
+        number = sf.pmod(sf.col(GROUP), sf.lit(buckets)).cast("int")
+        return grouped.repartitionById(buckets, number)
+    return grouped.repartition(GROUP)
+
+
+def _group_columns(write: TableWrite) -> list[str]:
+    names = [*write.schema.partition_keys, *(write.schema.bucket_keys if write.default_buckets > 0 else ())]
+    return list(dict.fromkeys(names))
+
+
+def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
+    """Compute the group beside the row: only the columns that decide travel to Python. Spark 4.1 and later."""
+    try:
+        from pyspark.sql.functions import arrow_udf
+    except ImportError:
+        return None
+    names = _group_columns(write)
+    schema, label = write.schema, write.label
+
+    def groups(columns: Iterator[Any]) -> Iterator[pa.Array]:
+        try:
+            for arrays in columns:
+                given = arrays if isinstance(arrays, tuple) else (arrays,)
+                yield pa.array(_groups(pa.table(list(given), names=names), write, schema, label))
+        finally:
+            forget_zip_importers()
+
+    groups.__annotations__ = (
+        {"columns": Iterator[pa.Array], "return": Iterator[pa.Array]}
+        if len(names) == 1
+        else {"columns": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+    )
+    return arrow_udf(groups, "long")(*(frame[f"`{n}`"] for n in names))
+
+
+def _groups(rows: pa.Table, write: TableWrite, schema: TableSchema, label: str) -> Any:
+    fields = tuple(f for f in schema.fields if f.name in rows.schema.names)
+    part = replace(schema, fields=fields)
+    return bucket_groups(write, conform(rows, part, label))
+
+
+def _grouped_in_tasks(frame: DataFrame, write: TableWrite) -> DataFrame:
+    from pyspark.sql import types as st
+
+    schema, label, names = write.schema, write.label, _group_columns(write)
+    target = st.StructType([*frame.schema.fields, st.StructField(GROUP, st.LongType())])
+
+    def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            chosen = pa.Table.from_batches([batch]).select(names)
+            yield batch.append_column(GROUP, pa.array(_groups(chosen, write, schema, label)))
+
+    return frame.mapInArrow(add, target).repartition(GROUP)
+
+
+def without_group(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Take the column ``GROUP`` off."""
+    at = batch.schema.get_field_index(GROUP)
+    return batch if at < 0 else batch.remove_column(at)

@@ -1,0 +1,148 @@
+"""``write_table``: a DataFrame into a Paimon table. Tasks write files, the driver commits once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
+from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.operations.ledger import commit_identity, open_ledger
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
+from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
+from airflow_paimon.spark.tasks import forget_zip_importers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3
+OPERATION = "write_table"
+MESSAGE = pa.schema([pa.field("message", pa.binary())])
+
+
+def write_table(
+    frame: DataFrame,
+    warehouse: str | None = None,
+    name: str | None = None,
+    branch: str = MAIN,
+    mode: str = "append",
+    partition: Mapping[str, Any] | None = None,
+    operation_id: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+) -> dict[str, Any]:
+    """Write the rows of a DataFrame with one commit and give the operation's result (DESIGN section 4).
+
+    Modes, ``partition``, ``_row_kind`` and ``operation_id`` are those of ``write_arrow``. Columns go by name; none may
+    be missing, unknown or of another type. Of two rows with one key in the DataFrame either may win, unless
+    ``sequence.field`` decides. Task retries and speculation leave files that nobody refers to, never doubled rows. When
+    a writer of the same buckets comes in between, the DataFrame is computed and written again.
+
+    Raises:
+        InvalidInputError: the rows don't fit the table; the message names the column.
+        UnsupportedFeatureError: the table has a feature that this engine does not write.
+        ConflictError: other writers kept changing the same buckets.
+    """
+    started = time.monotonic()
+    table = open_table(warehouse, name, branch, storage_options, path=path).require()
+    check_mode(table, mode, partition)
+    require_committable(table)
+    check_frame(frame, table.schema(), table.label)
+    identity = CommitIdentity()
+    if operation_id is not None:
+        identity = commit_identity(operation_id, table.branch_name, OPERATION)
+        entry = open_ledger(table, operation_id, _request(frame, mode, partition), table.branch_name)
+        landed = None if entry.first_try else find_landed(table, identity, entry.head)
+        if landed is not None:
+            return _result(table, mode, landed.id - 1 or None, landed.id, (), started, replayed=True)
+    receipt, messages = _write(frame, table, mode, partition, identity)
+    before = receipt.before.id if receipt.before is not None else None
+    after = receipt.snapshot.id if receipt.snapshot is not None else before
+    return _result(table, mode, before, after, messages, started)
+
+
+def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -> str:
+    asked = {"mode": mode, "partition": partition, "columns": frame.columns}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _write(
+    frame: DataFrame, table: Table, mode: str, partition: Mapping[str, Any] | None, identity: CommitIdentity
+) -> tuple[Receipt, Sequence[CommitMessage]]:
+    for attempt in range(1, _TRIES + 1):
+        write = plan_write(table, overwrite=mode != "append")
+        messages = write_files(frame, write)
+        try:
+            return commit_write(table, write, messages, mode, partition, identity), messages
+        except (ConflictError, InvalidInputError) as error:  # nothing of it was published
+            discard_files(write, messages)
+            if isinstance(error, InvalidInputError) or attempt == _TRIES:
+                raise
+            log.warning("%s: another writer came in between (%s); writing again", table.label, error.message)
+    raise AssertionError("unreachable")
+
+
+def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
+    """Let tasks write the rows, and give what the driver is to commit: of each task the attempt that succeeded."""
+    schema, label = write.schema, write.label
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield shipped_messages(write_rows(write, (conform(without_group(b), schema, label) for b in batches)))
+        finally:
+            forget_zip_importers()
+
+    with temporary_conf(frame.sparkSession, BATCH_CONF), task_errors(write.label):
+        rows = distributed(frame, write).mapInArrow(work, "message binary").collect()
+    return [pickle.loads(row.message) for row in rows]
+
+
+def shipped_messages(messages: Sequence[Any]) -> pa.RecordBatch:
+    """Give values as rows that a task returns."""
+    pickled = [pickle.dumps(m, pickle.HIGHEST_PROTOCOL) for m in messages]
+    return pa.RecordBatch.from_arrays([pa.array(pickled, pa.binary())], schema=MESSAGE)
+
+
+def _result(
+    table: Table,
+    mode: str,
+    before: int | None,
+    after: int | None,
+    messages: Sequence[CommitMessage],
+    started: float,
+    replayed: bool = False,
+) -> dict[str, Any]:
+    files = [f for m in messages for f in m.new_files]
+    details: dict[str, Any] = {
+        "mode": mode,
+        "rows": sum(f.row_count for f in files),
+        "files": len(files),
+        "bytes": sum(f.file_size for f in files),
+        "buckets": len({m.key for m in messages}),
+    }
+    return OperationResult(
+        operation=OPERATION,
+        table=table.name,
+        branch=table.branch_name,
+        changed=before != after,
+        snapshot_before=before,
+        snapshot_after=after,
+        details={"mode": mode, "replayed": True} if replayed else details,
+        duration_s=time.monotonic() - started,
+    ).to_json()
