@@ -1,0 +1,73 @@
+"""Operators that submit: the same results as on the worker, and no secret on the way."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_paimon.operators.branch import CreateBranchOperator, CreateTagOperator
+from airflow_paimon.operators.maintenance import CheckTableOperator
+from tests.airflow.conftest import RunDag, set_connection
+from tests.core.tables import COLUMNS, append, make_table
+from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server, storage_options
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("java_home")]
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+def _stable(result: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in result.items() if k not in ("duration_s", "plan_id")}
+
+
+def test_a_submitted_operation_gives_what_the_worker_gives(warehouse: Path, run_dag: RunDag) -> None:
+    append(make_table(warehouse), "1")
+    with DAG("test_submitted", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        plan: dict[str, Any] = {"table": "d.t", "branch": "fix", "snapshot": 1, "dry_run": True}
+        here = CreateBranchOperator(task_id="here", run_on="worker", now="2026-11-21T00:00:00+00:00", **plan)
+        there = CreateBranchOperator(task_id="there", now="2026-11-21T00:00:00+00:00", **plan)
+        wrong = CreateTagOperator(task_id="wrong", table="d.t", tag="1", retries=2)
+        here >> there >> wrong
+    run = run_dag(dag)
+    assert run.tasks == {"here": ("success", 1), "there": ("success", 1), "wrong": ("failed", 1)}
+    assert _stable(run.xcom("there")) == _stable(run.xcom("here"))
+    assert run.xcom("wrong", "paimon_error")["kind"] == "invalid-input"
+
+
+def test_on_s3_with_the_credentials_of_the_connection(
+    s3_endpoint: str, airflow_home: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    from airflow_paimon.core.operations.tables import create_table
+
+    warehouse = f"s3://{make_bucket(s3_endpoint)}/wh"
+    extra = {"warehouse": warehouse, "endpoint": s3_endpoint, "region": REGION}
+    set_connection(monkeypatch, "paimon_default", "paimon", login=KEY, password=SECRET, extra=extra)
+    set_connection(monkeypatch, "spark_default", "spark", host="local[1]")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "wrong-on-purpose")
+    options = storage_options(s3_endpoint)
+    keys: dict[str, Any] = {"partition_keys": ["dt"], "primary_keys": ["dt", "k"], "options": {"bucket": "2"}}
+    main = create_table(warehouse, "d.t", COLUMNS, storage_options=options, **keys)
+    append(main, "1")
+    with DAG("test_s3", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        new = CreateBranchOperator(task_id="new", table="d.t", branch="fix", snapshot=1)
+        new >> CheckTableOperator(task_id="check", table="d.t", run_on="worker")
+    run = run_dag(dag)
+    assert run.state == "success"
+    assert main.branch_names() == ["fix"]
+    assert run.xcom("check")["details"]["ok"] is True
+    printed = "".join(capfd.readouterr())
+    assert "spark-submit" in printed
+    assert KEY not in printed
+    assert SECRET not in printed
+    database = b"".join(file.read_bytes() for file in airflow_home.glob("airflow.db*"))  # with its write-ahead log
+    assert b"test_s3" in database
+    assert SECRET.encode() not in database
+    assert KEY.encode() not in database
