@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import os
+import shutil
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_paimon.core.errors import (
@@ -63,11 +66,11 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         end_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _on_signals(_terminate)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     outcome = _run_job(operation, arguments)
     try:
         with os.fdopen(stdout, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(outcome.result, ensure_ascii=True) + "\n")
+            stream.write(_as_text(outcome.result) + "\n")
     except OSError as error:
         log.error("The result can't be printed: %s", error)
         sys.exit(outcome.exit_code or OutcomeUnknownError.exit_code)
@@ -92,6 +95,7 @@ def _run_job(operation: str, argv: Sequence[str]) -> Outcome:
 def _run(request: Request) -> Outcome:
     started = time.monotonic()
     try:
+        _on_signals(_terminate)
         result = _run_operation(request)
     except (_Terminated, KeyboardInterrupt):
         interrupted = OutcomeUnknownError(
@@ -142,6 +146,11 @@ def _run_operation(request: Request) -> OperationResult:
 def _session(request: Request) -> Any:
     from pyspark.sql import SparkSession
 
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        from airflow_paimon.spark.java import find_java
+
+        if (home := find_java(Path(".java"))) is not None:
+            os.environ["JAVA_HOME"] = str(home)
     return SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}").getOrCreate()
 
 
@@ -173,7 +182,7 @@ class _Destination:
     name: str
 
     def write(self, outcome: Outcome) -> None:
-        self.store.replace(self.name, json.dumps(outcome.result, ensure_ascii=True).encode())
+        self.store.replace(self.name, _as_text(outcome.result).encode())
 
 
 def _destination(uri: str | None, storage_options: Mapping[str, Any] | None) -> _Destination | None:
@@ -216,11 +225,26 @@ def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, An
     secrets = secret_values(storage_options)
     if not secrets:
         return result
-    text = json.dumps(result)
+    text = _as_text(result)
     for secret in secrets:
         text = text.replace(json.dumps(secret)[1:-1], "***")
     blotted: dict[str, Any] = json.loads(text)
     return blotted
+
+
+def _as_text(result: Mapping[str, Any]) -> str:
+    """Give one line of strict JSON, whatever a result holds: what it can't spell becomes text, NaN as well."""
+    return json.dumps(_plain(result), ensure_ascii=True, allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def _claim_stdout() -> int:

@@ -8,8 +8,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_paimon._compat import AirflowNotFoundException
 from airflow_paimon.core.catch_up import CatchUpCondition, Verdict, check
-from airflow_paimon.core.errors import PaimonError, error_to_json
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["SnapshotCatchUpTrigger"]
@@ -60,10 +61,7 @@ class SnapshotCatchUpTrigger(BaseTrigger):
         """Look, wait, look again."""
         try:
             condition = CatchUpCondition.from_json(self.condition)
-            connection = await PaimonHook.aget_connection(self.paimon_conn_id)
-            hook = PaimonHook(self.paimon_conn_id, connection=connection)
-            # Options first, here: masking secrets talks to the supervisor, which a thread must not.
-            hook.storage_options  # noqa: B018
+            hook = await self._hook()
             verdict = await self._look(hook, condition)
             while verdict is None or not verdict.caught_up:
                 await asyncio.sleep(self.poke_interval)
@@ -72,6 +70,16 @@ class SnapshotCatchUpTrigger(BaseTrigger):
             yield TriggerEvent({"error": error_to_json(error), "retryable": error.retryable})
             return
         yield TriggerEvent({"verdict": verdict.to_json()})
+
+    async def _hook(self) -> PaimonHook:
+        try:
+            connection = await PaimonHook.aget_connection(self.paimon_conn_id)
+        except AirflowNotFoundException:
+            raise InvalidInputError(f"There is no Airflow connection {self.paimon_conn_id!r}") from None
+        hook = PaimonHook(self.paimon_conn_id, connection=connection)
+        # The options are read here and kept: masking their secrets talks to the supervisor, which a thread must not.
+        hook.storage_options  # noqa: B018
+        return hook
 
     async def _look(self, hook: PaimonHook, condition: CatchUpCondition) -> Verdict | None:
         try:

@@ -134,3 +134,10 @@ def test_the_trigger_reports_what_can_not_come_true(airflow_home: Path, warehous
     event = asyncio.run(first_event(trigger(min_snapshot_id=1)))
     assert event["error"]["kind"] == "not-found"
     assert event["retryable"] is False
+
+
+def test_the_trigger_reports_a_missing_connection(airflow_home: Path) -> None:
+    waiting = trigger(min_snapshot_id=1)
+    waiting.paimon_conn_id = "nowhere"
+    event = asyncio.run(first_event(waiting))
+    assert (event["error"]["kind"], event["retryable"]) == ("invalid-input", False)
