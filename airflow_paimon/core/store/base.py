@@ -79,9 +79,16 @@ class Store(Protocol):
         ...
 
     def open_input(self, path: str) -> Any:
-        """Open for random reads: something that ``pyarrow.parquet.ParquetFile`` and ``pyarrow.orc`` accept."""
+        """Open for random reads: something that ``pyarrow.parquet.ParquetFile`` and ``pyarrow.orc`` accept.
+
+        Close it, or use it in a ``with``. A missing object is ``NotFoundError`` here, not at the first read.
+        """
         ...
 
     def open_output(self, path: str) -> BinaryIO:
-        """Open a new data file for streaming writes. Not atomic: its name must be unique (a uuid)."""
+        """Open a new data file for streaming writes; closed, it is durable, and visible at the latest then.
+
+        Its name must be unique (a uuid): one that is taken is ``AlreadyExistsError`` only where that is free to tell.
+        A ``with`` block that an exception leaves discards the file, and so does forgetting to close it.
+        """
         ...

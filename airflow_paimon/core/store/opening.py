@@ -10,7 +10,6 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
 from airflow_paimon.core.store.base import Store
-from airflow_paimon.core.store.fsspec_store import FsspecStore, is_known
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.names import object_name
@@ -65,6 +64,9 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
         return S3Store(bucket, _checked_root(prefix), storage_options)
     if scheme == "memory":
         return MemoryStore(_checked_root(root))
+    # fsspec takes 0.3 s to load, which nobody whose tables lie elsewhere need wait for.
+    from airflow_paimon.core.store.fsspec_store import FsspecStore, is_known
+
     if is_known(scheme):
         return FsspecStore(scheme, root.rstrip("/"), storage_options)
     raise UnsupportedStorageError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,13 +35,16 @@ _TAIL = 256 * 2**10
 _DELETE_BATCH = 1000
 _CONFLICT_TRIES = 6
 
-_honest_lock = threading.Lock()
 _honest: set[tuple[str, str]] = set()
 """(options, bucket) of which this process knows that a second conditional put is refused."""
 
 
 class S3Store:
     """Objects below ``s3://bucket/prefix``. ``create`` is one put with ``If-None-Match: *``.
+
+    ``can_commit`` says what S3 promises. Whether this storage keeps it is tried before the first ``create`` (twice
+    the same put, unless it is AWS itself): ``UnsupportedStorageError`` when it doesn't, and nothing is written.
+    Calls block: a coroutine makes them in a thread.
 
     Options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``, ``use_ssl``,
     ``requester_pays``, ``client_kwargs``, ``config_kwargs`` (botocore's Config), ``s3_additional_kwargs`` (of single
@@ -237,15 +239,14 @@ class S3Store:
         Storages that don't know ``If-None-Match`` ignore it and overwrite: commits would be lost without a trace.
         """
         known = (self._options, self._bucket)
-        with _honest_lock:
-            if known in _honest:
-                return
-            if not self._run("probing", "", self._trusted) and not self._refuses_second_put():
-                raise UnsupportedStorageError(
-                    f"The storage of {self.uri} ignores If-None-Match on a put, so a commit there could be lost; "
-                    "use a storage with conditional writes (AWS S3, a current MinIO or Ceph)"
-                )
-            _honest.add(known)
+        if known in _honest:
+            return
+        if not self._run("probing", "", self._trusted) and not self._refuses_second_put():
+            raise UnsupportedStorageError(
+                f"The storage of {self.uri} ignores If-None-Match on a put, so a commit there could be lost; "
+                "use a storage with conditional writes (AWS S3, a current MinIO or Ceph)"
+            )
+        _honest.add(known)
 
     @staticmethod
     async def _trusted(client: Any) -> bool:

@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,17 @@ def test_root_is_literal_on_disk(tmp_path: Path) -> None:
     assert open_store(f"file://{tmp_path}/a%3Ab").read("x") == b"1"
     with pytest.raises(NotFoundError):
         open_store(f"file://{tmp_path}/a:b").read("x")
+
+
+def test_opening_a_folder_loads_neither_fsspec_nor_pyarrow() -> None:
+    code = """
+import sys
+from airflow_paimon.core.store import open_store
+open_store("/tmp").read_many([])
+print([name for name in ("fsspec", "s3fs", "pyarrow", "airflow", "pyspark") if name in sys.modules])
+"""
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
