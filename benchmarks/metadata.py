@@ -132,8 +132,8 @@ def bench_merge(table: Table) -> None:
     change_files(table.branch("fix"), 1000)
     seconds, store, result = measured(table, "merge_branch", branch="fix")
     details = result.details  # type: ignore[attr-defined]
-    print(f"merge_branch, {details['files_added']} of {FILES} files changed in {details['buckets']} buckets: {seconds:.2f} s, "
-          f"{_tally(store)}")  # fmt: skip
+    what = f"{details['files_added']} of {FILES} files changed in {details['buckets']} buckets"
+    print(f"merge_branch, {what}: {seconds:.2f} s, {_tally(store)}")
 
 
 def bench_rollback(table: Table) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.manifest import FileKind, ManifestEntry
-from airflow_paimon.core.scan import all_manifests, data_file_path, net_change, partition_types, read_entries
+from airflow_paimon.core.scan import (
+    all_manifests,
+    data_file_path,
+    legacy_schema,
+    net_change,
+    partition_types,
+    read_entries,
+)
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
@@ -23,8 +30,19 @@ def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[s
     return paths
 
 
-def missing_files(table: Table, paths: Iterable[str]) -> list[str]:
-    """Give those paths (relative to the table root) that are not there. Lists each folder once."""
+def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestEntry]) -> list[str]:
+    """Give the data files (relative to the table root) of these entries that are not there. Lists each folder once."""
+    lost = _missing(table, entry_paths(schema, entries))
+    other = legacy_schema(schema) if lost else None
+    if other is None:
+        return lost
+    known = set(lost)
+    pairs = zip(entry_paths(schema, entries), entry_paths(other, entries), strict=True)
+    elsewhere = {legacy: path for path, legacy in pairs if path in known}
+    return sorted(elsewhere[p] for p in _missing(table, elsewhere))
+
+
+def _missing(table: Table, paths: Iterable[str]) -> list[str]:
     by_folder: dict[str, set[str]] = {}
     for path in paths:
         if "://" not in path:
@@ -59,4 +77,4 @@ def lost_between(table: Table, snapshot: Snapshot) -> list[str]:
     """Give files of ``snapshot`` that an expiry has deleted already. Costs nothing when it is the newest one."""
     head = table.latest_snapshot()
     gone = replaced_since(table, snapshot, head)
-    return missing_files(table, entry_paths(table.schema(snapshot.schema_id), gone))
+    return missing_files(table, table.schema(snapshot.schema_id), gone)

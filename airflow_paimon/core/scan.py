@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.binary_row import decode_row
@@ -74,7 +74,19 @@ def _read_list(table: Table, snapshot: Snapshot, name: str) -> list[ManifestFile
         data = table.store.read(manifest_path(name))
     except NotFoundError:
         raise _lost(table, f"manifest list {name}", f"snapshot {snapshot.id}") from None
+    base = name == snapshot.base_manifest_list
+    _check_size(table, name, data, snapshot.base_manifest_list_size if base else snapshot.delta_manifest_list_size)
     return read_manifest_list(data, name=f"{table.label}: {name}")
+
+
+def _check_size(table: Table, name: str, data: bytes, size: int | None) -> None:
+    """Avro itself does not notice a file that is cut off at the end of a block."""
+    if size is not None and len(data) != size:
+        raise FormatError(
+            f"{table.label}: {name} has {len(data)} bytes instead of {size}: it is truncated or replaced; "
+            f"restore it from a backup",
+            table=table.name,
+        )
 
 
 def _lost(table: Table, what: str, whose: str) -> FormatError:
@@ -93,6 +105,8 @@ def read_entries(table: Table, manifests: Sequence[ManifestFile]) -> list[list[M
     except NotFoundError:
         missing = next((n for n in names if not table.store.exists(manifest_path(n))), "one")
         raise _lost(table, f"manifest {missing}", "a live snapshot") from None
+    for manifest, blob in zip(manifests, blobs, strict=True):
+        _check_size(table, manifest.file_name, blob, manifest.file_size)
     return [read_manifest(b, name=f"{table.label}: {n}") for b, n in zip(blobs, names, strict=True)]
 
 
@@ -219,6 +233,17 @@ def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> st
         default, legacy = options.partition_default_name, options.legacy_partition_name
         parts.append(partition_path(values, schema.partition_keys, types, default, legacy))
     return "/".join([*parts, bucket_dir(bucket)])
+
+
+def legacy_schema(schema: TableSchema) -> TableSchema | None:
+    """Give the schema as an engine sees it that does not know ``partition.legacy-name`` (0.9): its folders differ.
+
+    None where that makes no difference, or where such a folder has no name (BINARY).
+    """
+    binary = any(t.root in ("BINARY", "VARBINARY", "BYTES") for t in partition_types(schema))
+    if TableOptions(schema.options).legacy_partition_name or not schema.partition_keys or binary:
+        return None
+    return replace(schema, options={**schema.options, "partition.legacy-name": "true"})
 
 
 def data_file_path(schema: TableSchema, values: Sequence[Any], bucket: int, file: DataFile) -> str:

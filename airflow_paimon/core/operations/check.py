@@ -13,7 +13,7 @@ from airflow_paimon.core.operations.request import CheckTable
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, BranchPaths, protective_tag, protects
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
-from airflow_paimon.core.reachability import entry_paths, missing_files
+from airflow_paimon.core.reachability import missing_files
 from airflow_paimon.core.scan import live_entries
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
@@ -208,7 +208,7 @@ def _file_findings(view: Table) -> Iterator[Finding]:
     for what, snapshot in wanted:
         subject = f"{view.branch_name}/{what.replace(' ', '-')}"
         try:
-            lost = missing_files(view, entry_paths(schema, live_entries(view, snapshot).values()))
+            lost = missing_files(view, schema, list(live_entries(view, snapshot).values()))
         except FormatError as error:
             lost, message = ["?"], error.message
         else:

@@ -26,7 +26,7 @@ from airflow_paimon.core.partition_path import format_partition
 from airflow_paimon.core.paths import KEEP_TAG_PREFIX, UNDO_TAG_PREFIX
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.planners.publish import BucketChange
-from airflow_paimon.core.reachability import entry_paths, missing_files
+from airflow_paimon.core.reachability import missing_files
 from airflow_paimon.core.scan import BucketKey, partition_types, read_entries, read_lists
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
@@ -172,7 +172,7 @@ def check_files_exist(view: Table, schema: TableSchema, changes: Iterable[Bucket
         FormatError: names the first missing file.
     """
     adds = [e for c in changes for e in c.add]
-    lost = missing_files(view, entry_paths(schema, adds))
+    lost = missing_files(view, schema, adds)
     if lost:
         raise FormatError(
             f"{view.name}: {len(lost)} of {len(adds)} files to publish are missing, e.g. {lost[0]}: another engine "

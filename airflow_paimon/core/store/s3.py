@@ -79,9 +79,10 @@ class S3Store:
 
     def read(self, path: str) -> bytes:
         key = self._key(object_name(path))
-        return self._run("reading", path, lambda client: s3_client.get(self._fs, client, Bucket=self._bucket, Key=key))[
-            0
-        ]
+        data, _ = self._run(
+            "reading", path, lambda client: s3_client.get(self._fs, client, Bucket=self._bucket, Key=key)
+        )
+        return data
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         keys = [self._key(object_name(path)) for path in paths]
@@ -254,21 +255,16 @@ class S3Store:
 
     def _refuses_second_put(self) -> bool:
         path = f"{_PROBE_FOLDER}/probe-{uuid.uuid4().hex}"
-        key = self._key(path)
         try:
-            self._put_if_absent(key, b"", "probe")
-            try:
-                self._put_if_absent(key, b"", "probe")
-            except s3_client.failures() as error:
-                if s3_client.status_of(error) == 412:
-                    return True
-                raise
-            finally:
-                self.delete(path)
+            for _ in range(2):
+                self._put_if_absent(self._key(path), b"", "probe")
         except s3_client.failures() as error:
-            if s3_client.status_of(error) == 501:
-                return False
+            if s3_client.status_of(error) in (412, 501):
+                return s3_client.status_of(error) == 412
             raise self._failed(error, "probing", path, mutating=False) from error
+        finally:
+            with contextlib.suppress(PaimonError):  # an empty object in our own folder harms nobody
+                self.delete(path)
         return False
 
     def _entries(self, doing: str, path: str, prefix: str, delimiter: str) -> s3_client.Listing:
