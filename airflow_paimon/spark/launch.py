@@ -122,15 +122,23 @@ def _run(request: Request) -> Outcome:
     return Outcome(timed.to_json(), 0)
 
 
+def _run_metadata_operation(request: Request) -> OperationResult:
+    from airflow_paimon.core.operations.registry import run_operation
+
+    if not getattr(request, "rewrite", False):
+        return run_operation(request)
+    from airflow_paimon.data.fold import fold
+
+    return run_operation(request, fold=fold)
+
+
 def _run_operation(request: Request) -> OperationResult:
     if not request.needs_spark:
-        from airflow_paimon.core.operations.registry import run_operation
-
         if not _in_yarn_cluster():
-            return run_operation(request)
+            return _run_metadata_operation(request)
         spark = _session(request)
         try:
-            return run_operation(request)
+            return _run_metadata_operation(request)
         finally:
             spark.stop()
     from airflow_paimon.spark.operations import run_spark_operation
