@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
@@ -21,7 +21,7 @@ BATCH_ROWS = 131_072
 """Rows of a batch unless told otherwise: what ships best to a JVM (spec/performance.md)."""
 
 _NS_PER_US = 1000
-_MIN_NS = -(2**63)
+_MAX_NS = 2**63 - 1
 
 
 class FileBatch(NamedTuple):
@@ -123,7 +123,7 @@ def _parquet_batches(
     if coarse or fine:
         # INT96 comes as nanoseconds, silently wrapped when out of range: look, and where they fit take microseconds
         other = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", metadata=file.metadata)
-        _check_range(other, sorted(fine), path)
+        _check_range(file, other, sorted(fine), path)
         readers.append((other, [n for n in names if n in coarse]))
     readers = [(reader, own) for reader, own in readers if own]
     for first, last in _runs(file.metadata, keep):
@@ -170,28 +170,41 @@ def _timestamp_types(data_type: pa.DataType) -> Iterator[pa.DataType]:
         yield from _timestamp_types(data_type.field(i).type)
 
 
-def _check_range(coarse: pq.ParquetFile, names: list[str], path: str) -> None:
+def _check_range(fine: pq.ParquetFile, coarse: pq.ParquetFile, names: list[str], path: str) -> None:
+    """Look at INT96 timestamps in microseconds too, which do not wrap.
+
+    Paimon stores times before 1970 with negative nanoseconds of the day. Arrow gives those right as nanoseconds, but in
+    microseconds as a time from 2262 to 2554. A real one of those years is told by its nanoseconds: wrapping by 2**64
+    shifts their last three digits, so that whole microseconds end in 384. What remains in doubt is refused.
+    """
     if not names:
         return
-    for batch in coarse.iter_batches(columns=names, use_threads=False):
-        for part in (p for column in batch.columns for p in _timestamps(column)):
-            bounds = pc.min_max(part.cast(pa.int64()))
-            low, high = bounds["min"].as_py(), bounds["max"].as_py()
-            if low is not None and (low < _MIN_NS // _NS_PER_US + 1 or high > -_MIN_NS // _NS_PER_US - 1):
+    pairs = zip(*(f.iter_batches(columns=names, use_threads=False) for f in (fine, coarse)), strict=True)
+    for in_nanos, in_micros in pairs:
+        for exact, rough in zip(_timestamps(in_nanos), _timestamps(in_micros), strict=True):
+            nanos, micros = (a.drop_null().cast(pa.int64()).to_numpy() for a in (exact, rough))
+            far = np.abs(micros) > _MAX_NS // _NS_PER_US
+            before_1970 = far & (micros > 0) & (micros <= 2 * _MAX_NS // _NS_PER_US + 1) & (nanos % _NS_PER_US == 0)
+            if (far & ~before_1970).any():
                 raise _out_of_range(path)
 
 
-def _timestamps(column: pa.Array) -> Iterator[pa.Array]:
+def _timestamps(batch: pa.RecordBatch) -> Iterator[pa.Array]:
+    for column in batch.columns:
+        yield from _timestamp_leaves(column)
+
+
+def _timestamp_leaves(column: pa.Array) -> Iterator[pa.Array]:
     if pa.types.is_timestamp(column.type):
         yield column
     elif pa.types.is_struct(column.type):
         for child in column.flatten():
-            yield from _timestamps(child)
+            yield from _timestamp_leaves(child)
     elif pa.types.is_list(column.type):
-        yield from _timestamps(column.flatten())
+        yield from _timestamp_leaves(column.flatten())
     elif pa.types.is_map(column.type):
-        yield from _timestamps(column.keys)
-        yield from _timestamps(column.items)
+        yield from _timestamp_leaves(column.keys)
+        yield from _timestamp_leaves(column.items)
 
 
 def _orc_batches(source: Any, names: list[str]) -> Iterator[FileBatch]:

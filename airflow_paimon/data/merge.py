@@ -34,13 +34,15 @@ class MergeRules:
     """How versions of a key are told apart.
 
     Batches carry ``keys``, ``sequence``, ``_SEQUENCE_NUMBER``, ``_VALUE_KIND`` and values. Without sequence numbers the
-    later run is the newer one; without kinds there are no deletes.
+    later run is the newer one; without kinds there are no deletes. ``keep_deletes``: what comes out is to be merged
+    again, so that deletes must go on hiding what is older by its sequence fields.
     """
 
     keys: tuple[str, ...]
     sequence: tuple[str, ...] = ()
     descending: bool = False
     ignore_delete: bool = False
+    keep_deletes: bool = False
 
 
 def merge_rules(schema: TableSchema) -> MergeRules:
@@ -158,9 +160,9 @@ def _unsorted() -> FormatError:
 def merge_slices(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: MergeRules) -> pa.RecordBatch:
     """Merge sorted pieces that hold all versions of all their keys."""
     if len(slices) == 1 and not _has_twins(keys[0]):
-        return drop_retracts(slices[0])
+        return slices[0] if rules.keep_deletes else drop_retracts(slices[0])
     winners = pick_winners(slices, np.concatenate(keys), rules)
-    if VALUE_KIND in slices[0].schema.names:
+    if VALUE_KIND in slices[0].schema.names and not rules.keep_deletes:
         retract = is_retract(_taken([s.column(VALUE_KIND) for s in slices], winners))
         winners = winners[~retract] if retract.any() else winners
     columns = [_taken([s.column(i) for s in slices], winners) for i in range(slices[0].num_columns)]

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from airflow_paimon.core.deletion_vectors import Positions, read_deletion_vectors
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.manifest import DataFile, DeletionVectorRange
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import data_file_path
+from airflow_paimon.core.scan import data_file_path, legacy_schema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.types import DataField
 from airflow_paimon.data.arrow_types import ROW_ID, SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
@@ -45,8 +44,8 @@ def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
 
 
 def read_versions(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
-    """Read the live rows of a whole bucket as they are stored: all columns, and of a primary-key table ``_VALUE_KIND``
-    and ``_SEQUENCE_NUMBER`` of the winning version. Sorted by key. For whoever writes them again.
+    """Read a whole bucket as it is stored, for whoever writes it again: all columns, and of a primary-key table
+    ``_VALUE_KIND`` and ``_SEQUENCE_NUMBER`` of each key's winning version, deletes included. Sorted by key.
     """
     reader = _SplitReader(read, split)
     system = (SEQUENCE_FIELD, VALUE_KIND_FIELD) if read.is_keyed else ()
@@ -54,7 +53,6 @@ def read_versions(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]
         yield from reader.stored(section, (*read.schema.fields, *system))
 
 
-_BINARY = ("BINARY", "VARBINARY", "BYTES")
 _KeepRowGroup = Callable[[pq.FileMetaData, int], bool]
 
 
@@ -99,10 +97,9 @@ class _SplitReader:
         """Read these columns, merged where versions meet, without filter and without the constants put in."""
         runs = [self._run(run, fields, frozenset()) for run in section.runs]
         if section.needs_merge:
-            yield from merge_runs(runs, merge_rules(self._read.schema))
-            return
-        for batch in runs[0]:
-            yield drop_retracts(batch) if self._read.is_keyed else batch
+            yield from merge_runs(runs, replace(merge_rules(self._read.schema), keep_deletes=True))
+        else:
+            yield from runs[0]
 
     def _run(
         self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str] | None
@@ -136,11 +133,8 @@ class _SplitReader:
         """Say where a file lies, and where an engine that does not know partition.legacy-name (0.9) would put it."""
         schema, bucket = self._read.schema, self._split.bucket
         path = data_file_path(schema, bucket.values, bucket.bucket, file)
-        binary = any(f.type.root in _BINARY for f in schema.partition_fields)  # has no legacy name
-        if TableOptions(schema.options).legacy_partition_name or not schema.partition_keys or binary:
-            return path, None
-        legacy = replace(schema, options={**schema.options, "partition.legacy-name": "true"})
-        return path, data_file_path(legacy, bucket.values, bucket.bucket, file)
+        legacy = legacy_schema(schema)
+        return path, data_file_path(legacy, bucket.values, bucket.bucket, file) if legacy is not None else None
 
     def _row_group_filter(self, evolution: Evolution, prunable: frozenset[str] | None) -> _KeepRowGroup | None:
         rows = self._read.rows

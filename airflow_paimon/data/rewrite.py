@@ -80,9 +80,10 @@ def _rows(
     max_sequence: int,
 ) -> Iterator[pa.RecordBatch]:
     if not write.is_keyed:
+        names = list(write.schema.field_names)
         if live is not None:
-            yield from read_versions(*live)
-        yield from changes
+            yield from _ordered(read_versions(*live), names)
+        yield from _ordered(iter(changes), names)
         return
     runs = [read_versions(*live)] if live is not None else []
     changed = _changed_run(write, changes)

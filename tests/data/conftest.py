@@ -1,0 +1,3 @@
+from tests.oracles.fixtures import java_oracle
+
+__all__ = ["java_oracle"]
