@@ -18,6 +18,7 @@ from airflow_paimon.data.arrow_types import ROW_KIND, VALUE_KIND, arrow_type
 
 _KINDS = ("+I", "-U", "+U", "-D")
 _RETRACTS = pa.array([1, 3], pa.int8())
+_WIDE = 76
 _TEXT = ("CHAR", "VARCHAR", "STRING")
 _BYTES = ("BINARY", "VARBINARY", "BYTES")
 
@@ -126,6 +127,8 @@ def _fitted(column: pa.Array, data_type: DataType, where: str, label: str) -> pa
         )
     if column.type != target:
         try:
+            if pa.types.is_decimal(target) and pa.types.is_integer(column.type):
+                column = column.cast(pa.decimal256(_WIDE, target.scale))  # else Arrow goes by the type, not the values
             fitted = column.cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise InvalidInputError(
