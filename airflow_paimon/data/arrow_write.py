@@ -14,8 +14,14 @@ import pyarrow as pa
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
 from airflow_paimon.core.commit_files import CommitMessage, commit_append, commit_overwrite
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, OutcomeUnknownError, StorageError
-from airflow_paimon.core.operations.ledger import commit_identity, open_ledger
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsupportedError,
+)
+from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.scan import bucket_folder
 from airflow_paimon.core.table import Table
@@ -51,14 +57,19 @@ def write_arrow(
     check_mode(table, mode, partition)
     table.require()
     require_committable(table)
-    identity = CommitIdentity()
+    identity, entry = CommitIdentity(), None
     if operation_id is not None:
         identity = commit_identity(operation_id, table.branch_name, "write_arrow")
         entry = open_ledger(table, operation_id, _request(data, mode, partition), table.branch_name)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
         if landed is not None:
             return _result(table, mode, landed.id - 1 or None, landed.id, (), data.num_rows, started)
-    receipt, messages = _write(table, data, mode, partition, identity)
+    try:
+        receipt, messages = _write(table, data, mode, partition, identity)
+    except (ConflictError, InvalidInputError, UnsupportedError):
+        if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
+            forget(table, entry.operation_id)
+        raise
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     return _result(table, mode, before, after, messages, data.num_rows, started)
