@@ -285,11 +285,10 @@ def test_an_operation_id_makes_a_retry_return_the_first_result(tmp_path: Path) -
 
 
 def test_a_refused_write_leaves_its_operation_id_free(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path), "d.t", [("a", "INT")])
+    table = make_table(tmp_path, KV)
     with pytest.raises(InvalidInputError):
         write_arrow(table, pa.table({"b": [1]}), operation_id="run-1")
-    assert write_arrow(table, pa.table({"a": [1]}), operation_id="run-1")["changed"]
-
+    assert write_arrow(table, rows_of(KV, [{"k": 1, "v": "a"}]), operation_id="run-1")["changed"]
 
 
 def test_nothing_to_write_changes_nothing(tmp_path: Path) -> None:
