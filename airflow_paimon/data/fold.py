@@ -1,23 +1,42 @@
-"""``merge_branch --rewrite``: fold a branch's buckets so that a writer that stays open on main keeps winning."""
+"""The fold before a publish: buckets of a branch with too high sequence numbers are rewritten (DESIGN 5, rule 4)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
+from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.commit_files import commit_buckets
-from airflow_paimon.core.scan import BucketKey, plan_scan
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.scan import BucketKey, partition_types, plan_scan
 from airflow_paimon.core.table import Table
-from airflow_paimon.data.rewrite import fold_buckets
+from airflow_paimon.data import rewrite
+from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.write import plan_write
 
+log = logging.getLogger(__name__)
 
-def fold(branch: Table, highest: Mapping[BucketKey, int]) -> None:
-    """Rewrite these buckets with no sequence number above the given one, in one commit on the branch.
 
-    One bucket at a time, streamed, in this process.
+def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
+    """Rewrite buckets of a branch, their rows unchanged, so that no sequence number is above the given one: one commit.
+
+    In this process, one bucket after the other. It is what ``merge_branch --rewrite`` does first.
 
     Raises:
-        ConflictError: a bucket changed meanwhile. UnsupportedFeatureError: a feature that this engine does not write.
+        ConflictError: a bucket changed meanwhile; nothing was published.
     """
-    messages = fold_buckets(plan_write(branch, overwrite=True), plan_scan(branch), highest)
-    commit_buckets(branch, messages, properties={"airflow-paimon.operation": "fold"})
+    if not limits:
+        return
+    schema = branch.schema()
+    types = partition_types(schema)
+    wanted = {decode_row(key.partition, types) for key in limits}
+    plan = plan_scan(branch, partition_filter=lambda values: values in wanted)
+    write = plan_write(branch)
+    log.info("%s: folding %d buckets", branch.label, len(limits))
+    messages = rewrite.fold_buckets(write, plan, limits)
+    try:
+        properties = {"airflow-paimon.operation": "fold"}
+        commit_buckets(branch, messages, properties=properties)
+    except ConflictError:
+        discard_files(write, messages)
+        raise

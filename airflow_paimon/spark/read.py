@@ -85,7 +85,7 @@ def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
 
 def task_frame(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) -> DataFrame:
     """Read and merge splits in tasks of our own: any format, any storage."""
-    groups = pack([_slim(s) for s in splits], weight, TASK_BYTES)
+    groups = pack([slim_split(s) for s in splits], weight, TASK_BYTES)
     return map_tasks(spark, groups, partial(_read_rows, read), spark_schema(read.fields))
 
 
@@ -100,7 +100,7 @@ def weight(split: ReadSplit) -> int:
     return sum(f.file_size + OPEN_COST_BYTES for f in split.files)
 
 
-def _slim(split: ReadSplit) -> ReadSplit:
+def slim_split(split: ReadSplit) -> ReadSplit:
     """Leave statistics behind: they did their work in planning, and are most of what a split weighs."""
     sections = tuple(Section(tuple(tuple(map(_slim_file, run)) for run in s.runs)) for s in split.sections)
     bucket = split.bucket

@@ -1,0 +1,30 @@
+"""Operations that read or write rows, as Spark jobs run them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.operations.context import open_context
+from airflow_paimon.core.operations.request import CorrectBranch, DiffBranches, Request
+from airflow_paimon.core.operations.result import OperationResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_spark_operation(spark: SparkSession, request: Request) -> OperationResult:
+    """Run an operation of which ``needs_spark`` is true.
+
+    Raises:
+        PaimonError: see each operation. What tasks raise comes as the error that it is.
+    """
+    from airflow_paimon.spark.operations.correct_branch import correct_branch
+    from airflow_paimon.spark.operations.diff_branches import diff_branches
+
+    context = open_context(request)
+    if isinstance(request, CorrectBranch):
+        return correct_branch(spark, context, request)
+    if isinstance(request, DiffBranches):
+        return diff_branches(spark, context, request)
+    raise InvalidInputError(f"{request.operation} is no operation on rows: run it without Spark")

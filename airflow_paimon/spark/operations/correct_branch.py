@@ -1,0 +1,348 @@
+"""correct_branch: rows of a query or a function become the rows of a branch, copy-on-write by whole bucket.
+
+A running writer of main must go on winning after the publish (DESIGN 5, rule 4), so no rewritten bucket has sequence
+numbers above the bucket's highest at the branch point. The commit is fenced on the files that were read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.binary_row import encode_row
+from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable, verify_landed
+from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+    UnsupportedError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.history import branch_point
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.ledger import LedgerEntry, commit_identity, forget, open_ledger, request_hash
+from airflow_paimon.core.operations.request import CorrectBranch
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.planners.publish import highest_sequence
+from airflow_paimon.core.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.rewrite import NEW_BUCKET
+from airflow_paimon.data.write import TableWrite, plan_write
+from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.operations.partitions import PartitionChoice, choose_partitions, partition_text
+from airflow_paimon.spark.operations.rewriting import BucketResult, Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.operations.sources import (
+    BRANCH_VIEW,
+    MAIN_VIEW,
+    further_views,
+    read_sql,
+    rows_of,
+    text_digest,
+)
+from airflow_paimon.spark.progress import progress
+from airflow_paimon.spark.read import frame_of, slim_split
+from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, distributed, temporary_conf
+from airflow_paimon.spark.spark_types import unshippable
+from airflow_paimon.spark.tasks import forget_zip_importers
+from airflow_paimon.spark.write import shipped_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+DETAILS = "airflow-paimon.details"
+"""Snapshot property with the result's details: a retry gives the first try's result."""
+
+_NAMED_PARTITIONS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """One look at the branch: what the correction starts from, and what its commit is fenced on."""
+
+    table: Table
+    schema: TableSchema
+    head: Snapshot
+    main_head: Snapshot | None
+    choice: PartitionChoice
+    live: ScanPlan
+    write: TableWrite
+    limits: dict[BucketKey, int]
+
+
+def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch) -> OperationResult:
+    """Write the rows of ``--sql`` or ``--function`` into a branch.
+
+    ``overwrite``: the chosen partitions become exactly these rows, also none. ``upsert``: rows by primary key, with a
+    column ``_row_kind`` deletes as well; other rows stay. One snapshot, or none.
+
+    Raises:
+        InvalidInputError: the query is refused, the rows don't fit, lie outside the partitions, or hold a key twice.
+        ConflictError: the branch changed in a bucket while that was rewritten; nothing was published.
+    """
+    sql = read_sql(request)
+    views = further_views(request)
+    branch = context.table.branch(request.branch)
+    if request.branch == MAIN:
+        raise InvalidInputError(
+            f"{branch.name}: correct_branch writes a branch, which is published when it is right; create one first"
+        )
+    branch.require()
+    require_committable(branch)
+    identity, ledger = _enter(context, request, sql)
+    replayed = _replayed(context, request, identity, ledger)
+    if replayed is not None:
+        return replayed
+    try:
+        base = _look(context, request, branch)
+        frames = _views(spark, request, base, views)
+        with rows_of(spark, request, sql, frames) as rows:
+            check_frame(rows, base.schema, branch.label)
+            results = _run_tasks(spark, request, base, rows)
+        return _finish(context, request, base, results, identity, ledger)
+    except (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError):
+        _forget(context, ledger)  # refused before it committed
+        raise
+
+
+def _enter(context: Context, request: CorrectBranch, sql: str | None) -> tuple[CommitIdentity, LedgerEntry | None]:
+    identity = commit_identity(request.operation_id, request.branch, request.operation)
+    if request.operation_id is None or request.dry_run:
+        return identity, None
+    asked = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
+    return identity, open_ledger(context.table, request.operation_id, request_hash(asked), request.branch)
+
+
+def _replayed(
+    context: Context, request: CorrectBranch, identity: CommitIdentity, ledger: LedgerEntry | None
+) -> OperationResult | None:
+    if ledger is None or ledger.first_try:
+        return None
+    landed = find_landed(context.table.branch(request.branch), identity, ledger.head)
+    if landed is None:
+        return None
+    details = json.loads(landed.properties.get(DETAILS, "{}")) | {"replayed": True}
+    return context.result(
+        None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
+    )
+
+
+def _forget(context: Context, ledger: LedgerEntry | None) -> None:
+    if ledger is not None and ledger.first_try:
+        forget(context.table, ledger.operation_id)
+
+
+def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
+    """Pin the branch's head, its live buckets in the chosen partitions, and the numbers at the branch point."""
+    schema, head = branch.schema(), branch.latest_snapshot()
+    if head is None:
+        raise UnsafeOperationError(
+            f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main",
+            table=branch.name,
+        )
+    choice = choose_partitions(schema, request.partitions)
+    _check_request(branch, schema, request)
+    base = branch_point(context.table, branch)
+    at_base = plan_snapshot(branch, base, schema, choice.matches)
+    live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, choice.matches)
+    limits = {_key(schema, s): highest_sequence(s.files) for s in at_base.splits}
+    return _Base(
+        table=branch,
+        schema=schema,
+        head=head,
+        main_head=context.table.latest_snapshot(),
+        choice=choice,
+        live=live,
+        write=plan_write(branch),
+        limits=limits,
+    )
+
+
+def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:
+    if request.mode == "upsert" and not schema.primary_keys:
+        raise InvalidInputError(
+            f"{branch.label} has no primary key to upsert by; use --mode overwrite with --partitions", table=branch.name
+        )
+    if request.mode == "overwrite" and schema.partition_keys and not request.partitions:
+        raise InvalidInputError(
+            f"{branch.label} is partitioned by {', '.join(schema.partition_keys)}: name the partitions to overwrite "
+            f"with --partitions, e.g. --partitions {schema.partition_keys[0]}=...",
+            table=branch.name,
+        )
+    blurred = unshippable(schema.fields)
+    if blurred:
+        raise UnsupportedFeatureError(
+            f"{branch.label}: column {blurred[0]!r} is finer than microseconds, which Spark would cut off in every row "
+            f"that is rewritten; write the rows with airflow_paimon.data.write_arrow",
+            table=branch.name,
+        )
+
+
+def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
+    """Give the key of a bucket by the form in which we write partitions (Paimon had others before 1.1)."""
+    return BucketKey(encode_row(split.values, partition_types(schema)), split.bucket)
+
+
+def _views(spark: SparkSession, request: CorrectBranch, base: _Base, further: dict[str, str]) -> dict[str, DataFrame]:
+    """Every view is of one pinned snapshot."""
+    whole = plan_snapshot(base.table, base.head, base.schema)
+    main = open_table(request.warehouse, request.table, storage_options=request.storage_options)
+    frames = {
+        BRANCH_VIEW: frame_of(spark, [plan_read(whole, time_travel=True)]),
+        MAIN_VIEW: frame_of(spark, plan_table_read(main)),
+    }
+    for name, table in further.items():
+        other = open_table(request.warehouse, table, storage_options=request.storage_options)
+        frames[name] = frame_of(spark, plan_table_read(other.require()))
+    return frames
+
+
+def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: DataFrame) -> list[BucketResult]:
+    correction = _correction(request, base)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield shipped_messages(list(correct_buckets(correction, batches)))
+        finally:
+            forget_zip_importers()
+
+    what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
+    with temporary_conf(spark, BATCH_CONF), task_errors(base.table.name), progress(spark, what):
+        found = distributed(rows, base.write).mapInArrow(work, "message binary").collect()
+    return [pickle.loads(row.message) for row in found]
+
+
+def _correction(request: CorrectBranch, base: _Base) -> Correction:
+    read: TableRead | None = None
+    splits: dict[BucketKey, ReadSplit] = {}
+    if request.mode == "upsert":
+        read, planned = plan_read(base.live, time_travel=True)
+        splits = {_key(base.schema, s.bucket): slim_split(s) for s in planned}
+    live = {}
+    for split in base.live.splits:
+        key = _key(base.schema, split)
+        slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
+        known = LiveBucket(bucket=slim, split=splits.get(key), max_sequence=base.limits.get(key, NEW_BUCKET))
+        live[key] = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
+    for key, limit in base.limits.items():
+        if key not in live:  # emptied on the branch since
+            gone = BucketSplit(key.partition, (), key.bucket, base.write.buckets_of(key.partition), ())
+            live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
+    return Correction(write=base.write, choice=base.choice, live=live, read=read, dry_run=request.dry_run)
+
+
+def _finish(
+    context: Context,
+    request: CorrectBranch,
+    base: _Base,
+    results: Sequence[BucketResult],
+    identity: CommitIdentity,
+    ledger: LedgerEntry | None,
+) -> OperationResult:
+    messages = _messages(request, base, results)
+    details = _details(request, base, results, messages)
+    plan = Plan(
+        operation=request.operation,
+        table=base.table.name,
+        preconditions=(
+            Precondition(
+                branch=request.branch,
+                snapshot_id=base.head.id,
+                identity=base.head.identity,
+                schema_id=base.schema.id,
+            ),
+        ),
+        summary=details,
+    )
+    if request.dry_run:
+        would = bool(results) or (request.mode == "overwrite" and bool(base.live.splits))
+        return context.result(
+            plan, branch=request.branch, changed=would, before=base.head.id, after=base.head.id, details=details
+        )
+    properties = {
+        "airflow-paimon.operation": request.operation,
+        "airflow-paimon.mode": request.mode,
+        DETAILS: json.dumps(details),
+    }
+    if request.operation_id:
+        properties["airflow-paimon.operation-id"] = request.operation_id
+    try:
+        receipt = commit_buckets(base.table, messages, identity=identity, properties=properties)
+    except ConflictError:  # nothing of it was published
+        discard_files(base.write, messages)
+        raise
+    if receipt.snapshot is None:
+        _forget(context, ledger)
+        return context.result(
+            plan, branch=request.branch, changed=False, before=base.head.id, after=base.head.id, details=details
+        )
+    verify_landed(base.table, receipt.snapshot)
+    before = receipt.before.id if receipt.before is not None else None
+    return context.result(
+        plan, branch=request.branch, changed=True, before=before, after=receipt.snapshot.id, details=details
+    )
+
+
+def _messages(request: CorrectBranch, base: _Base, results: Sequence[BucketResult]) -> list[CommitMessage]:
+    """Say for each bucket which files it loses and which it gets; several tasks may have written one of them."""
+    live = {_key(base.schema, s): s for s in base.live.splits}
+    written: dict[BucketKey, list[CommitMessage]] = {}
+    for result in results:
+        if result.message is not None:
+            written.setdefault(result.key, []).append(result.message)
+    if request.mode == "overwrite":
+        for key in live:
+            written.setdefault(key, [])
+    out = []
+    for key, parts in written.items():
+        split = live.get(key)
+        out.append(
+            CommitMessage(
+                partition=split.partition if split is not None else parts[0].partition,
+                bucket=key.bucket,
+                total_buckets=split.total_buckets if split is not None else parts[0].total_buckets,
+                new_files=tuple(f for p in parts for f in p.new_files),
+                replaced=split.files if split is not None else (),
+            )
+        )
+    return out
+
+
+def _details(
+    request: CorrectBranch, base: _Base, results: Sequence[BucketResult], messages: Sequence[CommitMessage]
+) -> dict[str, Any]:
+    rows: dict[str, int] = {}
+    for result in results:
+        name = partition_text(base.schema, result.values)
+        rows[name] = rows.get(name, 0) + result.rows
+    new = [f for m in messages for f in m.new_files]
+    names = sorted(rows)
+    return {
+        "mode": request.mode,
+        "rows": sum(rows.values()),
+        "partitions": {name: rows[name] for name in names[:_NAMED_PARTITIONS]},
+        "partition_count": len(names),
+        "buckets": len(messages) or len({r.key for r in results}),
+        "files_added": len(new),
+        "files_deleted": sum(len(m.replaced) for m in messages),
+        "bytes": sum(f.file_size for f in new),
+        "branch_snapshot": base.head.id,
+        "main_snapshot": base.main_head.id if base.main_head is not None else None,
+    }

@@ -1,0 +1,60 @@
+"""Says in the log how far a Spark job is: tasks done, tasks to do, and an estimate."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark import StatusTracker
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 10.0
+
+
+@contextmanager
+def progress(spark: SparkSession, what: str, interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """Log every ``interval_s`` seconds how far the Spark jobs started inside are, and at the end how long it took."""
+    started = time.monotonic()
+    log.info("%s: started", what)
+    done = threading.Event()
+    watcher = None
+    if hasattr(spark, "_jsparkSession"):  # a Spark Connect client can't look into the cluster
+        tracker = spark.sparkContext.statusTracker()
+        watcher = threading.Thread(
+            target=_watch, args=(tracker, what, started, done, interval_s), name="progress", daemon=True
+        )
+        watcher.start()
+    try:
+        yield
+        log.info("%s: done in %.1f s", what, time.monotonic() - started)
+    finally:
+        done.set()
+        if watcher is not None:
+            watcher.join()
+
+
+def _watch(tracker: StatusTracker, what: str, started: float, done: threading.Event, interval_s: float) -> None:
+    while not done.wait(interval_s):
+        finished, total = _tasks(tracker)
+        if total:
+            log.info("%s: %s", what, describe(finished, total, time.monotonic() - started))
+
+
+def _tasks(tracker: StatusTracker) -> tuple[int, int]:
+    stages = [s for i in tracker.getActiveStageIds() if (s := tracker.getStageInfo(i)) is not None]
+    return sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
+
+
+def describe(finished: int, total: int, elapsed_s: float) -> str:
+    """Say ``12 of 48 tasks after 30 s, about 90 s to go``; the estimate is of the stages that run now."""
+    text = f"{finished} of {total} tasks after {elapsed_s:.0f} s"
+    if not finished:
+        return text
+    return f"{text}, about {elapsed_s * (total - finished) / finished:.0f} s to go"
