@@ -107,12 +107,11 @@ def _read_problems(schema: TableSchema, time_travel: bool, layered: bool, branch
                 yield f"from the starting point stored in the schema (option {key})", "name version= or timestamp="
         if options.text("scan.mode", "default").lower() not in _SCAN_MODES:
             yield f"with the stored option scan.mode={options.text('scan.mode')}", "name version= or timestamp="
-    if not layered:
-        for key in ("scan.fallback-branch", "scan.primary-branch"):
-            if options.text(key):
-                yield f"through the layered read of option {key}", "read the branches one by one"
     if options.fallback_branch and options.primary_branch:
         yield "a table that has both scan.fallback-branch and scan.primary-branch", "reset one of them"
+    for key in ("scan.fallback-branch", "scan.primary-branch"):
+        if not layered and options.text(key, branch) != branch:
+            yield f"through the layered read of option {key}", "read the branches one by one"
     if schema.primary_keys:
         yield from _merge_problems(options)
 

@@ -1,0 +1,172 @@
+"""What the embedded engine does not do is refused by name, with the way out; what changes nothing is ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.features import check_file, check_index, check_readable, check_writable, file_format
+from airflow_paimon.core.manifest import EMPTY_STATS, DataFile, IndexEntry
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.types import DataField, parse_type
+
+
+def schema(
+    keyed: bool = True, types: dict[str, Any] | None = None, default: str | None = None, **options: str
+) -> TableSchema:
+    columns = {"k": "INT NOT NULL", "v": "STRING", **(types or {})}
+    fields = tuple(DataField(i, n, parse_type(t), None, default) for i, (n, t) in enumerate(columns.items()))
+    options = {k.replace("__", ".").replace("_", "-"): v for k, v in options.items()}
+    keys = ("k",) if keyed else ()
+    base = {"bucket": "2", "bucket-key": "k"} if keyed else {}
+    return TableSchema(id=0, fields=fields, highest_field_id=9, primary_keys=keys, options={**base, **options})
+
+
+NEITHER: list[tuple[str, dict[str, Any]]] = [
+    ("merge-engine=partial-update", {"merge_engine": "partial-update"}),
+    ("merge-engine=aggregation", {"merge_engine": "aggregation"}),
+    ("merge-engine=first-row", {"merge_engine": "FIRST-ROW"}),
+    ("data-evolution.enabled=true", {"keyed": False, "data_evolution__enabled": "true"}),
+    ("query-auth.enabled=true", {"query_auth__enabled": "true"}),
+    ("record-level.expire-time=1 d", {"record_level__expire_time": "1 d"}),
+    ("pk-clustering-override=true", {"pk_clustering_override": "true"}),
+    ("sequence.snapshot-ordering=true", {"sequence__snapshot_ordering": "true"}),
+    ("deletion-vectors.merge-on-read=true", {"deletion_vectors__merge_on_read": "true"}),
+    ("tables of type 'format-table'", {"keyed": False, "type": "format-table"}),
+    ("branch=other", {"branch": "other"}),
+    ("fields.v.default-value", {"fields.v.default_value": "x"}),
+    ("columns of type VARIANT (column 'x')", {"types": {"x": "VARIANT"}}),
+    ("columns of type BLOB (column 'x')", {"keyed": False, "types": {"x": {"type": "ARRAY", "element": "BLOB"}}}),
+    ("columns of type MULTISET", {"types": {"x": {"type": "MULTISET", "element": "INT"}}}),
+    ("columns of type VECTOR", {"types": {"x": {"type": "VECTOR", "element": "FLOAT", "length": 3}}}),
+    ("main branch of a chain table", {"chain_table__enabled": "true", "scan__fallback_snapshot_branch": "s",
+                                      "scan__fallback_delta_branch": "d"}),
+]  # fmt: skip
+READ: list[tuple[str, dict[str, Any]]] = [
+    ("scan.snapshot-id", {"scan__snapshot_id": "3"}),
+    ("scan.tag-name", {"scan__tag_name": "t"}),
+    ("scan.mode=from-snapshot", {"scan__mode": "from-snapshot"}),
+    ("scan.fallback-branch", {"scan__fallback_branch": "b"}),
+    ("scan.primary-branch", {"scan__primary_branch": "b"}),
+    ("both scan.fallback-branch and scan.primary-branch", {"scan__primary_branch": "b", "scan__fallback_branch": "c"}),
+]
+WRITE: list[tuple[str, dict[str, Any]]] = [
+    ("deletion-vectors.enabled=true", {"deletion_vectors__enabled": "true"}),
+    ("row-tracking.enabled=true", {"keyed": False, "row_tracking__enabled": "true"}),
+    ("data-file.thin-mode=true", {"data_file__thin_mode": "true"}),
+    ("data-file.external-paths", {"data_file__external_paths": "s3://x"}),
+    ("rowkind.field=op", {"rowkind__field": "op"}),
+    ("changelog-producer=input", {"changelog_producer": "input"}),
+    ("changelog-producer=lookup", {"changelog_producer": "lookup"}),
+    ("write.sequence-number-init-mode=snapshot", {"write__sequence_number_init_mode": "snapshot"}),
+    ("bucket-function.type=mod", {"bucket_function__type": "mod"}),
+    ("dynamic buckets", {"bucket": "-1"}),
+    ("postponed buckets", {"bucket": "-2"}),
+    ("without bucket-key", {"keyed": False, "bucket": "2"}),
+    ("branches of chain tables", {"chain_table__enabled": "true"}),
+]
+
+
+def ids(cases: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    return [name for name, _ in cases]
+
+
+def refusal(check: Any, options: dict[str, Any], **more: Any) -> UnsupportedFeatureError:
+    with pytest.raises(UnsupportedFeatureError) as refused:
+        check(schema(**options), table="d.t", **more)
+    return refused.value
+
+
+@pytest.mark.parametrize("what, options", NEITHER, ids=ids(NEITHER))
+def test_neither_read_nor_written(what: str, options: dict[str, Any]) -> None:
+    for check, verb in ((check_readable, "read"), (check_writable, "write")):
+        error = refusal(check, options)
+        assert what in error.message
+        assert error.message.startswith(f"d.t: the embedded engine does not {verb} ")
+        assert "; " in error.message  # and then the way out
+        assert (error.table, error.kind, error.exit_code) == ("d.t", "unsupported", 2)
+
+
+@pytest.mark.parametrize("what, options", READ, ids=ids(READ))
+def test_not_read(what: str, options: dict[str, Any]) -> None:
+    assert what in refusal(check_readable, options).message
+    check_writable(schema(**options), table="d.t")
+
+
+@pytest.mark.parametrize("what, options", WRITE, ids=ids(WRITE))
+def test_not_written(what: str, options: dict[str, Any]) -> None:
+    assert what in refusal(check_writable, options).message
+    check_readable(schema(**options), table="d.t")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"file_index__bloom_filter__columns": "k", "num_levels": "3", "consumer_id": "x"},
+        {"changelog_producer": "lookup", "write_only": "true"},
+        {"keyed": False, "merge_engine": "aggregation", "changelog_producer": "input", "bucket_key": ""},
+        {"fields.v.aggregate_function": "sum", "ignore_delete": "true", "sequence__field": "v"},
+        {"scan__mode": "latest-full", "snapshot__time_retained": "1 h", "file__format": "avro"},
+        {"branch": "main", "type": "TABLE", "bucket_function__type": "default"},
+    ],
+)
+def test_what_changes_nothing_is_ignored(options: dict[str, Any]) -> None:
+    check_readable(schema(**options), table="d.t")
+    check_writable(schema(**options), table="d.t")
+
+
+def test_a_starting_point_does_not_matter_to_time_travel() -> None:
+    check_readable(schema(scan__snapshot_id="3", scan__mode="from-snapshot"), table="d.t", time_travel=True)
+    check_readable(schema(scan__fallback_branch="b"), table="d.t", layered=True)
+
+
+@pytest.mark.parametrize("branch", ["s", "D"])
+def test_the_branches_of_a_chain_table_are_plain_tables_to_a_reader(branch: str) -> None:
+    chain = {"chain_table__enabled": "true", "scan__fallback_snapshot_branch": "s", "scan__fallback_delta_branch": "d"}
+    check_readable(schema(**chain), table="d.t", branch=branch)
+
+
+def data_file(name: str = "data-1.parquet", **more: Any) -> DataFile:
+    return DataFile(name, 1, 1, b"", b"", EMPTY_STATS, EMPTY_STATS, 0, 0, 0, 0, **more)
+
+
+def test_files_of_other_kinds() -> None:
+    check_file(data_file(), schema(), table="d.t")
+    check_file(data_file("data-1.zstd.orc", write_cols=("k", "v", "_ROW_ID")), schema(), table="d.t")
+    for file, what in [
+        (data_file("data-1.lance"), "format 'lance'"),
+        (data_file("data-1"), "format ''"),
+        (data_file("data-1.blob"), "format 'blob'"),
+        (data_file(external_path="s3://b/x"), "data-file.external-paths"),
+        (data_file(write_cols=("k",)), "_WRITE_COLS"),
+    ]:
+        with pytest.raises(UnsupportedFeatureError, match="connector") as refused:
+            check_file(file, schema(), table="d.t")
+        assert what in refused.value.message
+    assert file_format("a/data-1.ZSTD.Parquet") == "parquet"
+
+
+def test_index_files_of_unknown_kinds() -> None:
+    def entry(kind: str) -> IndexEntry:
+        return IndexEntry(0, b"", 0, kind, "index-1", 1, 1)
+
+    check_index([entry("HASH"), entry("DELETION_VECTORS"), entry("btree")], table="d.t")
+    with pytest.raises(UnsupportedFeatureError, match="index files of type 'MYSTERY'"):
+        check_index([entry("MYSTERY")], table="d.t")
+
+
+def test_defaults_of_nested_columns_are_not_written() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="default values of nested columns"):
+        check_writable(schema(types={"x": {"type": "ARRAY", "element": "INT"}}, default="1"), table="d.t")
+    check_writable(schema(default="1"), table="d.t")
+
+
+def test_cross_partition_keys_are_not_written() -> None:
+    made = schema()
+    crossed = TableSchema(id=0, fields=made.fields, highest_field_id=9, primary_keys=("k",), partition_keys=("v",),
+                          options=made.options)  # fmt: skip
+    with pytest.raises(UnsupportedFeatureError, match="cross-partition upsert"):
+        check_writable(crossed, table="d.t")
+    check_readable(crossed, table="d.t")

@@ -1,0 +1,117 @@
+"""Reads through a fallback or a primary branch: partition by partition, never half of the rows in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.operations.tables import alter_table
+from airflow_paimon.core.planners.schema_changes import AddColumn, RenameColumn, SetOption, WidenColumn
+from airflow_paimon.core.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from tests.data.tables import make_table, rows_of
+
+COLUMNS = {"dt": "STRING", "k": "INT", "v": "STRING"}
+
+
+def rows(**partitions: list[int]) -> list[dict[str, Any]]:
+    return [{"dt": None if d == "null" else d, "k": k, "v": ""} for d, keys in partitions.items() for k in keys]
+
+
+def put(table: Table, tag: str, **partitions: list[int]) -> None:
+    write_arrow(table, rows_of(COLUMNS, [r | {"v": tag} for r in rows(**partitions)]))
+
+
+def seen(table: Table, **more: Any) -> list[tuple[Any, int, str]]:
+    found = read_arrow(table, **more).to_pylist()
+    return sorted(((r["dt"], r["k"], r["v"]) for r in found), key=repr)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Table, Table]:
+    """Main, and a branch with a history of its own, made by hand: only its schema is needed."""
+    main = make_table(tmp_path, COLUMNS, partition_keys=["dt"])
+    other = main.branch("other")
+    other.store.create(other.paths.schema(0), main.store.read(main.paths.schema(0)))
+    put(other, "other", a=[1, 2], b=[3], null=[4])
+    return main, other
+
+
+def test_the_first_branch_hides_whole_partitions(pair: tuple[Table, Table]) -> None:
+    main, _ = pair
+    put(main, "main", a=[9])
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    assert seen(main) == [("a", 9, "main"), ("b", 3, "other"), (None, 4, "other")]
+    # a partition none of whose rows match still hides the other's, as in Paimon
+    assert seen(main, where=pc.field("k") == 1) == []
+    assert seen(main, where=pc.field("k") == 3) == [("b", 3, "other")]
+    write_arrow(main, rows_of(COLUMNS, []), mode="overwrite", partition={"dt": "a"})
+    assert [r[1] for r in seen(main)] == [1, 2, 3, 4]
+
+
+def test_the_primary_branch_comes_first(pair: tuple[Table, Table]) -> None:
+    main, _ = pair
+    put(main, "main", a=[9], c=[8])
+    alter_table(main, [SetOption(key="scan.primary-branch", value="other")])
+    assert seen(main) == [("a", 1, "other"), ("a", 2, "other"), ("b", 3, "other"), ("c", 8, "main"), (None, 4, "other")]
+
+
+def test_a_missing_branch_is_an_error_not_half_of_the_rows(pair: tuple[Table, Table]) -> None:
+    main, _ = pair
+    put(main, "main", a=[9])
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    main.store.delete_tree("branch/branch-other")
+    with pytest.raises(NotFoundError, match=r"d\.t is read together with branch 'other'.*does not exist"):
+        seen(main)
+
+
+def test_a_branch_that_names_itself_reads_itself(pair: tuple[Table, Table]) -> None:
+    _, other = pair
+    alter_table(other, [SetOption(key="scan.fallback-branch", value="other")])
+    assert [r[1] for r in seen(other)] == [1, 2, 3, 4]
+
+
+def test_time_travel_takes_the_other_branch_as_it_was_then(pair: tuple[Table, Table]) -> None:
+    main, other = pair
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    put(main, "main", a=[9])
+    put(other, "later", b=[5], z=[7])
+    put(main, "main", c=[8])
+    assert seen(main, version=1) == [("a", 9, "main"), ("b", 3, "other"), (None, 4, "other")]
+    assert ("z", 7, "later") in seen(main, version=2)
+    moment = main.snapshot(1).time_millis
+    assert seen(main, timestamp=moment) == seen(main, version=1)
+    with pytest.raises(NotFoundError, match="no tag"):
+        seen(main, version="nope")
+
+
+def test_columns_must_agree(pair: tuple[Table, Table]) -> None:
+    main, other = pair
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    put(main, "main", a=[9])
+    alter_table(other, [WidenColumn(name="k", type="BIGINT")])
+    with pytest.raises(InvalidInputError, match="column types differ"):
+        seen(main)
+    alter_table(main, [WidenColumn(name="k", type="BIGINT")])
+    assert len(seen(main)) == 3
+    alter_table(other, [RenameColumn(name="v", to_name="w")])
+    with pytest.raises(UnsupportedFeatureError, match="name their columns"):
+        seen(main)
+    alter_table(main, [RenameColumn(name="v", to_name="w"), AddColumn(name="x", type="INT")])
+    with pytest.raises(InvalidInputError, match="column types differ"):
+        seen(main)
+
+
+def test_an_unpartitioned_table_falls_back_as_a_whole(tmp_path: Path) -> None:
+    main = make_table(tmp_path, COLUMNS)
+    other = main.branch("other")
+    other.store.create(other.paths.schema(0), main.store.read(main.paths.schema(0)))
+    put(other, "other", a=[1])
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    assert seen(main) == [("a", 1, "other")]
+    put(main, "main", b=[2])
+    assert seen(main) == [("b", 2, "main")]
