@@ -127,9 +127,9 @@ def _run_metadata_operation(request: Request) -> OperationResult:
 
     if not getattr(request, "rewrite", False):
         return run_operation(request)
-    from airflow_paimon.data.fold import fold
+    from airflow_paimon.data.fold import fold_buckets
 
-    return run_operation(request, fold=fold)
+    return run_operation(request, fold=fold_buckets)
 
 
 def _run_operation(request: Request) -> OperationResult:
