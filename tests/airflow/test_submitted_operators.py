@@ -1,5 +1,6 @@
 """Operators that submit: the same results as on the worker, and no secret on the way."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.operators.branch import CreateBranchOperator, CreateTagOperator
+from airflow_paimon.operators.branch import (
+    CorrectBranchOperator,
+    CreateBranchOperator,
+    CreateTagOperator,
+    DiffBranchesOperator,
+)
 from airflow_paimon.operators.maintenance import CheckTableOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.tables import COLUMNS, append, make_table
@@ -71,3 +77,50 @@ def test_on_s3_with_the_credentials_of_the_connection(
     assert b"test_s3" in database
     assert SECRET.encode() not in database
     assert KEY.encode() not in database
+
+
+MODULE = """
+def double(spark, views):
+    print("a line on stdout that is no result")
+    return views["branch"].where("dt = '1'").selectExpr("k", "concat(v, v) as v", "dt")
+"""
+
+
+def test_rows_are_corrected_by_a_function_and_compared(warehouse: Path, run_dag: RunDag, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from airflow_paimon.data import read_arrow, write_arrow
+
+    main = make_table(warehouse)
+    write_arrow(main, pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"], "dt": ["1", "1", "2"]}))
+    (tmp_path / "fixes.py").write_text(MODULE)
+    common: dict[str, Any] = {"table": "d.t", "branch": "fix"}
+    with DAG("test_rows", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        new = CreateBranchOperator(task_id="new", snapshot=1, run_on="worker", **common)
+        correct = CorrectBranchOperator(
+            task_id="correct",
+            function="fixes:double",
+            mode="upsert",
+            spark_options={"py_files": str(tmp_path / "fixes.py")},
+            **common,
+        )
+        new >> correct >> DiffBranchesOperator(task_id="diff", sample="1", **common)
+    run = run_dag(dag)
+    assert run.state == "success", run.tasks
+    assert run.xcom("correct")["snapshot_after"] == 2
+    rows = read_arrow(main.branch("fix")).sort_by("k").to_pylist()
+    assert [row["v"] for row in rows] == ["aa", "bb", "c"]
+    assert [row["v"] for row in read_arrow(main).sort_by("k").to_pylist()] == ["a", "b", "c"]
+    compared = run.xcom("diff")
+    assert compared["changed"] is False
+    assert json.dumps(compared["details"]).count('"aa"') == 1
+
+
+def test_sql_may_be_a_file_beside_the_dag(tmp_path: Path) -> None:
+    (tmp_path / "fix.sql").write_text("select * from branch where dt = '{{ day }}'")
+    with DAG("test_sql_file", schedule=None, template_searchpath=[str(tmp_path)]):
+        task = CorrectBranchOperator(task_id="t", table="d.t", branch="fix", sql="fix.sql", partitions=["dt={{ day }}"])
+    task.resolve_template_files()
+    task.render_template_fields({"day": "2026-11-21"})
+    assert task.sql == "select * from branch where dt = '2026-11-21'"
+    assert task.partitions == ["dt=2026-11-21"]
