@@ -19,8 +19,9 @@ import _flights
 if TYPE_CHECKING:
     from airflow_paimon.core.table import Table
 
-FOLDER = Path(__file__).resolve().parent.parent / ".demo"
-_FOREIGN = ("AIRFLOW_", "SPARK_", "PYSPARK_", "PYTHONPATH", "AWS_")
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = Path(os.environ.get("AIRFLOW_PAIMON_DEMO") or ROOT / ".demo")
+_FOREIGN = ("AIRFLOW__", "AIRFLOW_CON", "AIRFLOW_VAR_", "SPARK_", "PYSPARK_", "PYTHONPATH", "AWS_")
 
 
 class Stopped(Exception):
@@ -55,14 +56,14 @@ def require_java() -> None:
     """Raise ``MissingError`` when there is no Java that Spark runs on."""
     from airflow_paimon.spark.java import find_java
 
-    home = find_java(FOLDER.parent / ".java")
+    home = find_java(ROOT / ".java")
     if home is None:
         raise _flights.MissingError("there is no Java 17 or newer: install one, or let `make` fetch it into .java")
     os.environ["JAVA_HOME"] = str(home)
 
 
 def own_environment(home: Path, warehouse: Path, settings: Mapping[str, str]) -> None:
-    """Give this process and its children an Airflow of their own: no setting of the caller's Airflow or Spark applies."""
+    """Give this process and its children an Airflow of their own, with no setting of the caller's."""
     for name in list(os.environ):
         if name.startswith(_FOREIGN):
             del os.environ[name]

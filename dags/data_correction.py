@@ -53,12 +53,12 @@ PARAMS = {
         "table as it was when this run began (the correction's branch), `main` the table as readers see it now.",
     ),
     "partitions": Param(
-        [],
-        type="array",
+        None,
+        type=["null", "array"],
         items={"type": "string"},
         title="Partitions",
-        description="One a line, such as dt=2026-11-18. With mode overwrite exactly these partitions are replaced by "
-        "the rows that the SELECT gives for them; a partition that it gives no rows for becomes empty.",
+        description="One a line, such as dt=2026-11-18. With mode overwrite exactly these are replaced by the SELECT's "
+        "rows; one that gets no rows becomes empty, and rows of any other partition are refused.",
     ),
     "mode": Param(
         "overwrite",
@@ -113,8 +113,8 @@ PARAMS = {
         "Ship the module with Spark options, as py_files.",
     ),
     "views": Param(
-        [],
-        type="array",
+        None,
+        type=["null", "array"],
         items={"type": "string"},
         section=MORE,
         title="Further views",
@@ -145,8 +145,8 @@ PARAMS = {
         description="Wait until the branch's newest commit is at most this far behind main's, such as 1 h.",
     ),
     "wait_partitions": Param(
-        [],
-        type="array",
+        None,
+        type=["null", "array"],
         items={"type": "string"},
         section=MORE,
         title="Wait: partitions",
@@ -198,7 +198,7 @@ PARAMS = {
 }
 
 
-@task
+@task(multiple_outputs=False)
 def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and choose the branch, the tag and the snapshot to start from."""
     with in_airflows_terms():
@@ -208,7 +208,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     return planned
 
 
-@task
+@task(multiple_outputs=False)
 def report(**context: Any) -> dict[str, Any]:
     """Render the diff for the approver, plan the publish, pin what is approved."""
     ti = context["ti"]
@@ -236,7 +236,7 @@ def rejected(**context: Any) -> None:
     raise AirflowFailException(f"Rejected ({by}): {outcome}")
 
 
-@task(trigger_rule="none_failed_min_one_success")
+@task(multiple_outputs=False, trigger_rule="none_failed_min_one_success")
 def verify(**context: Any) -> dict[str, Any]:
     """Compare main with the branch, bucket by bucket, and say how to undo."""
     ti, params = context["ti"], context["params"]

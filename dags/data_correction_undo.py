@@ -64,7 +64,7 @@ PARAMS = {
 }
 
 
-@task
+@task(multiple_outputs=False)
 def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and find the tag to go back to."""
     with in_airflows_terms():
@@ -74,7 +74,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     return planned
 
 
-@task
+@task(multiple_outputs=False)
 def report(**context: Any) -> dict[str, Any]:
     """Render what would change."""
     ti = context["ti"]
@@ -91,7 +91,7 @@ def rejected(**context: Any) -> None:
     raise AirflowFailException(f"Rejected ({by}): nothing was undone, main is as it was")
 
 
-@task
+@task(multiple_outputs=False)
 def verify(**context: Any) -> dict[str, Any]:
     """Compare main with the target, bucket by bucket."""
     ti = context["ti"]

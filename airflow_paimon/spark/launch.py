@@ -159,7 +159,11 @@ def _session(request: Request) -> Any:
 
         if (home := find_java(Path(".java"))) is not None:
             os.environ["JAVA_HOME"] = str(home)
-    return SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}").getOrCreate()
+    spark = SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}").getOrCreate()
+    if spark.conf.get("spark.log.level", None) is None:
+        # Spark's own progress is thousands of lines, each of which an Airflow task would log; ours is logged anyway.
+        spark.sparkContext.setLogLevel("WARN")
+    return spark
 
 
 def _in_yarn_cluster() -> bool:

@@ -22,6 +22,7 @@ from airflow_paimon.data.arrow_types import arrow_type
 from airflow_paimon.data.evolution import nested_ids
 from airflow_paimon.data.read_plan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import spark_schema, spark_type
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAX_FOLDERS = 20_000
 """More bucket folders than this make planning in the JVM slower than reading in tasks."""
 
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _READER_OPTIONS = {
     # a session that ignores broken files would lose rows silently
     "ignoreMissingFiles": "false",
@@ -198,15 +200,17 @@ def _relation(
     none = jvm.scala.Option.empty()
     paths = _paths(jvm, [f"{f.folder}/{f.file.file_name}" for f in files])
     folders = _partition_paths(spark, partition_schema, keys, files)
-    index = sources_package.InMemoryFileIndex(
-        session,
-        paths,
-        options,
-        jvm.scala.Option.apply(data_type),
-        getattr(getattr(sources_package, "NoopCache$"), "MODULE$"),
-        jvm.scala.Option.apply(sources_package.PartitionSpec(partition_type, to_seq(folders))),
-        none,
-    )
+    # Spark looks at more than 32 paths in a job of its own, with a task for each path.
+    with temporary_conf(spark, {_LISTING_TASKS: str(spark.sparkContext.defaultParallelism)}):
+        index = sources_package.InMemoryFileIndex(
+            session,
+            paths,
+            options,
+            jvm.scala.Option.apply(data_type),
+            getattr(getattr(sources_package, "NoopCache$"), "MODULE$"),
+            jvm.scala.Option.apply(sources_package.PartitionSpec(partition_type, to_seq(folders))),
+            none,
+        )
     _check_listing(read, index, files)
     relation = sources_package.HadoopFsRelation(
         index, partition_type, data_type, none, sources_package.parquet.ParquetFileFormat(), options, session

@@ -1,0 +1,148 @@
+"""The DAGs of ``dags/`` run by a real Airflow, with a real Spark for their jobs, on small real tables."""
+
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from tests.airflow.conftest import Run, airflow_home, result_of, set_connection
+from tests.conftest import REPO_ROOT
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+__all__ = ["airflow_home"]
+
+TABLE = "sales.orders"
+WRONG = ("2026-11-17", "2026-11-18")
+RIGHT = ("2026-11-16", "2026-11-19")
+LIVE = "2026-11-21"
+"""The partition that the writer of ``tests.dags.writer`` goes on writing."""
+# On the wrong days cents came instead of euros.
+CONF = {
+    "table": TABLE,
+    "sql": f"SELECT dt, id, amount / 100 AS amount, note FROM branch WHERE dt IN {WRONG}",
+    "partitions": [f"dt={day}" for day in WRONG],
+}
+
+
+def orders(days: tuple[str, ...], *, factor: int = 1) -> pa.Table:
+    """Twenty orders a day; order n of a day is n euros."""
+    return pa.table(
+        {
+            "dt": [day for day in days for _ in range(20)],
+            "id": pa.array([n for _ in days for n in range(20)], pa.int64()),
+            "amount": pa.array([float(n * factor) for _ in days for n in range(20)], pa.float64()),
+            "note": [None if n % 3 else f"order {n}" for _ in days for n in range(20)],
+        }
+    )
+
+
+def make_orders(warehouse: str, storage_options: dict[str, Any] | None = None) -> Table:
+    """A table with two right and two wrong days."""
+    table = create_table(
+        warehouse,
+        TABLE,
+        [("dt", "STRING NOT NULL"), ("id", "BIGINT NOT NULL"), ("amount", "DOUBLE"), ("note", "STRING")],
+        partition_keys=["dt"],
+        primary_keys=["dt", "id"],
+        options={"bucket": "2"},
+        storage_options=storage_options,
+    )
+    write_arrow(table, orders(RIGHT))
+    write_arrow(table, orders(WRONG, factor=100))
+    return table
+
+
+def amounts(table: Table, *days: str) -> list[tuple[str, int, float]]:
+    """What the table says of these days."""
+    rows = read_arrow(table).to_pylist()
+    return sorted((r["dt"], r["id"], r["amount"]) for r in rows if r["dt"] in days)
+
+
+def expected(*days: str, factor: int = 1) -> list[tuple[str, int, float]]:
+    return sorted((day, n, float(n * factor)) for day in days for n in range(20))
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java_home: Path) -> Path:
+    """A local warehouse behind ``paimon_default``, and a small local Spark behind ``spark_default``."""
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder)})
+    set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    return folder
+
+
+def load_dag(name: str) -> "DAG":
+    """Execute a DAG file, as Airflow does. Retries are off: no test here is about them, and they wait."""
+    spec = importlib.util.spec_from_file_location(f"dags_under_test_{name}", REPO_ROOT / "dags" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    dag: DAG = module.dag
+    for task in dag.tasks:
+        task.retries = 0
+    return dag
+
+
+def run_dag(name: str, conf: dict[str, Any], *, at: datetime | None = None) -> Run:
+    """Run a DAG to its end in this process; with the ``at`` of an earlier run that run is cleared and runs again."""
+    return result_of(load_dag(name).test(run_conf=conf, logical_date=at or datetime.now(UTC)))
+
+
+def states(run: Run) -> dict[str, str]:
+    return {name: state for name, (state, _) in run.tasks.items()}
+
+
+@contextmanager
+def answering(option: str, dag_id: str = "data_correction") -> Iterator[list[dict[str, Any]]]:
+    """Answer the approvals that come up meanwhile, through Airflow's REST API; gives the questions and answers."""
+    from airflow.api_fastapi.app import create_app
+    from starlette.testclient import TestClient
+
+    seen: list[dict[str, Any]] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        with TestClient(create_app(apps="core")) as client:
+            client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+            while not done.wait(0.5):
+                waiting = client.get("/api/v2/dags/~/dagRuns/~/hitlDetails", params={"response_received": False}).json()
+                for question in waiting["hitl_details"]:
+                    ti = question["task_instance"]
+                    if ti["dag_id"] != dag_id or ti["state"] != "awaiting_input":
+                        continue
+                    path = f"/api/v2/dags/{dag_id}/dagRuns/{ti['dag_run_id']}/taskInstances/{ti['task_id']}/-1"
+                    answer = client.patch(f"{path}/hitlDetails", json={"chosen_options": [option], "params_input": {}})
+                    assert answer.status_code == 200, answer.text
+                    seen.append(question)
+
+    thread = threading.Thread(target=watch, name="approver")
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def load_program(name: str) -> Any:
+    """Import a program of ``dags/``; it finds what it shares with others beside it."""
+    folder = str(REPO_ROOT / "dags")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)

@@ -1,0 +1,158 @@
+"""The correction DAG from its form to main, beside a writer that goes on; its rejection, its Clear, its failures."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.operations.published import publishes
+from airflow_paimon.core.scan import partition_types
+from airflow_paimon.core.table import Table
+from tests.core.tables import files
+from tests.dags.conftest import (
+    CONF,
+    LIVE,
+    RIGHT,
+    TABLE,
+    WRONG,
+    amounts,
+    answering,
+    expected,
+    make_orders,
+    run_dag,
+    states,
+)
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+
+@contextmanager
+def writer(warehouse: Path) -> Iterator[list[int]]:
+    """Another job that goes on committing to main, in a process of its own; gives its snapshots at the end."""
+    command = [sys.executable, "-m", "tests.dags.writer", str(warehouse), TABLE, LIVE]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    snapshots: list[int] = []
+    try:
+        yield snapshots
+    finally:
+        out, _ = process.communicate(input="end", timeout=60)
+    snapshots += json.loads(out)
+    assert process.returncode == 0
+
+
+def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_home: Path) -> None:
+    main = make_orders(str(warehouse))
+    before = files(main)
+    with writer(warehouse) as written, answering("Approve") as questions:
+        run = run_dag("data_correction", {**CONF, "reason": "ticket 17"})
+    skipped = {"fast_forward", "rejected", "how_to_go_on"}
+    assert states(run) == {name: "skipped" if name in skipped else "success" for name in run.tasks}
+    assert run.state == "success"
+
+    assert amounts(main, *RIGHT, *WRONG) == expected(*RIGHT, *WRONG)
+    assert len(written) > 5
+    assert amounts(main, LIVE) == [(LIVE, n, float(n)) for n in range(len(written))], "a commit of the writer was lost"
+    assert main.snapshot_ids() == list(range(1, 1 + 2 + len(written) + 1))
+
+    (publish,) = publishes(main)
+    properties = publish.snapshot.properties
+    assert publish.operation == "merge_branch"
+    assert properties["airflow-paimon.approved-by"]
+    assert publish.snapshot.id not in written
+    after = files(main)
+    assert {b for b in before if after[b] != before[b]} == {b for b in before if day_of(main, b) in WRONG}
+    assert main.branch_names() == []
+    assert [t for t in main.tag_names() if not t.startswith("airflow-paimon-undo-")] == []
+
+    (question,) = questions
+    assert TABLE in question["subject"]
+    assert "ticket 17" in question["body"]
+    assert all(f"dt={day}" in question["body"] for day in WRONG)
+    (_, extra), *_ = run.asset_events
+    assert extra["snapshot_after"] == publish.snapshot.id
+    check_undo(main, written, publish.undo_tag)
+
+
+def check_undo(main: Table, written: list[int], tag: str) -> None:
+    """Undo by the form as it comes; then there is nothing left to undo."""
+    undone = run_dag("data_correction_undo", {"table": TABLE})
+    assert undone.state == "success"
+    assert undone.xcom("check_params")["tag"] == tag
+    assert amounts(main, *RIGHT) == expected(*RIGHT)
+    assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
+    assert len(amounts(main, LIVE)) == len(written)
+    head = main.latest_snapshot_id()
+    again = run_dag("data_correction_undo", {"table": TABLE})
+    assert states(again)["check_params"] == "failed"
+    assert again.state == "failed"
+    assert main.latest_snapshot_id() == head
+
+
+def test_a_rejected_run_changes_nothing_and_clear_starts_over_from_the_base(
+    warehouse: Path, airflow_home: Path
+) -> None:
+    main, at = make_orders(str(warehouse)), datetime(2026, 11, 20, tzinfo=UTC)
+    conf = {**CONF, "branch": "fix_orders"}
+    with answering("Reject"):
+        rejected = run_dag("data_correction", conf, at=at)
+    assert rejected.state == "failed"
+    assert states(rejected)["rejected"] == "failed"
+    assert states(rejected)["merge"] == states(rejected)["verify"] == states(rejected)["delete_branch"] == "skipped"
+    assert main.snapshot_ids() == [1, 2]
+    assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
+    assert amounts(main.branch("fix_orders"), *WRONG) == expected(*WRONG)
+
+    with answering("Approve"):
+        cleared = run_dag("data_correction", conf, at=at)
+    assert cleared.run_id == rejected.run_id
+    assert cleared.state == "success"
+    # The SQL ran twice; had it started from its own result, amounts would be a hundredth of what they are.
+    assert amounts(main, *WRONG) == expected(*WRONG)
+
+    third = run_dag("data_correction", conf, at=at)
+    assert states(third)["check_params"] == "failed", "a run whose branch is published and gone corrected again"
+    assert amounts(main, *WRONG) == expected(*WRONG)
+
+
+def test_a_failing_correction_leaves_main_untouched_and_says_how_to_go_on(
+    warehouse: Path, airflow_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main = make_orders(str(warehouse))
+    before = files(main)
+    run = run_dag("data_correction", {**CONF, "sql": "SELECT dt, id, amuont AS amount, note FROM branch"})
+    assert run.state == "failed"
+    got = states(run)
+    assert got["correct"] == got["how_to_go_on"] == "failed"
+    assert got["create_branch"] == "success"
+    assert {got[name] for name in ("diff", "approve", "merge", "verify", "delete_branch")} == {"upstream_failed"}
+    assert main.snapshot_ids() == [1, 2]
+    assert files(main) == before
+    said = capfd.readouterr().out
+    planned = run.xcom("check_params")
+    assert f"Main of {TABLE} is untouched by this run" in said
+    assert f"Tag {planned['tag']}: on snapshot 2" in said
+    assert f"Branch {planned['branch']}: at snapshot 2" in said
+    assert "clear task correct" in said
+    assert f"--branch {planned['branch']}" in said
+
+
+def test_an_unknown_parameter_fails_the_run(
+    warehouse: Path, airflow_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main = make_orders(str(warehouse))
+    run = run_dag("data_correction", {**CONF, "tabel": "sales.other"})
+    assert run.state == "failed"
+    assert states(run)["check_params"] == states(run)["how_to_go_on"] == "failed"
+    captured = capfd.readouterr()
+    assert "tabel (did you mean table?)" in captured.out + captured.err
+    assert main.tag_names() == main.branch_names() == []
+
+
+def day_of(table: Table, bucket: tuple[bytes, int]) -> str:
+    return str(decode_row(bucket[0], partition_types(table.schema()))[0])

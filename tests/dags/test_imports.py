@@ -1,0 +1,64 @@
+"""The DAG files as Airflow's DAG processor meets them."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPO_ROOT
+from tests.dags.conftest import load_dag
+
+pytestmark = pytest.mark.airflow
+
+DAGS = {"data_correction", "data_correction_undo"}
+
+
+def test_the_folder_holds_these_dags_and_no_import_error(airflow_home: Path) -> None:
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    folder = REPO_ROOT / "dags"
+    bag = BundleDagBag(dag_folder=str(folder), bundle_path=folder, bundle_name="dags-folder")
+    assert bag.import_errors == {}
+    assert set(bag.dags) == DAGS
+
+
+@pytest.mark.parametrize("name", sorted(DAGS))
+def test_every_parameter_says_what_it_is_and_the_first_ones_are_open(name: str) -> None:
+    params = load_dag(name).params
+    for key in params:
+        param = params.get_param(key)
+        assert param.description, key
+        assert param.schema.get("title"), key
+    closed = [key for key in params if params.get_param(key).schema.get("section")]
+    assert list(params)[: len(params) - len(closed)] == [key for key in params if key not in closed]
+    assert "table" not in closed
+
+
+def test_reading_the_files_does_nothing_but_import(airflow_home: Path) -> None:
+    code = """
+        import json, runpy, sys
+        import airflow.sdk, airflow.providers.standard.operators.hitl, airflow.providers.apache.spark.hooks.spark_submit
+        airflow.sdk.DAG("loads_what_airflow_loads_late", schedule=None)
+        found, before = [], set(sys.modules)
+
+        def hook(event, args):
+            if event in ("socket.connect", "subprocess.Popen", "sqlite3.connect"):
+                found.append(f"{event} {args[0]!r}")
+            elif event == "open" and isinstance(args[0], str) and not args[0].endswith((".py", ".pyc")):
+                found.append(f"{event} {args[0]}")
+
+        sys.addaudithook(hook)
+        for path in sys.argv[1:]:
+            runpy.run_path(path)
+        heavy = [m for m in ("pyspark", "pyarrow", "fsspec", "fastavro") if m in set(sys.modules) - before]
+        print(json.dumps({"did": found, "heavy": heavy}))
+    """
+    files = [str(REPO_ROOT / "dags" / f"{name}.py") for name in sorted(DAGS)]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *files], capture_output=True, text=True, check=True
+    )
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen == {"did": [], "heavy": []}

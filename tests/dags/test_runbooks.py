@@ -1,0 +1,224 @@
+"""What the DAGs check and prove, on real metadata and without running a DAG."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.operations.published import last_publish, publishes, verify_publish, verify_rollback
+from airflow_paimon.core.table import Table
+from airflow_paimon.runbooks import correction, undo
+from airflow_paimon.runbooks.form import refuse_unknown
+from tests.core.tables import append, make_table, names, rewrite, run
+from tests.dags.conftest import CONF, TABLE, load_dag, make_orders
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
+
+
+def form(dag: str, conf: Mapping[str, Any]) -> dict[str, Any]:
+    """The form as somebody fills it in: the other parameters have their defaults."""
+    params = load_dag(dag).params
+    return {key: params.get_param(key).value for key in params if key != "table"} | {**conf}
+
+
+# -- the correction's form --------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
+    "no such table": ({"table": "sales.odrers"}, NotFoundError, "There is no table sales.odrers"),
+    "a table's branch": ({"table": "sales.orders$snapshots"}, InvalidInputError, "system table"),
+    "sql and function": ({"function": "m:f"}, InvalidInputError, "one of the two"),
+    "neither": ({"sql": None}, InvalidInputError, "one of the two"),
+    "no partitions": ({"partitions": []}, InvalidInputError, "name the partitions"),
+    "a wrong partition key": ({"partitions": ["day=2026-11-17"]}, InvalidInputError, "day"),
+    "no partition at all": ({"partitions": ["2026-11-17"]}, InvalidInputError, "2026-11-17"),
+    "a wrong awaited partition": ({"wait_partitions": ["day=1"]}, InvalidInputError, "day"),
+    "a bad branch name": ({"branch": "fix.1"}, InvalidInputError, "fix.1"),
+    "a bad view": ({"views": ["sales.other"]}, InvalidInputError, "name=database.table"),
+    "a bad undo retention": ({"undo_retention": "soon"}, InvalidInputError, "undo_retention"),
+    "a bad lag": ({"wait_max_commit_lag": "soon"}, InvalidInputError, "wait_max_commit_lag"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_form_is_refused_before_anything_is_made(case: str, warehouse: Path) -> None:
+    conf, error, message = REFUSED[case]
+    main = make_orders(str(warehouse))
+    with pytest.raises(error) as caught:
+        correction.plan_correction(form("data_correction", {**CONF, **conf}), "data_correction", "run-1")
+    assert message in caught.value.message
+    assert main.tag_names() == main.branch_names() == []
+
+
+def test_a_run_has_its_branch_and_its_base_however_often_it_is_tried(warehouse: Path) -> None:
+    main = make_orders(str(warehouse))
+    params = form("data_correction", CONF)
+    first = correction.plan_correction(params, "data_correction", "run-1")
+    assert first["base_snapshot"] == 2
+    other = correction.plan_correction(params, "data_correction", "run-2")
+    assert other["branch"] != first["branch"]
+    assert other["tag"] != first["tag"]
+    run(main, "create_tag", tag=first["tag"], snapshot=2)
+    append_orders(main)
+    assert correction.plan_correction(params, "data_correction", "run-1") == first
+    assert correction.plan_correction(params, "data_correction", "run-2")["base_snapshot"] == 3
+
+
+def append_orders(main: Table) -> None:
+    from airflow_paimon.data import write_arrow
+    from tests.dags.conftest import LIVE, orders
+
+    write_arrow(main, orders((LIVE,)))
+
+
+def test_an_empty_table_has_nothing_to_correct(warehouse: Path) -> None:
+    make_table(warehouse, "d.t")
+    params = form("data_correction", {**CONF, "table": "d.t", "partitions": ["dt=1"]})
+    with pytest.raises(NotFoundError, match="nothing to correct"):
+        correction.plan_correction(params, "data_correction", "run-1")
+
+
+def test_misspelled_parameters_are_named_with_what_was_meant() -> None:
+    refuse_unknown(None, ["table"])
+    refuse_unknown({"table": "x"}, ["table", "sql"])
+    with pytest.raises(
+        InvalidInputError, match=r"partition \(did you mean partitions\?\), zzz\. .*: partitions, table"
+    ):
+        refuse_unknown({"zzz": 1, "partition": 2}, ["partitions", "table"])
+
+
+# -- publishes, found again and verified ------------------------------------------------------------------------------
+
+
+def corrected(warehouse: Path) -> tuple[Table, Table]:
+    """Main with two partitions, and a branch that rewrote one of them."""
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "2")
+    run(main, "create_tag", tag="before")
+    run(main, "create_branch", branch="fix", tag="before")
+    branch = main.branch("fix")
+    rewrite(branch, "1")
+    return main, branch
+
+
+def test_a_publish_is_found_by_its_undo_tag_and_verified(warehouse: Path) -> None:
+    main, _ = corrected(warehouse)
+    with pytest.raises(NotFoundError, match="no publish can be undone"):
+        last_publish(main)
+    append(main, "2", seq=5)
+    result = run(main, "merge_branch", branch="fix", approved_by="ann")
+    found = last_publish(main)
+    assert (found.snapshot.id, found.before.id, found.branch) == (4, 3, "fix")
+    checked = verify_publish(main, snapshot_id=4, branch="fix", branch_snapshot=3)
+    assert checked["partitions"] == {"dt=1": {"files_out": 1, "rows_out": 1, "files_in": 1, "rows_in": 1}}
+    assert checked["properties"]["approved-by"] == "ann"
+    assert result.details["undo_tag"] == found.undo_tag == checked["properties"]["undo-tag"]
+
+
+def test_a_publish_that_does_not_hold_what_the_branch_held_is_told(warehouse: Path) -> None:
+    main, branch = corrected(warehouse)
+    run(main, "merge_branch", branch="fix")
+    rewrite(branch, "2")
+    with pytest.raises(FormatError, match="branch-snapshot"):
+        verify_publish(main, snapshot_id=3, branch="fix", branch_snapshot=4)
+    append(main, "2", seq=5)
+    with pytest.raises(FormatError, match="says branch None"):
+        verify_publish(main, snapshot_id=4, branch="fix", branch_snapshot=4)
+
+
+def test_an_undo_is_verified_and_is_no_publish_to_undo(warehouse: Path) -> None:
+    main, _ = corrected(warehouse)
+    before = names(main)
+    run(main, "merge_branch", branch="fix")
+    append(main, "2", seq=5)
+    params = form("data_correction_undo", {"table": "d.t"})
+    planned = undo.plan_undo(params)
+    assert planned["target_snapshot"] == 2
+    preview = run(main, "rollback_to", tag=planned["tag"], keep_later=True, dry_run=True)
+    told = undo.describe_plan(params, planned, preview.to_json())
+    assert "dt=1/bucket-0" in told["markdown"]
+    assert "1 partitions" in told["subject"]
+    result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
+    assert before < names(main)
+    done = undo.verify_undone(params, planned, result.to_json())
+    assert set(done["partitions"]) == {"dt=1"}
+    assert [p.operation for p in publishes(main)] == ["merge_branch", "rollback_to"]
+    with pytest.raises(InvalidInputError, match="undone already, by snapshot 5"):
+        undo.plan_undo(params)
+    again = undo.plan_undo({**params, "tag": planned["tag"]})
+    repeated = run(main, "rollback_to", tag=again["tag"], keep_later=True)
+    assert "Nothing to undo" in undo.verify_undone(params, again, repeated.to_json())["lines"][0]
+
+
+def test_an_undo_that_does_not_hold_what_it_went_back_to_is_told(warehouse: Path) -> None:
+    main, _ = corrected(warehouse)
+    run(main, "merge_branch", branch="fix")
+    append(main, "2", seq=5)
+    target = last_publish(main).before
+    with pytest.raises(FormatError, match="dt=1/bucket-0"):
+        verify_rollback(main, snapshot_id=4, target=target, keep_later=True)
+
+
+def test_a_second_name_for_a_published_branch_is_refused(warehouse: Path) -> None:
+    main, _ = corrected(warehouse)
+    run(main, "merge_branch", branch="fix")
+    params = form("data_correction", {"table": "d.t", "sql": "SELECT 1", "partitions": ["dt=1"], "branch": "fix"})
+    assert correction.plan_correction(params, "data_correction", "r")["branch"] == "fix", "it is still there"
+    run(main, "delete_branch", branch="fix")
+    with pytest.raises(InvalidInputError, match="was published already, as snapshot 3"):
+        correction.plan_correction(params, "data_correction", "r")
+
+
+# -- what is approved -------------------------------------------------------------------------------------------------
+
+
+def planned(main: Table) -> dict[str, Any]:
+    return {"table": main.name, "branch": "fix", "tag": "before", "base_snapshot": 2}
+
+
+def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehouse: Path) -> None:
+    main, _ = corrected(warehouse)
+    params = form("data_correction", {"table": "d.t", "publish": "fast_forward"})
+    diff: dict[str, Any] = {"details": {}}
+    append(main, "2", seq=5)
+    with pytest.raises(UnsafeOperationError, match="fast_forward"):
+        correction.plan_publish(params, planned(main), diff, 3)
+    rewrite(main, "1")
+    with pytest.raises(ConflictError, match="dt=1"):
+        correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 3)
+    with pytest.raises(ConflictError, match="not at 2 as approved"):
+        correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 2)
+
+
+def test_what_stands_after_a_failure(warehouse: Path) -> None:
+    main, _ = corrected(warehouse)
+    params = form("data_correction", {"table": "d.t"})
+    outcome, lines = correction.what_stands(main, planned(main))
+    assert outcome == "main of d.t is untouched"
+    assert lines[1:] == [
+        "Tag before: on snapshot 2 of main",
+        "Branch fix: at snapshot 3, made from snapshot 2 of main",
+    ]
+    steps = correction.next_steps(params, planned(main), "diff")
+    assert "clear task diff" in steps[0]
+    assert f"--warehouse {warehouse} --table d.t --branch fix" in steps[-1]
+    run(main, "merge_branch", branch="fix")
+    outcome, lines = correction.what_stands(main, planned(main))
+    assert outcome == "main holds the correction since snapshot 3"
+    assert last_publish(main).undo_tag in lines[0]
+
+
+def test_nothing_to_publish_is_no_failure() -> None:
+    params = form("data_correction", CONF)
+    found = correction.verify_published(params, {"table": TABLE, "branch": "fix"}, {"changed": False})
+    assert found["snapshot"] is None
+    assert "Nothing was published" in found["lines"][0]

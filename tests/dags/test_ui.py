@@ -1,0 +1,134 @@
+"""`make demo-ui` as people use it: a browser without a login, the trigger form, the diff, reject, clear, approve."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon import open_table
+from airflow_paimon.core.operations.published import publishes
+from tests.conftest import REPO_ROOT, require
+from tests.dags.browser import Page, browser, find_chromium
+from tests.dags.conftest import load_program
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+DAG = "data_correction"
+_PATIENCE_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A running demo: its API, its first run, its warehouse, and where screenshots go."""
+
+    api: Any
+    run_id: str
+    folder: Path
+
+    @property
+    def address(self) -> str:
+        return str(self.api.address)
+
+    def tasks(self) -> dict[str, str]:
+        found = self.api.call(f"/api/v2/dags/{DAG}/dagRuns/{self.run_id}/taskInstances")["task_instances"]
+        return {task["task_id"]: task["state"] for task in found}
+
+    def until(self, condition: Callable[[dict[str, str]], object]) -> dict[str, str]:
+        """Wait until the run's tasks are in these states."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition(states := self.tasks()):
+            assert time.monotonic() < deadline, states
+            time.sleep(0.5)
+        return states
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[Demo]:
+    """Start the program; at the end SIGTERM ends it and all that it started."""
+    require(find_chromium(), "no browser: chromium is not installed")
+    folder = tmp_path_factory.mktemp("demo")
+    process = subprocess.Popen(
+        [sys.executable, str(REPO_ROOT / "dags" / "demo_ui.py")],
+        env={**os.environ, "AIRFLOW_PAIMON_DEMO": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = ""
+    try:
+        while "Ctrl-C ends it all" not in said:
+            line = process.stdout.readline()
+            assert line, f"the demo ended: {said}"
+            said += line
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/dags/data_correction/runs/(\w+)/tasks/approve", said)
+        assert found is not None
+        api = load_program("demo_ui").Api(int(found[1]))
+        api.token = api.call("/auth/token")["access_token"]
+        yield Demo(api, found[2], folder)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "nothing is left running" in rest
+
+
+@pytest.fixture
+def page(demo: Demo, tmp_path: Path) -> Iterator[Page]:
+    chromium = find_chromium()
+    assert chromium is not None
+    with browser(chromium, tmp_path / "profile") as opened:
+        yield opened
+
+
+def shots() -> Path:
+    return Path(os.environ.get("AIRFLOW_PAIMON_SCREENSHOTS") or os.environ["AIRFLOW_HOME"]) / "screenshots"
+
+
+def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
+    page.open(f"{demo.address}/dags/{DAG}")
+    page.wait_for(DAG, "Trigger")
+    page.screenshot(shots() / "dag.png")
+    page.click("Trigger")
+    said = page.wait_for("Table", "SQL", "Partitions", "Ask for approval", "More:")
+    page.screenshot(shots() / "form.png")
+    assert "One SELECT that gives the corrected rows" in said
+    assert "Spark settings" not in said, "what few need is closed"
+
+
+def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
+    table = open_table(str(demo.folder / "ui" / "warehouse"), "demo.flights")
+    demo.until(lambda tasks: tasks["approve"] == "awaiting_input")
+    approval = f"{demo.address}/dags/{DAG}/runs/{demo.run_id}/tasks/approve/required_actions"
+    page.open(approval)
+    said = page.wait_for("Publish the correction of demo.flights (3 partitions)?", "Approve", "Reject")
+    assert all(f"2013-07-{day}" in said for day in ("08", "09", "10"))
+    assert page.run("document.querySelectorAll('table').length") > 0, "the diff is no table"
+    page.screenshot(shots() / "approval.png")
+    page.click("Reject")
+    demo.until(lambda tasks: tasks["rejected"] == "failed" and tasks["delete_tag"] == "skipped")
+    assert table.snapshot_ids() == [1]
+
+    demo.api.call(
+        f"/api/v2/dags/{DAG}/clearTaskInstances",
+        {"dry_run": False, "dag_run_id": demo.run_id, "task_ids": ["approve"], "include_downstream": True,
+         "only_failed": False, "reset_dag_runs": True},
+    )  # fmt: skip
+    demo.until(lambda tasks: tasks["approve"] == "awaiting_input")
+    page.open(approval)
+    page.wait_for("Publish the correction of demo.flights", "Approve")
+    page.click("Approve")
+    demo.until(lambda tasks: tasks["delete_tag"] == "success")
+    (publish,) = publishes(table)
+    assert publish.snapshot.properties["airflow-paimon.approved-by"]
+    assert table.branch_names() == []
+    page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
+    page.wait_for(demo.run_id, "how_to_go_on")
+    page.screenshot(shots() / "run.png")
