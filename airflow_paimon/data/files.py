@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
@@ -16,6 +15,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.types import DataField
 from airflow_paimon.data.arrow_types import arrow_schema, arrow_type
 from airflow_paimon.data.avro_files import read_avro
+from airflow_paimon.data.orc_files import read_orc
 
 BATCH_ROWS = 131_072
 """Rows of a batch unless told otherwise: what ships best to a JVM (spec/performance.md)."""
@@ -40,13 +40,14 @@ def read_data_file(
     fields: Sequence[DataField],
     *,
     other_path: str | None = None,
+    legacy_ltz: bool = True,
     batch_rows: int = BATCH_ROWS,
     keep_row_group: RowGroupFilter | None = None,
 ) -> Iterator[FileBatch]:
     """Read these columns, matched by name, in the types of ``fields``.
 
-    ``other_path``: where to look if nothing is at ``path``. ``keep_row_group`` skips row groups of Parquet files.
-    Columns that the file lacks come as nulls, as in Paimon.
+    ``other_path``: where to look if nothing is at ``path``. ``legacy_ltz``: see ``read_orc``. ``keep_row_group`` skips
+    row groups of Parquet files. Columns that the file lacks come as nulls, as in Paimon.
 
     Raises:
         FormatError: truncated, or a column holds another type than the schema says.
@@ -59,7 +60,7 @@ def read_data_file(
             if kind == "parquet":
                 batches = _parquet_batches(source, path, fields, batch_rows, keep_row_group)
             elif kind == "orc":
-                batches = _orc_batches(source, target.names)
+                batches = _numbered(read_orc(source, fields, path, legacy_ltz))
             elif kind == "avro":
                 batches = _numbered(read_avro(source.read(), fields, batch_rows))
             else:
@@ -205,17 +206,6 @@ def _timestamp_leaves(column: pa.Array) -> Iterator[pa.Array]:
     elif pa.types.is_map(column.type):
         yield from _timestamp_leaves(column.keys)
         yield from _timestamp_leaves(column.items)
-
-
-def _orc_batches(source: Any, names: list[str]) -> Iterator[FileBatch]:
-    file = orc.ORCFile(source)
-    present = set(file.schema.names)
-    wanted = [n for n in names if n in present] or file.schema.names[:1]
-    start = 0
-    for stripe in range(file.nstripes):
-        batch = file.read_stripe(stripe, columns=wanted)
-        yield FileBatch(start, batch)
-        start += batch.num_rows
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBatch:

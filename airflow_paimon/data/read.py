@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from airflow_paimon.core.deletion_vectors import Positions, read_deletion_vectors
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.manifest import DataFile, DeletionVectorRange
+from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.scan import data_file_path, legacy_schema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.types import DataField
@@ -111,14 +112,15 @@ class _SplitReader:
         self, file: DataFile, fields: Sequence[DataField], prunable: frozenset[str] | None
     ) -> Iterator[pa.RecordBatch]:
         """Read one file under the names and types of the read schema. ``prunable``: what may skip row groups."""
-        written = self._read.schemas[file.schema_id].fields
-        evolution = plan_mapping((*written, *_stored_system_fields(file, self._read.is_keyed)), fields)
+        written = self._read.schemas[file.schema_id]
+        evolution = plan_mapping((*written.fields, *_stored_system_fields(file, self._read.is_keyed)), fields)
         path, other_path = self._paths(file)
         batches = read_data_file(
             self._read.store,
             path,
             evolution.file_fields,
             other_path=other_path,
+            legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
             batch_rows=self._read.batch_rows,
             keep_row_group=self._row_group_filter(evolution, prunable),
         )

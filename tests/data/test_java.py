@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit_files import commit_buckets
+from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.scan import plan_scan
 from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -216,3 +218,36 @@ def test_type_changes_that_java_allows_are_read_as_java_reads_them(
     alter = [{"change": "update_column_type", "name": n, "type": new} for n, (_, new, _) in changes.items()]
     java_oracle.alter_table(tmp_path, "d.t", alter)
     same(java_oracle, open_table(str(tmp_path), "d.t"), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def new_york(java_oracle: JavaOracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaOracle]:
+    """The same engine, as it runs on machines in another time zone."""
+    with JavaOracle(tmp_path_factory.mktemp("new-york"), ("-Duser.timezone=America/New_York",)) as oracle:
+        yield oracle
+
+
+@pytest.mark.parametrize("legacy", ["true", "false"])
+@pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
+def test_what_a_writer_in_another_time_zone_wrote(
+    new_york: JavaOracle, tmp_path: Path, file_format: str, legacy: str
+) -> None:
+    """By default Paimon shifts TIMESTAMP_LTZ in ORC files by the writer's zone; Java in UTC reads other instants."""
+    columns = {"k": "INT", "t": "TIMESTAMP(6)", "l": "TIMESTAMP(6) WITH LOCAL TIME ZONE", "d": "DATE"}
+    summer, winter = dt.datetime(2024, 7, 1, 2, 3, 4, 5), dt.datetime(1950, 12, 31, 23, 59, 59, 999999)
+    rows = [{"k": i, "t": t, "l": t.replace(tzinfo=dt.UTC), "d": t.date()} for i, t in enumerate((summer, winter))]
+    data = rows_of(columns, [*rows, {"k": 9}])
+    options = {"file.format": file_format, "orc.timestamp-ltz.legacy.type": legacy}
+    new_york.create_table(tmp_path, "d.t", columns, options=options)
+    new_york.write(tmp_path, "d.t", data)
+    assert_same_rows(new_york.read(tmp_path, "d.t"), data)
+    assert_same_rows(read_arrow(open_table(str(tmp_path), "d.t")), data)
+
+
+def test_fractions_around_1970_from_another_time_zone_are_refused(tmp_path: Path, new_york: JavaOracle) -> None:
+    columns = {"k": "INT", "t": "TIMESTAMP(3)"}
+    new_york.create_table(tmp_path, "d.t", columns, options={"file.format": "orc"})
+    new_york.write(tmp_path, "d.t", [{"k": 1, "t": dt.datetime(1969, 12, 31, 23, 0, 0, 500000)}])
+    with pytest.raises(UnsupportedFeatureError, match=r"America/New_York.*misreads"):
+        read_arrow(open_table(str(tmp_path), "d.t"))
+    assert read_arrow(open_table(str(tmp_path), "d.t"), columns=["k"]).num_rows == 1
