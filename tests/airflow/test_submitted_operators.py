@@ -29,6 +29,14 @@ def s3_endpoint() -> Iterator[str]:
         yield endpoint
 
 
+# A short life: no time for compiling what runs once.
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+}
+
+
 def _stable(result: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in result.items() if k not in ("duration_s", "plan_id")}
 
@@ -94,7 +102,7 @@ def test_rows_are_corrected_by_a_function_and_compared(warehouse: Path, run_dag:
     main = make_table(warehouse)
     write_arrow(main, pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"], "dt": ["1", "1", "2"]}))
     (tmp_path / "fixes.py").write_text(MODULE)
-    common: dict[str, Any] = {"table": "d.t", "branch": "fix"}
+    common: dict[str, Any] = {"table": "d.t", "branch": "fix", "spark_conf": QUICK}
     with DAG("test_rows", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         new = CreateBranchOperator(task_id="new", snapshot=1, run_on="worker", **common)
         correct = CorrectBranchOperator(
