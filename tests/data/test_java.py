@@ -17,6 +17,8 @@ from airflow_paimon.core.scan import plan_scan
 from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_plan import plan_read
 from airflow_paimon.data.rewrite import NEW_BUCKET, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of, without_ids
@@ -251,3 +253,25 @@ def test_fractions_around_1970_from_another_time_zone_are_refused(tmp_path: Path
     with pytest.raises(UnsupportedFeatureError, match=r"America/New_York.*misreads"):
         read_arrow(open_table(str(tmp_path), "d.t"))
     assert read_arrow(open_table(str(tmp_path), "d.t"), columns=["k"]).num_rows == 1
+
+
+@pytest.mark.parametrize("bitmap64", ["false", "true"])
+def test_deletion_vectors_that_java_wrote(java_oracle: JavaOracle, tmp_path: Path, bitmap64: str) -> None:
+    options = {"bucket": "2", "deletion-vectors.enabled": "true", "deletion-vectors.bitmap64": bitmap64,
+               "num-sorted-run.compaction-trigger": "10"}  # fmt: skip
+    java_oracle.create_table(tmp_path, "d.t", KV, primary_keys=["k"], options=options)
+    java_oracle.write(tmp_path, "d.t", rows_of(KV, [{"k": k, "v": "old"} for k in range(2000)]))
+    java_oracle.request("compact", warehouse=str(tmp_path), table="d.t")
+    changed = rows_of(KV, [{"k": k, "v": "new"} for k in range(0, 2000, 7)])
+    kinds = ["-D" if k % 2 else "+U" for k in changed.column("k").to_pylist()]
+    java_oracle.write(tmp_path, "d.t", changed.append_column("_row_kind", pa.array(kinds)))
+    table = open_table(str(tmp_path), "d.t")
+    same(java_oracle, table, tmp_path)  # what is not compacted yet is invisible to both
+    java_oracle.request("compact", warehouse=str(tmp_path), table="d.t", full=False)
+    theirs = same(java_oracle, table, tmp_path)
+    assert theirs.num_rows == 2000 - kinds.count("-D")
+    read, splits = plan_read(plan_scan(table), batch_rows=97)
+    assert all(split.deletions and not split.is_raw for split in splits)
+    pieces = [b for s in splits for one in s.divided() for b in read_split(read, one)]
+    assert max(b.num_rows for b in pieces) <= 97
+    assert_same_rows(pa.Table.from_batches(pieces), theirs)
