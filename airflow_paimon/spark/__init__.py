@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_paimon.spark.datasource import register
     from airflow_paimon.spark.read import read_table
     from airflow_paimon.spark.write import write_table
 
-__all__ = ["read_table", "write_table"]
+__all__ = ["read_table", "register", "write_table"]
 
-_HOMES = {"read_table": "airflow_paimon.spark.read", "write_table": "airflow_paimon.spark.write"}
+_HOMES = {
+    "read_table": "airflow_paimon.spark.read",
+    "register": "airflow_paimon.spark.datasource",
+    "write_table": "airflow_paimon.spark.write",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -88,7 +88,7 @@ def _predicate(node: Any, columns: frozenset[str], negated: bool = False) -> Pre
     if negated:
         return None
     if kind == "Between":
-        return _predicate(node.replacement(), columns)
+        return _between(node, columns)
     if kind == "EqualNullSafe":
         return _comparison(node, columns, False)
     if kind == "In":
@@ -120,6 +120,14 @@ def _comparison(node: Any, columns: frozenset[str], negated: bool) -> Condition 
                 return Condition(name, op, value)
             return Condition(name, opposite if op == plain else _opposite_of(op), value)
     return None
+
+
+def _between(node: Any, columns: frozenset[str]) -> Predicate | None:
+    name, low, high = _column(node.input(), columns), _constant(node.lower()), _constant(node.upper())
+    if name is None:
+        return None
+    bounds: tuple[tuple[Operator, Any], ...] = ((">=", low), ("<=", high))
+    return _all_of(Condition(name, op, value) for op, value in bounds if value is not None)
 
 
 def _opposite_of(op: Operator) -> Operator:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from airflow_paimon.core.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.scan import BucketSplit
-from airflow_paimon.core.table import open_table, resolve_version
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.table import Table, open_table, resolve_version
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_plan import ReadSplit, TableRead
@@ -55,9 +56,7 @@ def read_table(
     table = open_table(warehouse, name, branch, storage_options, path=path)
     wanted, needed, predicate = columns, columns, None
     if where is not None:
-        view, snapshot = resolve_version(table, version, timestamp)
-        travels = version is not None or timestamp is not None
-        schema = view.schema(snapshot.schema_id if travels and snapshot is not None else None)
+        schema = read_schema(table, version, timestamp)
         found = parse_where(spark, where, schema)
         predicate = found.predicate
         if columns is not None:
@@ -68,6 +67,13 @@ def read_table(
     if where is not None:
         frame = frame.where(where)
     return frame if wanted is None or needed == wanted else frame.select(*(f"`{c}`" for c in wanted))
+
+
+def read_schema(table: Table, version: int | str | None, timestamp: int | str | None) -> TableSchema:
+    """Give the schema that a read goes by: time travel reads with that snapshot's, other reads with the latest."""
+    view, snapshot = resolve_version(table, version, timestamp)
+    travels = version is not None or timestamp is not None
+    return view.schema(snapshot.schema_id if travels and snapshot is not None else None)
 
 
 def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
 from airflow_paimon.core.commit_files import CommitMessage
-from airflow_paimon.core.errors import ConflictError, InvalidInputError
-from airflow_paimon.core.operations.ledger import commit_identity, open_ledger
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedError
+from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.table import Table, open_table
@@ -64,14 +64,19 @@ def write_table(
     check_mode(table, mode, partition)
     require_committable(table)
     check_frame(frame, table.schema(), table.label)
-    identity = CommitIdentity()
+    identity, entry = CommitIdentity(), None
     if operation_id is not None:
         identity = commit_identity(operation_id, table.branch_name, OPERATION)
         entry = open_ledger(table, operation_id, _request(frame, mode, partition), table.branch_name)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
         if landed is not None:
             return _result(table, mode, landed.id - 1 or None, landed.id, (), started, replayed=True)
-    receipt, messages = _write(frame, table, mode, partition, identity)
+    try:
+        receipt, messages = _write(frame, table, mode, partition, identity)
+    except (ConflictError, InvalidInputError, UnsupportedError):
+        if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
+            forget(table, entry.operation_id)
+        raise
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     return _result(table, mode, before, after, messages, started)

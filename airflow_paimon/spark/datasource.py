@@ -1,0 +1,302 @@
+"""``spark.read.format("airflow_paimon")`` and ``.write``: tables from SQL, through Spark's Python data source API.
+
+Convenient, and slower than ``read_table`` and ``write_table``: Spark passes no column projection to such a source, and
+offers no way to bring the rows of a bucket together before they are written. Needs Spark 4.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from airflow_paimon.core.catch_up import parse_spec
+from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable
+from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.operations.arguments import read_storage_options
+from airflow_paimon.core.operations.ledger import commit_identity, open_ledger
+from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.predicate import AllOf, Predicate
+from airflow_paimon.core.scan import BucketKey
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
+from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.spark.read import read_schema, slim_split, weight
+from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.source_filters import to_predicate
+from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, to_shipped
+from airflow_paimon.spark.tasks import forget_zip_importers, pack
+from airflow_paimon.spark.where_text import parse_condition, to_expression
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+NAME = "airflow_paimon"
+OPTIONS = (
+    "warehouse", "table", "path", "branch", "version", "timestamp", "columns", "where", "mode", "partition",
+    "operation-id", "storage-options",
+)  # fmt: skip
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+_ROWS_PER_TASK = 1 << 27
+"""Sequence numbers that each write task has to itself: rows of one bucket may come from several tasks."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``airflow_paimon`` known to a session.
+
+    Filters are pushed down only if ``spark.sql.python.filterPushdown.enabled`` is on by now: with it off Spark refuses
+    to read from a source that offers it.
+    """
+    pushes = str(spark.conf.get(PUSHDOWN, "false")).lower() == "true"
+    spark.dataSource.register(PushdownPaimonDataSource if pushes else PaimonDataSource)
+
+
+class PaimonDataSource(DataSource):
+    """``version`` of digits is a snapshot id; ``partition`` is JSON or ``dt=2025-01-01``; ``columns`` are separated by
+    commas; ``where`` is a condition of the kind that ``where_text`` parses; ``storage-options`` names a JSON file on the
+    driver's machine. Of two rows with one key that come from different tasks the one of the higher task wins.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        fields = {f.name: f for f in self._table_schema().fields}
+        names = self._columns() or list(fields)
+        unknown = [n for n in names if n not in fields]
+        if unknown:
+            raise InvalidInputError(f"There is no column {unknown[0]!r} (columns: {', '.join(fields)})")
+        return spark_schema(fields[n] for n in names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PaimonReader(*self._read_arguments(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return _plan_writer(self._open(), schema, self._mode(overwrite), self._partition(), self._get("operation-id"))
+
+    def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
+        return (self._open(), self._version(), self._get("timestamp"), schema.fieldNames(), self._get("where"))
+
+    def _get(self, name: str) -> str | None:
+        unknown = sorted(o for o in self.options if o.lower() not in OPTIONS)
+        if unknown:
+            raise InvalidInputError(f"{NAME} has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")
+        return self.options.get(name)
+
+    def _open(self) -> Table:
+        file = self._get("storage-options")
+        options = read_storage_options(file) if file else None
+        path, branch = self._get("path"), self._get("branch") or MAIN
+        warehouse, name = self._get("warehouse"), self._get("table")
+        if path is not None and warehouse is None and name is None:
+            return open_table(branch=branch, storage_options=options, path=path)
+        if path is not None or warehouse is None or name is None:
+            raise InvalidInputError(f"{NAME} needs the options warehouse and table, or path alone")
+        return open_table(warehouse, name, branch, options)
+
+    def _version(self) -> int | str | None:
+        text = self._get("version")
+        return int(text) if text is not None and text.isdigit() else text
+
+    def _columns(self) -> list[str]:
+        return [c.strip() for c in (self._get("columns") or "").split(",") if c.strip()]
+
+    def _table_schema(self) -> TableSchema:
+        return read_schema(self._open(), self._version(), self._get("timestamp"))
+
+    def _mode(self, overwrite: bool) -> str:
+        mode = self._get("mode")
+        if mode is None:
+            return "overwrite" if overwrite else "append"
+        if mode == "append" and overwrite:
+            raise InvalidInputError("The option mode=append contradicts .mode('overwrite')")
+        return mode
+
+    def _partition(self) -> Mapping[str, Any] | None:
+        text = self._get("partition")
+        if text is None:
+            return None
+        if not text.lstrip().startswith("{"):
+            return parse_spec(text)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise InvalidInputError(f"The option partition is no JSON object: {text!r}") from None
+        return dict(found)
+
+
+class PushdownPaimonDataSource(PaimonDataSource):
+    """The same, for sessions in which Spark hands filters to Python data sources."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PushdownPaimonReader(*self._read_arguments(schema))
+
+
+class PaimonReader(DataSourceReader):
+    """Plans in a Python process beside the driver; each task reads its share of the splits."""
+
+    def __init__(
+        self, table: Table, version: int | str | None, timestamp: str | None, columns: list[str], where: str | None
+    ) -> None:
+        self._table = table
+        self._version = version
+        self._timestamp = timestamp
+        self._columns = columns
+        self._where = where
+        self._pushed: Predicate | None = None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        table = self._table
+        predicate, expression = self._pushed, None
+        if self._where is not None:
+            schema = read_schema(table, self._version, self._timestamp)
+            asked = parse_condition(self._where, schema)
+            expression = to_expression(asked, schema)
+            predicate = asked if predicate is None else AllOf((asked, predicate))
+        layers = plan_table_read(
+            table,
+            version=self._version,
+            timestamp=self._timestamp,
+            columns=self._columns,
+            where=expression,
+            predicate=predicate,
+        )
+        shares = [
+            pickle.dumps((read, [slim_split(s) for s in group]), pickle.HIGHEST_PROTOCOL)
+            for read, splits in layers
+            for group in pack((part for s in splits for part in s.divided()), weight)
+        ]
+        return [InputPartition(share) for share in shares] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:
+            return
+        try:
+            read, splits = pickle.loads(partition.value)
+            target = shipped_schema(read.fields)
+            for split in splits:
+                for batch in read_split(read, split):
+                    yield to_shipped(batch, target)
+        finally:
+            forget_zip_importers()
+
+
+class PushdownPaimonReader(PaimonReader):
+    """Takes filters to prune by; Spark goes on applying all of them."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
+        schema = self._table.schema()
+        found = [p for f in filters if (p := to_predicate(f, schema)) is not None]
+        if found:
+            self._pushed = found[0] if len(found) == 1 else AllOf(tuple(found))
+        yield from filters
+
+
+@dataclass(frozen=True)
+class TaskFiles(WriterCommitMessage):
+    """What one task wrote."""
+
+    messages: tuple[CommitMessage, ...]
+
+
+class PaimonWriter(DataSourceArrowWriter):
+    """Each task writes the buckets that it has rows of; the driver commits once.
+
+    ``write`` None: an earlier try with this operation id has landed.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        write: TableWrite | None,
+        mode: str,
+        partition: Mapping[str, Any] | None,
+        identity: CommitIdentity,
+    ) -> None:
+        self._table = table
+        self._write = write
+        self._mode = mode
+        self._partition = partition
+        self._identity = identity
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
+        write = self._write
+        if write is None:
+            for _ in iterator:
+                pass
+            return TaskFiles(())
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        own = replace(write, next_sequence=_Sequences(write.next_sequence, number * _ROWS_PER_TASK))
+        try:
+            return TaskFiles(tuple(write_rows(own, (conform(b, own.schema, own.label) for b in iterator))))
+        finally:
+            forget_zip_importers()
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._write is None:
+            return
+        files = [m for task in messages if isinstance(task, TaskFiles) for m in task.messages]
+        try:
+            commit_write(self._table, self._write, files, self._mode, self._partition, self._identity)
+        except (ConflictError, InvalidInputError):  # nothing of it was published
+            discard_files(self._write, files)
+            raise
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave the files: Spark calls this after a failed commit as well, which may have landed."""
+
+
+class _Sequences(Mapping[BucketKey, int]):
+    """First sequence numbers of one task: as planned, moved to a range of its own."""
+
+    def __init__(self, planned: Mapping[BucketKey, int], offset: int) -> None:
+        self._planned = planned
+        self._offset = offset
+
+    def __getitem__(self, key: BucketKey) -> int:
+        return self._planned.get(key, 0) + self._offset
+
+    def __iter__(self) -> Iterator[BucketKey]:
+        return iter(self._planned)
+
+    def __len__(self) -> int:
+        return len(self._planned)
+
+
+def _plan_writer(
+    table: Table, schema: StructType, mode: str, partition: Mapping[str, Any] | None, operation_id: str | None
+) -> PaimonWriter:
+    table.require()
+    check_mode(table, mode, partition)
+    require_committable(table)
+    conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
+    identity = CommitIdentity()
+    if operation_id is not None:
+        identity = commit_identity(operation_id, table.branch_name, NAME)
+        asked = json.dumps([mode, partition, schema.fieldNames()], sort_keys=True, default=str)
+        entry = open_ledger(table, operation_id, hashlib.sha256(asked.encode()).hexdigest(), table.branch_name)
+        if not entry.first_try and find_landed(table, identity, entry.head) is not None:
+            return PaimonWriter(table, None, mode, partition, identity)
+    return PaimonWriter(table, plan_write(table, overwrite=mode != "append"), mode, partition, identity)

@@ -1,0 +1,191 @@
+"""The option ``where`` of the data source: a condition as text, where no Spark session is at hand to parse it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.types import AtomicType
+from airflow_paimon.data.values import scalar_of
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?\d+(?:\.\d+)?)|(?P<quoted>`(?:[^`]|``)*`)|(?P<word>[^\W\d]\w*)|"""
+    r"(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))"
+)
+_COMPARISONS: dict[str, Operator] = {"=": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_EXPRESSIONS: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
+    "=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+_HELP = "comparisons of a column with a literal, IN, BETWEEN, IS [NOT] NULL, AND, OR and parentheses"
+
+
+def parse_condition(text: str, schema: TableSchema) -> Predicate:
+    """Parse a condition; literals are in the column's type, dates and times as ISO text.
+
+    Raises:
+        InvalidInputError: anything but what ``_HELP`` lists, an unknown column, a literal that is no value of its type.
+    """
+    parser = _Parser(text, schema)
+    found = parser.any_of()
+    if parser.peek() is not None:
+        raise parser.error(f"unexpected {parser.peek()!r}")
+    return found
+
+
+def to_expression(predicate: Predicate, schema: TableSchema) -> pc.Expression:
+    """Give the Arrow expression that is true for exactly the rows that a predicate of ``parse_condition`` selects."""
+    if isinstance(predicate, AllOf | AnyOf):
+        out = to_expression(predicate.parts[0], schema)
+        for part in predicate.parts[1:]:
+            other = to_expression(part, schema)
+            out = out & other if isinstance(predicate, AllOf) else out | other
+        return out
+    field = pc.field(predicate.column)
+    if predicate.op == "is null":
+        return field.is_null()
+    if predicate.op == "is not null":
+        return field.is_valid()
+    data_type = schema.field(predicate.column).type
+    if predicate.op == "in":
+        scalars = [scalar_of(v, data_type) for v in predicate.value]
+        return field.isin(pa.array([s.as_py() for s in scalars], scalars[0].type))
+    return _EXPRESSIONS[predicate.op](field, pc.scalar(scalar_of(predicate.value, data_type)))
+
+
+class _Parser:
+    """Recursive descent over the tokens: OR of ANDs of conditions."""
+
+    def __init__(self, text: str, schema: TableSchema) -> None:
+        self._text = text
+        self._schema = schema
+        self._tokens = list(self._split())
+        self._at = 0
+
+    def _split(self) -> Iterator[tuple[str, str]]:
+        at, end = 0, len(self._text.rstrip())
+        while at < end:
+            match = _TOKEN.match(self._text, at)
+            if match is None or match.lastgroup is None:
+                raise self.error(f"can't read {self._text[at : at + 20]!r}")
+            yield match.lastgroup, match[match.lastgroup]
+            at = match.end()
+
+    def error(self, what: str) -> InvalidInputError:
+        return InvalidInputError(f"where {self._text!r}: {what}; the option takes {_HELP}. For more use .where()")
+
+    def peek(self) -> str | None:
+        return self._tokens[self._at][1] if self._at < len(self._tokens) else None
+
+    def _next(self) -> tuple[str, str]:
+        if self._at == len(self._tokens):
+            raise self.error("ends too early")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _skip(self, word: str) -> bool:
+        """Go past a keyword or sign if it comes next."""
+        found = self._at < len(self._tokens) and self._tokens[self._at][0] in ("word", "sign")
+        if found and self._tokens[self._at][1].upper() == word:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, word: str) -> None:
+        if not self._skip(word):
+            raise self.error(f"{word} expected before {self.peek()!r}")
+
+    def any_of(self) -> Predicate:
+        parts = [self._all_of()]
+        while self._skip("OR"):
+            parts.append(self._all_of())
+        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+
+    def _all_of(self) -> Predicate:
+        parts = [self._condition()]
+        while self._skip("AND"):
+            parts.append(self._condition())
+        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+
+    def _condition(self) -> Predicate:
+        if self._skip("("):
+            inner = self.any_of()
+            self._expect(")")
+            return inner
+        name = self._column()
+        if self._skip("IS"):
+            is_null = not self._skip("NOT")
+            self._expect("NULL")
+            return Condition(name, "is null" if is_null else "is not null")
+        data_type = self._comparable(name)
+        if self._skip("IN"):
+            return Condition(name, "in", self._values(name, data_type))
+        if self._skip("BETWEEN"):
+            low = self._value(name, data_type)
+            self._expect("AND")
+            return AllOf((Condition(name, ">=", low), Condition(name, "<=", self._value(name, data_type))))
+        sign = self._next()[1]
+        if sign not in _COMPARISONS:
+            raise self.error(f"a comparison expected, not {sign!r}")
+        return Condition(name, _COMPARISONS[sign], self._value(name, data_type))
+
+    def _values(self, name: str, data_type: AtomicType) -> tuple[Any, ...]:
+        self._expect("(")
+        values = [self._value(name, data_type)]
+        while self._skip(","):
+            values.append(self._value(name, data_type))
+        self._expect(")")
+        return tuple(values)
+
+    def _column(self) -> str:
+        kind, token = self._next()
+        name = token[1:-1].replace("``", "`") if kind == "quoted" else token
+        if kind not in ("word", "quoted"):
+            raise self.error(f"a column expected, not {token}")
+        if name not in self._schema.field_names:
+            raise self.error(f"there is no column {name!r} (columns: {', '.join(self._schema.field_names)})")
+        return name
+
+    def _comparable(self, name: str) -> AtomicType:
+        data_type = self._schema.field(name).type
+        if not isinstance(data_type, AtomicType) or data_type.root not in _LITERALS:
+            raise self.error(f"column {name!r} of type {getattr(data_type, 'root', data_type)} can't be compared here")
+        return data_type
+
+    def _value(self, name: str, data_type: AtomicType) -> Any:
+        kind, token = self._next()
+        if kind == "word" and token.upper() in ("DATE", "TIMESTAMP"):
+            kind, token = self._next()
+        elif kind == "word" and token.upper() in ("TRUE", "FALSE"):
+            kind, token = "text", f"'{token.lower()}'"
+        if kind not in ("text", "number"):
+            raise self.error(f"a literal expected, not {token}")
+        text = token[1:-1].replace("''", "'") if kind == "text" else token
+        try:
+            return literal(_LITERALS[data_type.root](text), data_type)
+        except (ValueError, KeyError, InvalidOperation):
+            raise self.error(f"{text!r} is no value of column {name!r} ({data_type})") from None
+
+
+_LITERALS: dict[str, Callable[[str], Any]] = {
+    # without FLOAT and DOUBLE: engines disagree on how NaN compares
+    "BOOLEAN": lambda text: {"true": True, "false": False}[text.lower()],
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), int),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), str),
+    "DECIMAL": Decimal,
+    "DATE": date.fromisoformat,
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ"), datetime.fromisoformat),
+}

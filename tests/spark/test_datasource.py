@@ -1,0 +1,148 @@
+"""The data source ``airflow_paimon``: options, modes, pruning, and one commit for many tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.predicate import AllOf, AnyOf, Condition
+from airflow_paimon.core.table import Table
+from airflow_paimon.data import read_arrow
+from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.spark import register
+from airflow_paimon.spark.where_text import parse_condition, to_expression
+from tests.spark.operations import make_branch, put, rows_of, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(params=["plain", "pushdown"])
+def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session that knows the format, once with Spark handing filters over."""
+    spark.conf.set(PUSHDOWN, str(request.param == "pushdown").lower())
+    register(spark)
+    yield spark
+    spark.conf.unset(PUSHDOWN)
+
+
+def reader(session: SparkSession, warehouse: Path, **options: Any) -> DataFrameReader:
+    return session.read.format("airflow_paimon").options(warehouse=str(warehouse), table="d.t", **options)
+
+
+def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r) for r in frame.collect())
+
+
+def test_reads(session: SparkSession, tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path)
+    put(main, [(0, "again", "a"), (99, "more", "c")])
+    run(tmp_path, "create_tag", tag="later")
+    assert collected(reader(session, tmp_path).load()) == rows_of(main)
+    assert collected(reader(session, tmp_path, branch="fix").load()) == rows_of(fix)
+    assert collected(reader(session, tmp_path, version="3").load()) == rows_of(fix)
+    tagged = reader(session, tmp_path, version="later", columns="k, dt").load()
+    assert collected(tagged.where("dt = 'c' and k > 8")) == [(9, "c"), (99, "c")]
+    # what a filter excludes is not opened
+    for file in (tmp_path / "d.db" / "t" / "dt=b").rglob("*.parquet"):
+        file.unlink()
+    asked = reader(session, tmp_path, where="dt IN ('a', 'c') AND (k < 1 OR k = 99)").load()
+    assert collected(asked) == [(0, "again", "a"), (0, "c0", "c"), (99, "more", "c")]
+    if session.conf.get(PUSHDOWN) == "true":
+        assert reader(session, tmp_path).load().where("dt = 'a'").count() == 10
+
+
+def test_writes(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    main, _ = make_branch(tmp_path)
+
+    def write(rows: DataFrame, save: str, **options: str) -> None:
+        options = {"warehouse": str(tmp_path), "table": "d.t", **options}
+        rows.write.format("airflow_paimon").options(**options).mode(save).save()
+
+    def rows(*given: tuple[Any, ...]) -> DataFrame:
+        return spark.createDataFrame(list(given), "k long, v string, dt string")
+
+    head = main.latest_snapshot_id() or 0
+    write(spark.range(20, 30, 1, 4).selectExpr("id as k", "'w' as v", "'a' as dt"), "append", **{"operation-id": "op"})
+    write(spark.range(20, 30, 1, 4).selectExpr("id as k", "'w' as v", "'a' as dt"), "append", **{"operation-id": "op"})
+    assert main.latest_snapshot_id() == head + 1, "many tasks, one commit; and the same operation only once"
+    assert len(rows_of(main)) == 40
+    write(rows((1, "x", "b")), "overwrite", partition="dt=b")
+    write(rows((2, "x", "c")), "overwrite", mode="dynamic_overwrite")
+    write(rows((3, "x", "c")), "overwrite", partition=json.dumps({"dt": "c"}))
+    assert [r for r in rows_of(main) if r[2] != "a"] == [(1, "x", "b"), (3, "x", "c")]
+    with pytest.raises(Exception, match=r"InvalidInputError.*missing columns dt"):
+        write(rows((3, "x", "c")).drop("dt"), "append")
+    with pytest.raises(Exception, match=r"InvalidInputError.*has no option 'nonsense'"):
+        write(rows((3, "x", "c")), "append", nonsense="1")
+    with pytest.raises(Exception, match=r"InvalidInputError.*lie outside"):
+        write(rows((3, "x", "c")), "overwrite", partition="dt=b")
+    write(rows((7, "all", "z")), "overwrite")
+    assert rows_of(main) == [(7, "all", "z")]
+
+
+def test_of_two_tasks_with_one_key_one_wins_everywhere(spark: SparkSession, tmp_path: Path) -> None:
+    """Each task has sequence numbers of its own, so no reader can take the tie another way."""
+    register(spark)
+    main, _ = make_branch(tmp_path, bucket="1")
+    twins = spark.range(0, 2, 1, 2).selectExpr("1L as k", "concat('task', id) as v", "'a' as dt")
+    twins.write.format("airflow_paimon").options(warehouse=str(tmp_path), table="d.t").mode("append").save()
+    assert (1, "task1", "a") in rows_of(main)
+    put(main, [(1, "later", "a")])
+    assert (1, "later", "a") in rows_of(main)
+
+
+COLUMNS = [("k", "INT"), ("s", "STRING"), ("d", "DECIMAL(6, 2)"), ("day", "DATE"), ("b", "BOOLEAN"), ("f", "DOUBLE"),
+           ("at", "TIMESTAMP(3)"), ("odd name", "BIGINT")]  # fmt: skip
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Table:
+    return create_table(str(tmp_path), "d.typed", COLUMNS)
+
+
+def test_conditions_are_parsed_and_select_these_rows(typed: Table) -> None:
+    schema = typed.schema()
+    found = parse_condition("k = 1 or `odd name` between -2 and 3 and s <> 'it''s'", schema)
+    assert found == AnyOf((
+        Condition("k", "=", 1),
+        AllOf((
+            AllOf((Condition("odd name", ">=", -2), Condition("odd name", "<=", 3))),
+            Condition("s", "!=", "it's"),
+        )),
+    ))  # fmt: skip
+    write_arrow(typed, pa.table({
+        "k": pa.array([1, 2, None], pa.int32()), "s": ["a", "b", None], "f": [1.0, float("nan"), None],
+        "d": pa.array(["1.50", "-1", None]).cast(pa.decimal128(6, 2)), "b": [True, False, None],
+        "day": pa.array([0, 1, None], pa.date32()), "at": pa.array([0, 1, None], pa.timestamp("ms")),
+        "odd name": pa.array([5, 6, None], pa.int64()),
+    }))  # fmt: skip
+    cases = {
+        "k <> 1": [2], "s in ('a', 'x')": [1], "d < 0": [2], "d = 1.5": [1], "day >= DATE '1970-01-02'": [2],
+        "b = true": [1], "at > TIMESTAMP '1970-01-01 00:00:00'": [2], "k is null": [None], "f is not null": [1, 2],
+    }  # fmt: skip
+    for text, expected in cases.items():
+        rows = read_arrow(typed, where=to_expression(parse_condition(text, schema), schema), columns=["k"])
+        assert rows.column("k").to_pylist() == expected, text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("k", "ends too early"), ("k = ", "ends too early"), ("k = 'x'", "no value of column 'k'"), ("k == 1", "literal"),
+     ("no = 1", "no column 'no'"), ("f = 1.0", "can't be compared"), ("k = 1 k", "unexpected 'k'"),
+     ("upper(s) = 'A'", "no column"),     ("k = 1; drop", "can't read"), ("not k = 1", "no column 'not'"),
+     ("k in (1", "ends too early|expected")],
+)  # fmt: skip
+def test_other_conditions_are_refused(typed: Table, text: str, why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why):
+        parse_condition(text, typed.schema())

@@ -1,0 +1,159 @@
+"""``read_table``: conditions and what they spare, evolution through Spark's reader, broken files, time travel."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.operations.tables import alter_table, create_table
+from airflow_paimon.core.planners.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn
+from airflow_paimon.core.predicate import AllOf, AnyOf, Condition, Predicate
+from airflow_paimon.core.scan import plan_scan
+from airflow_paimon.core.table import Table
+from airflow_paimon.core.timestamp import Timestamp
+from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.spark import read_table
+from airflow_paimon.spark.filters import parse_where
+from airflow_paimon.spark.native_scan import divide
+from tests.spark.operations import make_branch, put, rows_of, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def rows(spark: SparkSession, warehouse: Path, **options: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r) for r in read_table(spark, str(warehouse), "d.t", **options).collect())
+
+
+def native_and_merged(spark: SparkSession, table: Table) -> tuple[int, int]:
+    [(read, splits)] = plan_table_read(table)
+    division = divide(spark, read, splits)
+    return sum(map(len, division.native.values())), len(division.merged)
+
+
+def test_what_needs_no_merge_goes_through_sparks_reader(spark: SparkSession, tmp_path: Path) -> None:
+    main, _ = make_branch(tmp_path)
+    assert native_and_merged(spark, main) == (6, 0)
+    put(main, [(3, "again", "a"), (4, None, "b", "-D")][:1])
+    put(main, [(4, None, "b", "-D")])
+    assert native_and_merged(spark, main) == (4, 2)
+    expected = rows_of(main)
+    assert rows(spark, tmp_path) == expected and len(expected) == 29
+    assert rows(spark, tmp_path, version=3) == rows_of(main, version=3)
+    assert rows(spark, tmp_path, columns=["dt", "k"], where="v = 'again'") == [("a", 3)]
+    with pytest.raises(NotFoundError):
+        read_table(spark, str(tmp_path), "d.t", version="nothing")
+    with pytest.raises(InvalidInputError, match="no column 'x'"):
+        read_table(spark, str(tmp_path), "d.t", columns=["x"])
+
+
+def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as sf
+
+    main, _ = make_branch(tmp_path, bucket="1")
+    put(main, [(1, "new", "a"), (500, "far", "b")])
+    expected = rows_of(main)
+    for split in plan_scan(main).splits:
+        for file in split.files:
+            if split.values[0] == "c" or (file.row_count == 1 and split.values[0] == "b"):
+                (tmp_path / "d.db" / "t" / f"dt={split.values[0]}" / "bucket-0" / file.file_name).unlink()
+    assert rows(spark, tmp_path, where="dt IN ('a', 'b') AND k < 100") == [
+        r for r in expected if r[0] < 100 and r[2] != "c"
+    ]
+    assert rows(spark, tmp_path, where=(sf.col("dt") == "a") & (sf.upper("v") == "NEW")) == [(1, "new", "a")]
+    assert rows(spark, tmp_path, where="dt = 'nowhere'") == []
+    with pytest.raises(FormatError, match=r"data file data-.* is missing"):
+        read_table(spark, str(tmp_path), "d.t", where="dt = 'c'")
+
+
+def test_a_truncated_file_is_noticed_before_anything_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    make_branch(tmp_path)
+    file = next((tmp_path / "d.db" / "t" / "dt=a").rglob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(FormatError, match="bytes instead of"):
+        read_table(spark, str(tmp_path), "d.t")
+
+
+def test_columns_follow_their_ids_in_sparks_reader_too(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(str(tmp_path), "d.t", [("k", "BIGINT"), ("a", "INT"), ("b", "STRING")])
+    write_arrow(table, pa.table({"k": [1], "a": pa.array([10], pa.int32()), "b": ["x"]}))
+    alter_table(table, [RenameColumn(name="a", to_name="c"), DropColumn(name="b")])
+    alter_table(table, [AddColumn(name="b", type="INT"), AddColumn(name="a", type="STRING")])
+    alter_table(table, [WidenColumn(name="c", type="BIGINT")])
+    write_arrow(table, pa.table({"k": [2], "c": [2**40], "b": pa.array([5], pa.int32()), "a": ["new"]}))
+    assert native_and_merged(spark, table) == (2, 0)
+    assert rows(spark, tmp_path, columns=["k", "c", "b", "a"]) == [(1, 10, None, None), (2, 2**40, 5, "new")]
+    assert rows(spark, tmp_path, version=1) == [(1, 10, "x")]
+
+
+def test_null_and_empty_partitions_share_a_folder_and_stay_apart(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("p", "STRING")], partition_keys=["p"])
+    values = [None, "", "a b", "x=1%/ü", "__DEFAULT_PARTITION__"]
+    write_arrow(table, pa.table({"k": pa.array(range(5), pa.int32()), "p": values}))
+    found = read_table(spark, str(tmp_path), "d.t").collect()
+    assert {r.k: r.p for r in found} == dict(enumerate(values))
+    assert {r.k for r in read_table(spark, str(tmp_path), "d.t", where="p IS NULL").collect()} == {0}
+    assert {r.k for r in read_table(spark, str(tmp_path), "d.t", where="p = ''").collect()} == {1}
+
+
+def test_many_partitions_are_one_scan(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(
+        str(tmp_path), "d.t", [("k", "INT"), ("day", "DATE"), ("h", "INT")], partition_keys=["day", "h"]
+    )
+    days = [dt.date(2025, 1, 1) + dt.timedelta(days=i // 2) for i in range(60)]
+    hours = pa.array([i % 2 for i in range(60)], pa.int32())
+    write_arrow(table, pa.table({"k": pa.array(range(60), pa.int32()), "day": days, "h": hours}))
+    frame = read_table(spark, str(tmp_path), "d.t")
+    assert len(frame.inputFiles()) == 60
+    assert str(frame._jdf.queryExecution().executedPlan()).count("FileScan parquet") == 1
+    assert sorted((r.k, r.day, r.h) for r in frame.collect()) == [(i, days[i], i % 2) for i in range(60)]
+    assert len(read_table(spark, str(tmp_path), "d.t", where="day < '2025-01-03' AND h = 1").inputFiles()) == 2
+
+
+def test_a_branch_reads_the_same_after_main_went_on(spark: SparkSession, tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path)
+    frame = read_table(spark, str(tmp_path), "d.t", branch="fix")
+    put(main, [(1, "main", "a")])
+    put(fix, [(1, "fix", "a")])
+    assert sorted(tuple(r) for r in frame.collect()) == rows_of(main, version=3), "the snapshot is pinned"
+    assert (1, "fix", "a") in rows(spark, tmp_path, branch="fix")
+    run(tmp_path, "create_tag", tag="t")
+    assert (1, "main", "a") in rows(spark, tmp_path, version="t")
+
+
+TYPES = [("i", "INT"), ("s", "STRING"), ("d", "DECIMAL(9, 2)"), ("day", "DATE"), ("at", "TIMESTAMP(6)"),
+         ("fine", "TIMESTAMP(9)"), ("b", "BOOLEAN")]  # fmt: skip
+PARSED: list[tuple[str, Predicate | None]] = [
+    ("i = 1", Condition("i", "=", 1)),
+    ("1 < i", Condition("i", ">", 1)),
+    ("NOT (i < 1 OR s = 'x')", AllOf((Condition("i", ">=", 1), Condition("s", "!=", "x")))),
+    ("i IN (1, 2) OR i IS NULL", AnyOf((Condition("i", "in", (1, 2)), Condition("i", "is null")))),
+    ("i BETWEEN 1 AND 3", AllOf((Condition("i", ">=", 1), Condition("i", "<=", 3)))),
+    ("day = '2025-01-02'", Condition("day", "=", dt.date(2025, 1, 2))),
+    ("at >= TIMESTAMP_NTZ '1970-01-01 00:00:01.5'", Condition("at", ">=", Timestamp(1500))),
+    ("d = 1.5", Condition("d", "=", Decimal("1.50"))),
+    ("startswith(s, 'ab') AND rand() < 2", Condition("s", "starts with", "ab")),
+    ("i <=> 3", Condition("i", "=", 3)),
+    ("NOT i <=> 3", None),
+    ("i NOT IN (1, 2)", None),
+    ("i = 1 OR upper(s) = 'X'", None),
+    ("i + 1 = 2", None),
+    ("day <= current_date()", None),
+    ("fine = TIMESTAMP_NTZ '1970-01-01'", None),
+    ("i = NULL", None),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), PARSED, ids=[t for t, _ in PARSED])
+def test_what_a_condition_says_for_sure(
+    spark: SparkSession, tmp_path: Path, text: str, expected: Predicate | None
+) -> None:
+    schema = create_table(str(tmp_path), "d.t", TYPES).schema()
+    assert parse_where(spark, text, schema).predicate == expected
