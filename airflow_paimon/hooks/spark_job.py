@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from airflow_paimon.core.operations.request import Request
 from airflow_paimon.core.secrets import is_secret_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
+from airflow_paimon.hooks._supervisor_watch import supervised
 
 _TIED_CHILD = Path(__file__).with_name("_tied_child.py")
 _KILL_SECONDS = 4.0
@@ -95,7 +97,9 @@ class SparkJobHook(SparkSubmitHook):
             self._prepare(folder, request, result.uri)
             failure: AirflowException | None = None
             try:
-                self.submit(str(job_path(request.operation)))
+                # Stdin is the task's line to its supervisor: the job must not hold it.
+                with supervised(self._orphaned):
+                    self.submit(str(job_path(request.operation)), stdin=subprocess.DEVNULL)
             except AirflowException as error:
                 failure = error
             finally:
@@ -141,6 +145,12 @@ class SparkJobHook(SparkSubmitHook):
             return Path(conf_dir) / "spark-defaults.conf"
         home = os.environ.get("SPARK_HOME")
         return Path(home) / "conf" / "spark-defaults.conf" if home else None
+
+    def _orphaned(self) -> None:
+        # Before anything is logged: the log went to the supervisor, and writing to it fails now.
+        if self._submit_sp is not None:
+            self._submit_sp.kill()
+        self.on_kill()
 
     def _end_submission(self) -> None:
         process = self._submit_sp

@@ -1,7 +1,6 @@
-"""SIGKILL for the worker, in a live Airflow: no driver is left, and the retry does the work once."""
+"""SIGKILL in a live Airflow, for the task and for its supervisor: no driver is left, and the work is done once."""
 
 import errno
-import json
 import os
 import signal
 from pathlib import Path
@@ -33,7 +32,8 @@ with DAG("killed", schedule="@once", start_date=datetime(2026, 1, 1, tzinfo=UTC)
     arguments = {"table": "d.t", "retries": 1, "retry_delay": 1, "pre_execute": note_the_worker}
     during = RollbackOperator(task_id="during", snapshot=1, **arguments)
     after = RollbackOperator(task_id="after", snapshot=2, run_on="worker", post_execute=die_once, **arguments)
-    during >> after
+    orphaned = RollbackOperator(task_id="orphaned", snapshot=1, **arguments)
+    during >> after >> orphaned
 """
 
 
@@ -71,12 +71,27 @@ def test_no_driver_is_left_and_the_work_is_done_once(tmp_path: Path, warehouse: 
         wait_until(lambda: airflow.task("after")[0] in ("success", "failed"), "the second task ends", 180)
         assert airflow.task("after") == ("success", 2)
         result = airflow.xcom("after")
-    assert (result["changed"], result["snapshot_after"]) == (True, 4)
-    assert [s.id for s in main.snapshots()] == [1, 2, 3, 4]
-    assert names(main) == first
+        assert (result["changed"], result["snapshot_after"]) == (True, 4)
+        assert [s.id for s in main.snapshots()] == [1, 2, 3, 4]
+        assert names(main) == first
+
+        # Killed is the supervisor now, and the task's process lives on.
+        schema.unlink()
+        os.mkfifo(schema)
+        held = wait_until(lambda: _writing_end(schema), "the driver hangs in its work", 120)
+        task_process = int(pids.read_text().split()[-1])
+        os.kill(_parent(task_process), signal.SIGKILL)
+        wait_until(lambda: not running(f"--warehouse={warehouse}"), "no driver is left", 10)
+        os.close(held)
+        schema.unlink()
+        schema.write_bytes(content)
+    assert main.latest_snapshot_id() == 4
     tries = [line.split()[:2] for line in pids.read_text().splitlines()]
-    assert tries == [["during", "1"], ["during", "2"], ["after", "1"], ["after", "2"]]
-    assert json.dumps(result)
+    assert tries == [["during", "1"], ["during", "2"], ["after", "1"], ["after", "2"], ["orphaned", "1"]]
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _writing_end(pipe: Path) -> int | None:
