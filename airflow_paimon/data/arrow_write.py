@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 MODES = ("append", "overwrite", "dynamic_overwrite")
 _TRIES = 5
+_BATCH_ROWS = 1 << 20
 
 
 def write_arrow(
@@ -99,7 +100,7 @@ def _write(
     """Write and commit; when a bucket moved meanwhile, with new sequence numbers again."""
     for attempt in range(1, _TRIES + 1):
         write = plan_write(table, overwrite=mode != "append")
-        messages = write_rows(write, [conform_rows(data, write.schema, table.label)])
+        messages = write_rows(write, _batches(data, write))
         try:
             return commit_write(table, write, messages, mode, partition, identity), messages
         except (ConflictError, InvalidInputError) as error:  # nothing of it was published
@@ -107,6 +108,13 @@ def _write(
             if isinstance(error, InvalidInputError) or attempt == _TRIES:
                 raise
     raise AssertionError("unreachable")
+
+
+def _batches(data: pa.Table | pa.RecordBatch, write: TableWrite) -> Iterator[pa.RecordBatch]:
+    """Check and give the rows piece by piece: a whole column of long texts would be more than Arrow can hold in one."""
+    table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+    for batch in table.to_batches(max_chunksize=_BATCH_ROWS) or [table]:
+        yield conform_rows(batch, write.schema, write.label)
 
 
 def commit_write(

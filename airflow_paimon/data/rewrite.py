@@ -18,11 +18,12 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files import BATCH_ROWS
 from airflow_paimon.data.files_write import FileTarget, RollingWriter
 from airflow_paimon.data.merge import merge_rules, merge_runs
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, run_order
+from airflow_paimon.data.write import TableWrite, sorted_run
 
 NEW_BUCKET = -1
 """``max_sequence`` of a bucket that had no file at the branch point."""
@@ -86,9 +87,8 @@ def _rows(
         yield from _ordered(iter(changes), names)
         return
     runs = [read_versions(*live)] if live is not None else []
-    changed = _changed_run(write, changes)
-    if changed is not None:
-        runs.append(iter([changed]))
+    if any(b.num_rows for b in changes):
+        runs.append(_changed_run(write, changes))
     names = [*write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
     for batch in merge_runs([_ordered(run, names) for run in runs], merge_rules(write.schema)):
         numbers = np.minimum(batch.column(SEQUENCE_NUMBER).to_numpy(), max_sequence)
@@ -101,13 +101,10 @@ def _ordered(run: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.Rec
         yield batch.select(names)
 
 
-def _changed_run(write: TableWrite, changes: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
-    rows = sum(b.num_rows for b in changes)
-    if not rows:
-        return None
-    whole = pa.Table.from_batches(changes).combine_chunks().to_batches()[0]
-    run = whole.take(pa.array(run_order(whole, None, write.schema)))
-    return run.append_column(SEQUENCE_NUMBER, pa.array(np.full(run.num_rows, _ABOVE_ALL, np.int64)))
+def _changed_run(write: TableWrite, changes: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows, _ = sorted_run([(b, None) for b in changes], write.schema)
+    numbers = pa.array(np.full(rows.num_rows, _ABOVE_ALL, np.int64))
+    yield from rows.append_column(SEQUENCE_NUMBER, numbers).to_batches(max_chunksize=BATCH_ROWS)
 
 
 def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:

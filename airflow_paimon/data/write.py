@@ -29,7 +29,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table import Table
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files_write import FileTarget, RollingWriter
-from airflow_paimon.data.merge import DELETE, UPDATE_BEFORE, Indices, merge_rules, pick_winners
+from airflow_paimon.data.merge import DELETE, UPDATE_BEFORE, Indices, drop_retracts, merge_rules, pick_winners
 from airflow_paimon.data.sort_keys import sort_keys
 
 BUFFER_BYTES = 256 << 20
@@ -215,7 +215,7 @@ class BucketWriter:
         self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         self._target = FileTarget(store=write.store, schema=write.schema, values=values, bucket=bucket)
         self._sequence = write.next_sequence.get(self._key, 0)
-        self._buffer: list[tuple[pa.RecordBatch, Indices | None]] = []
+        self._buffer: list[Part] = []
         self._buffer_bytes = 0
         self._plain = None if write.is_keyed else RollingWriter(self._target, self._sequence)
         self._runs: list[RollingWriter] = []
@@ -237,8 +237,9 @@ class BucketWriter:
         if self._plain is not None:
             self._files += self._plain.finish()
         else:
-            self._flush()
-            if self._write.replaces and len(self._runs) == 1:  # nothing to merge with: as if it were compacted
+            alone = self._write.replaces and not self._runs  # nothing to merge with: as if it were compacted
+            self._flush(keep_deletes=not alone)
+            if alone:
                 top = TableOptions(self._write.schema.options).num_levels - 1
                 self._files = [f._replace(level=top) for f in self._files]
         return CommitMessage(
@@ -253,48 +254,69 @@ class BucketWriter:
         for writer in [self._plain, *self._runs] if self._plain is not None else self._runs:
             writer.abandon()
 
-    def _flush(self) -> None:
-        """Sort what is buffered and write it as a run. Rows of one batch are gathered once, in their final order."""
+    def _flush(self, keep_deletes: bool = True) -> None:
+        """Sort what is buffered and write it as a run."""
         if not self._buffer:
             return
-        batch, indices = self._buffer[0]
-        if len(self._buffer) > 1:
-            parts = [b if i is None else b.take(pa.array(i)) for b, i in self._buffer]
-            batch, indices = pa.Table.from_batches(parts).combine_chunks().to_batches()[0], None
+        rows, order = sorted_run(self._buffer, self._write.schema)
+        numbered = rows.append_column(SEQUENCE_NUMBER, pa.array(self._sequence + order))
+        self._sequence += sum(b.num_rows if i is None else len(i) for b, i in self._buffer)
         self._buffer, self._buffer_bytes = [], 0
-        rows = batch.num_rows if indices is None else len(indices)
-        order = run_order(batch, indices, self._write.schema)
-        numbers = self._sequence + order
-        self._sequence += rows
-        taken = batch.take(pa.array(order if indices is None else indices[order]))
         run = RollingWriter(self._target)
         self._runs.append(run)
-        run.write(taken.append_column(SEQUENCE_NUMBER, pa.array(numbers)))
+        for batch in numbered.to_batches():
+            run.write(batch if keep_deletes else drop_retracts(batch))
         self._files += run.finish()
 
 
-def run_order(batch: pa.RecordBatch, indices: Indices | None, schema: TableSchema) -> Indices:
-    """Give which of the rows (positions in ``indices``) make up a sorted run: the winning version of each key.
+Part = tuple[pa.RecordBatch, Indices | None]
+"""Rows of a batch: those at the indices, None = all."""
+
+
+def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, Indices]:
+    """Give the winning version of each key, sorted by key, and which row of the parts each one was.
+
+    Later rows are newer. Each row is gathered once, in its final place.
+    """
+    names = _deciding_columns(schema)
+    small = pa.Table.from_batches([_picked(b.select(names), i) for b, i in parts]).combine_chunks()
+    (deciding,) = small.to_batches() or [pa.RecordBatch.from_pylist([], schema=small.schema)]
+    order = run_order(deciding, schema)
+    starts = np.cumsum([0, *(b.num_rows for b, _ in parts)]).tolist()
+    places = [start + (np.arange(b.num_rows) if i is None else i) for start, (b, i) in zip(starts, parts, strict=False)]
+    whole = pa.Table.from_batches([b for b, _ in parts])
+    return whole.take(pa.array(np.concatenate(places)[order])), order
+
+
+def _picked(batch: pa.RecordBatch, indices: Indices | None) -> pa.RecordBatch:
+    return batch if indices is None else batch.take(pa.array(indices))
+
+
+def _deciding_columns(schema: TableSchema) -> list[str]:
+    """Name the columns that say which version of a key wins."""
+    rules = merge_rules(schema)
+    return [*dict.fromkeys((*rules.keys, *rules.sequence)), VALUE_KIND]
+
+
+def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
+    """Give which of the rows make up a sorted run, in its order: the winning version of each key.
 
     Later rows are newer. Deletes stay: they hide older versions elsewhere.
     """
-    rules = merge_rules(schema)
-    names = [*dict.fromkeys((*rules.keys, *rules.sequence)), VALUE_KIND]
-    small = batch.select(names)
-    small = small if indices is None else small.take(pa.array(indices))
-    kinds = np.asarray(small.column(VALUE_KIND).to_numpy())
-    wanted = np.ones(len(kinds), bool)
+    rules, options = merge_rules(schema), TableOptions(schema.options)
+    kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
+    dropped = np.zeros(len(kinds), bool)
     if rules.ignore_delete:
-        wanted = (kinds != UPDATE_BEFORE) & (kinds != DELETE)
-    elif TableOptions(schema.options).flag("ignore-update-before"):
-        wanted = kinds != UPDATE_BEFORE
-    kept: Indices = np.flatnonzero(wanted)
-    if len(kept) < len(kinds):
-        small = small.take(pa.array(kept))
+        dropped = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
+    elif options.flag("ignore-update-before"):
+        dropped = kinds == UPDATE_BEFORE
+    kept: Indices = np.flatnonzero(~dropped)
     if not len(kept):
         return kept
-    keys = sort_keys([[small.column(name) for name in rules.keys]])[0]
-    return kept[pick_winners([small], keys, rules, presorted=False)]
+    if len(kept) < len(kinds):
+        rows = rows.take(pa.array(kept))
+    keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
+    return kept[pick_winners([rows], keys, rules, presorted=False)]
 
 
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,8 @@ from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_plan import plan_read
 from airflow_paimon.data.write import BucketWriter, deal, plan_write, write_rows
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
@@ -156,9 +159,10 @@ def simple_parts(table: Table) -> dict[Any, set[int]]:
 def test_an_overwritten_primary_key_bucket_is_one_run_of_the_highest_level(tmp_path: Path) -> None:
     table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1")
     write_arrow(table, rows_of(KV, [{"k": k} for k in range(5)]))
-    write_arrow(table, rows_of(KV, [{"k": 7, "v": "x"}]), mode="overwrite")
+    rows = rows_of(KV, [{"k": 7, "v": "x"}, {"k": 8}, {"k": 8}])
+    write_arrow(table, rows.append_column("_row_kind", pa.array(["+I", "+I", "-D"])), mode="overwrite")
     (file,) = files_of(table)
-    assert (file.level, file.min_sequence_number) == (5, 0)
+    assert (file.level, file.min_sequence_number, file.row_count, file.delete_row_count) == (5, 0, 1, 0)
     write_arrow(table, rows_of(KV, [{"k": 7, "v": "y"}]))
     assert simple(table) == [(7, "y")]
 
@@ -340,3 +344,15 @@ def test_what_the_embedded_engine_does_not_write_is_refused_before_anything_is_w
     with pytest.raises(UnsupportedFeatureError, match=r"d\.t.*dynamic buckets.*connector"):
         write_arrow(table, rows_of(KV, [{"k": 1}]))
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_reads_and_writes_travel_to_other_processes(tmp_path: Path) -> None:
+    table = make_table(tmp_path, PARTS, primary_keys=["dt", "k"], partition_keys=["dt"], bucket="2")
+    rows = rows_of(PARTS, [{"dt": d, "k": k, "v": "x"} for d in "ab" for k in range(6)])
+    write = pickle.loads(pickle.dumps(plan_write(table)))
+    batch = conform_rows(rows, write.schema, table.label)
+    messages = pickle.loads(pickle.dumps(write_rows(write, [batch])))
+    commit_append(table, messages, planned_on=write.planned_on)
+    read, splits = pickle.loads(pickle.dumps(plan_read(plan_scan(table), where=pc.field("k") < 3)))
+    found = pa.Table.from_batches([b for s in splits for b in read_split(read, s)])
+    assert_same_rows(found, rows.filter(pc.field("k") < 3))
