@@ -59,8 +59,11 @@ class Snapshot:
 
     @property
     def identity(self) -> str:
-        """What tells this commit from another with the same id: the uuid, or before 2.x the delta manifest list."""
-        return self.uuid or self.delta_manifest_list
+        """What tells this commit from another with the same id: the delta manifest list, whose name is unique.
+
+        Not the uuid: engines before 2.x have none, and drop it when they copy a snapshot into a tag (1.4.2, measured).
+        """
+        return self.delta_manifest_list
 
     def manifest_lists(self) -> tuple[str, ...]:
         """Name every manifest list this snapshot refers to."""
