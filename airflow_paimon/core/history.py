@@ -6,27 +6,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.manifest import FileId, FileKind, ManifestEntry, ManifestFile
-from airflow_paimon.core.scan import BucketKey, all_manifests, net_change, read_entries, read_lists
+from airflow_paimon.core.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.scan import BucketKey, all_manifests, net_change, read_entries, read_index, read_lists
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Files that one snapshot has and the other has not, by bucket. ``added`` are in the later one only."""
+    """Files that one snapshot has and the other has not, by bucket. ``added`` are in the later one only.
+
+    ``index``: the later one's index entries, of the buckets where they differ: a deletion vector deletes rows although
+    no data file changes.
+    """
 
     added: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
     removed: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
+    index: dict[BucketKey, frozenset[IndexEntry]] = field(default_factory=dict)
 
     @property
     def buckets(self) -> set[BucketKey]:
-        return self.added.keys() | self.removed.keys()
+        return self.added.keys() | self.removed.keys() | self.index.keys()
 
     def same_in(self, bucket: BucketKey, other: Difference) -> bool:
-        """Whether both end with the same files in this bucket (both start from the same snapshot)."""
+        """Whether both end with the same files and vectors in this bucket (both start from the same snapshot)."""
         mine = self.added.get(bucket, {}).keys(), self.removed.get(bucket, {}).keys()
-        return mine == (other.added.get(bucket, {}).keys(), other.removed.get(bucket, {}).keys())
+        theirs = other.added.get(bucket, {}).keys(), other.removed.get(bucket, {}).keys()
+        return mine == theirs and self.index.get(bucket) == other.index.get(bucket)
 
 
 def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
@@ -46,7 +52,25 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     added |= {k: own_old[1][k] for k in old_deleted - new_deleted}
     removed = {k: e for k, e in own_old[0].items() if k not in own_new[0] and k not in own_old[1]}
     removed |= {k: own_new[1][k] for k in new_deleted - old_deleted}
-    return Difference(_by_bucket(added), _by_bucket(removed))
+    return Difference(_by_bucket(added), _by_bucket(removed), _index_difference(table, before, after))
+
+
+def _index_difference(
+    table: Table, before: Snapshot | None, after: Snapshot | None
+) -> dict[BucketKey, frozenset[IndexEntry]]:
+    names = [s.index_manifest if s is not None else None for s in (before, after)]
+    if names[0] == names[1]:
+        return {}
+    old, new = (_index_by_bucket(read_index(table, s)) for s in (before, after))
+    none: frozenset[IndexEntry] = frozenset()
+    return {b: new.get(b, none) for b in old.keys() | new.keys() if old.get(b, none) != new.get(b, none)}
+
+
+def _index_by_bucket(entries: Iterable[IndexEntry]) -> dict[BucketKey, frozenset[IndexEntry]]:
+    groups: dict[BucketKey, set[IndexEntry]] = {}
+    for entry in entries:
+        groups.setdefault(BucketKey(entry.partition, entry.bucket), set()).add(entry)
+    return {bucket: frozenset(group) for bucket, group in groups.items()}
 
 
 def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
@@ -87,8 +111,14 @@ def really_changed(table: Table, between: Iterable[Snapshot] | None, candidates:
     neutral = (CommitKind.COMPACT, CommitKind.ANALYZE)
     if not any(s.commit_kind in neutral for s in snapshots):
         return set(candidates)
-    deltas = [m for s in snapshots if s.commit_kind not in neutral for m in read_lists(table, s)[1]]
+    real = [s for s in snapshots if s.commit_kind not in neutral]
+    deltas = [m for s in real for m in read_lists(table, s)[1]]
     seen = {BucketKey(e.partition, e.bucket) for part in read_entries(table, deltas) for e in part}
+    for snapshot in real:
+        previous = _try_snapshot(table, snapshot.id - 1)
+        if previous is None and snapshot.index_manifest is not None:
+            return set(candidates)
+        seen |= _index_difference(table, previous, snapshot).keys()
     return candidates & seen
 
 

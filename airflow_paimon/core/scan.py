@@ -63,6 +63,11 @@ def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], li
     return base, delta
 
 
+def read_delta_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Read the delta manifest list only; raises as ``read_lists`` does."""
+    return _read_list(table, snapshot, snapshot.delta_manifest_list)
+
+
 def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     """Read both lists as one, in order: what is live in the snapshot follows from these manifests."""
     base, delta = read_lists(table, snapshot)

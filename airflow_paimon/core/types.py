@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,14 +165,21 @@ def with_nullable(data_type: DataType, nullable: bool) -> DataType:
 
 def max_field_id(fields: tuple[DataField, ...]) -> int:
     """Give the highest id among fields and all nested fields; -1 when there is none."""
-    return max((max(f.id, _max_nested(f.type)) for f in fields), default=-1)
+    return max(field_ids(fields), default=-1)
 
 
-def _max_nested(data_type: DataType) -> int:
+def field_ids(fields: tuple[DataField, ...]) -> Iterator[int]:
+    """Give the ids of fields and of all nested fields."""
+    for f in fields:
+        yield f.id
+        yield from _nested_ids(f.type)
+
+
+def _nested_ids(data_type: DataType) -> Iterator[int]:
     if isinstance(data_type, RowType):
-        return max_field_id(data_type.fields)
-    if isinstance(data_type, ArrayType):
-        return _max_nested(data_type.element)
-    if isinstance(data_type, MapType):
-        return max(_max_nested(data_type.key), _max_nested(data_type.value))
-    return -1
+        yield from field_ids(data_type.fields)
+    elif isinstance(data_type, ArrayType):
+        yield from _nested_ids(data_type.element)
+    elif isinstance(data_type, MapType):
+        yield from _nested_ids(data_type.key)
+        yield from _nested_ids(data_type.value)

@@ -11,6 +11,7 @@ from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.operations.request import CheckTable
 from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.operations.safeguards import keep_tag_needed
 from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, BranchPaths, protective_tag, protects
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
 from airflow_paimon.core.reachability import missing_files
@@ -172,7 +173,6 @@ def _protection(table: Table, view: Table) -> Iterator[Finding]:
 
 
 def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
-    ids = table.snapshot_ids()
     for tag in table.tags():
         branch = protects(tag.name)
         action = Delete(path=table.paths.tag(tag.name), reason="nothing needs it any more")
@@ -186,7 +186,7 @@ def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
                 repair="delete the tag",
                 actions=(action,),
             )
-        elif tag.name.startswith(KEEP_TAG_PREFIX) and ids and ids[0] > tag.snapshot.id + 1:
+        elif tag.name.startswith(KEEP_TAG_PREFIX) and keep_tag_needed(table, tag) is None:
             yield Finding(
                 kind="spent-keep-tag",
                 subject=tag.name,

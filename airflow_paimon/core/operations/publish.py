@@ -30,6 +30,7 @@ from airflow_paimon.core.operations.safeguards import (
     bucket_namer,
     check_files_exist,
     deletes_again,
+    index_files,
     plan_keep_tags,
     plan_undo_tag,
     replayed,
@@ -97,11 +98,12 @@ def publish_branch(context: Context, request: PublishBranch, fold: Fold | None =
     marks = PublishMarks.start(context, MAIN)
     earlier = replayed(context, marks)
     if earlier is not None:
+        if earlier.snapshot_after is not None:  # the first try may have been cut off before this
+            _protect_published(main, request.branch, main.snapshot(earlier.snapshot_after))
         return earlier
     try:
-        if request.rewrite:
-            _fold_first(context, request, branch, theirs, fold)
-            theirs = branch.latest_snapshot() or theirs
+        if request.rewrite and _fold_first(context, request, branch, theirs, fold):
+            theirs = _folded(branch, theirs)
         return _publish(context, request, branch, theirs, marks)
     except (ConflictError, UnsafeOperationError, InvalidInputError):
         marks.forget(context)
@@ -276,8 +278,25 @@ def base_highest(
     return removed
 
 
-def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs: Snapshot, fold: Fold | None) -> None:
-    """``--rewrite``: fold the buckets whose numbers are too high, as one more commit on the branch."""
+def _folded(branch: Table, theirs: Snapshot) -> Snapshot:
+    """The branch's head after the fold, which is one commit: what others wrote meanwhile was not asked for.
+
+    Raises:
+        ConflictError: somebody else wrote to the branch.
+    """
+    head = branch.latest_snapshot()
+    if head is None or head.id > theirs.id + 1:
+        raise ConflictError(
+            f"{branch.label} was written while it was folded; nothing was published. Look at what came in, then "
+            f"publish again",
+            table=branch.name,
+            details={"branch_snapshot": head.id if head else None, "folded_snapshot": theirs.id},
+        )
+    return head
+
+
+def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs: Snapshot, fold: Fold | None) -> bool:
+    """``--rewrite``: fold the buckets whose numbers are too high, as one more commit on the branch. False = none is."""
     main = context.table
     g = _gather(main, branch, theirs, main.latest_snapshot(), request)
     changes = merge_buckets(
@@ -292,12 +311,13 @@ def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs:
         if highest_sequence([e.file for e in c.add]) > limits.get(c.bucket, -1)
     }
     if not high or request.dry_run:
-        return
+        return False
     if fold is None:
         raise UnsupportedFeatureError(
             f"{main.name}: rewrite reads and writes rows; run it as a job (run_on='spark')", table=main.name
         )
     fold(branch, high)
+    return True
 
 
 def _check_approved(main: Table, request: PublishBranch, head: Snapshot, changes: Sequence[BucketChange]) -> None:
@@ -325,9 +345,12 @@ def _draft(
 ) -> Draft:
     """Tag what must be kept, append the columns, check that every file is there; then give the snapshot's content."""
     main, changes = context.table, decided.changes
-    adds = {e.identifier for c in changes for e in c.add}
-    keep, readded = plan_keep_tags(main, g.base.id, g.head, adds, request.operation)
-    execute(main, keep)
+    index, returning = None, {e.file.file_name for c in changes for e in c.add}
+    if g.head.index_manifest or g.theirs.index_manifest:
+        now = read_index(main, g.head)
+        index = merged_index(now, read_index(branch, g.theirs), changes)
+        returning |= index_files(index) - index_files(now)
+    execute(main, plan_keep_tags(main, g.base.id, g.head, returning, request.operation))
     execute(main, plan_undo_tag(context, main, g.head, marks, request.undo_retention))
     schema = decided.schemas.latest or g.main_schemas[-1]
     check_files_exist(main, schema, changes)
@@ -343,9 +366,6 @@ def _draft(
     if TableOptions(schema.options).row_tracking:
         known = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
         entries, next_row_id = assign_row_ids(entries, known, next_row_id)
-    index = None
-    if g.head.index_manifest or g.theirs.index_manifest:
-        index = merged_index(read_index(main, g.head), read_index(branch, g.theirs), changes)
     properties = marks.properties(context) | {
         "airflow-paimon.branch": request.branch,
         "airflow-paimon.branch-snapshot": str(g.theirs.id),
@@ -361,7 +381,7 @@ def _draft(
         watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
         next_row_id=next_row_id,
         operation="OVERWRITE",
-        rewrite_base=readded or deletes_again(main, g.head, [e for e in entries if e.kind == FileKind.ADD]),
+        rewrite_base=deletes_again(main, g.head, [e for e in entries if e.kind == FileKind.ADD]),
     )
 
 

@@ -22,10 +22,12 @@ from airflow_paimon.core.operations.safeguards import (
     bucket_namer,
     check_files_exist,
     deletes_again,
+    index_files,
     plan_keep_tags,
     plan_undo_tag,
     replayed,
 )
+from airflow_paimon.core.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.plan import Plan, Precondition, PutNew
 from airflow_paimon.core.planners.publish import (
     BucketChange,
@@ -119,7 +121,7 @@ def _decide(context: Context, request: RollbackTo, view: Table, target: Snapshot
     schema = view.schema()
     name = bucket_namer(schema)
     if request.keep_later:
-        changes = _undo_changes(view, target, head, name)
+        changes = _undo_changes(view, request.tag, target, head, name)
     else:
         changes = state_buckets(difference(view, head, target))
     summary = {
@@ -148,7 +150,27 @@ def _decide(context: Context, request: RollbackTo, view: Table, target: Snapshot
     return _Decided(changes=changes, plan=plan, summary=summary)
 
 
-def _undo_changes(view: Table, target: Snapshot, head: Snapshot, name: Any) -> list[BucketChange]:
+def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
+    """Refuse to undo what is no publish: an undo tag stays behind when its publish was refused or rolled back.
+
+    Raises:
+        UnsafeOperationError: undoing it would drop somebody else's commit.
+    """
+    try:
+        replaced = view.snapshot(target.id).identity != target.identity
+    except NotFoundError:
+        replaced = False
+    undo_tag = publish.properties.get("airflow-paimon.undo-tag")
+    if replaced or (tag is not None and tag.startswith(UNDO_TAG_PREFIX) and undo_tag != tag):
+        raise UnsafeOperationError(
+            f"{view.label}: snapshot {publish.id} is not the publish that {tag or f'snapshot {target.id}'} is the undo "
+            f"of: that publish was refused, or another engine rolled it back. Roll back without keep_later if you want "
+            f"the state of snapshot {target.id} back whole",
+            table=view.name,
+        )
+
+
+def _undo_changes(view: Table, tag: str | None, target: Snapshot, head: Snapshot, name: Any) -> list[BucketChange]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
     try:
         publish = view.snapshot(target.id + 1)
@@ -158,6 +180,7 @@ def _undo_changes(view: Table, target: Snapshot, head: Snapshot, name: Any) -> l
             f"told apart; roll back without keep_later (that drops everything after snapshot {target.id})",
             table=view.name,
         ) from None
+    _check_follows(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)
     both = theirs.buckets & ours.buckets
     between = snapshots_between(view, publish.id, head.id) if both else []
@@ -186,17 +209,17 @@ def _draft(
     marks: PublishMarks,
 ) -> Draft:
     changes = decided.changes
-    adds = {e.identifier for c in changes for e in c.add}
-    targets = (target,) if adds else ()
-    keep, readded = plan_keep_tags(view, target.id, head, adds, request.operation, *targets)
-    execute(view, keep)
+    index, returning = None, {e.file.file_name for c in changes for e in c.add}
+    if head.index_manifest or target.index_manifest:
+        now = read_index(view, head)
+        index = merged_index(now, read_index(view, target), changes)
+        returning |= index_files(index) - index_files(now)
+    targets = (target,) if returning else ()
+    execute(view, plan_keep_tags(view, target.id, head, returning, request.operation, *targets))
     execute(view, plan_undo_tag(context, view, head, marks, request.undo_retention))
     schema = view.schema()
     check_files_exist(view, schema, changes)
     entries = mapped_entries(changes, {})
-    index = None
-    if head.index_manifest or target.index_manifest:
-        index = merged_index(read_index(view, head), read_index(view, target), changes)
     properties = marks.properties(context) | {"airflow-paimon.target-snapshot": str(target.id)}
     return Draft(
         kind=CommitKind.OVERWRITE,
@@ -206,5 +229,5 @@ def _draft(
         properties=properties,
         next_row_id=max(head.next_row_id or 0, target.next_row_id or 0),
         operation="OVERWRITE",
-        rewrite_base=readded or deletes_again(view, head, [e for e in entries if e.kind == FileKind.ADD]),
+        rewrite_base=deletes_again(view, head, [e for e in entries if e.kind == FileKind.ADD]),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.commit import CommitIdentity, find_landed
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.manifest import FileId, FileKind, ManifestEntry
+from airflow_paimon.core.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.ledger import (
     LedgerEntry,
@@ -27,7 +27,15 @@ from airflow_paimon.core.paths import KEEP_TAG_PREFIX, UNDO_TAG_PREFIX
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.planners.publish import BucketChange
 from airflow_paimon.core.reachability import missing_files
-from airflow_paimon.core.scan import BucketKey, partition_types, read_entries, read_lists
+from airflow_paimon.core.scan import (
+    BucketKey,
+    live_entries,
+    partition_types,
+    read_delta_list,
+    read_entries,
+    read_index,
+    read_lists,
+)
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
@@ -113,27 +121,23 @@ def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishM
 
 
 def plan_keep_tags(
-    view: Table, after: int, head: Snapshot, adds: set[FileId], operation: str, *targets: Snapshot
-) -> tuple[Plan, bool]:
+    view: Table, after: int, head: Snapshot, returning: set[str], operation: str, *targets: Snapshot
+) -> Plan:
     """Plan tags for files that come back: a snapshot after ``after`` deleted them and is not expired yet.
 
     Every engine's expiry deletes the files named in an expiring snapshot's deletions unless the nearest earlier tag
     holds them; it does not see that they are live again. So the snapshot before each such deletion is tagged, and the
-    targets of a rollback. Tells also whether any file comes back.
+    targets of a rollback. ``returning`` holds the names of data and index files: expiry knows a file by its name, and
+    one that compaction only moved comes back on another level.
     """
     to_tag = {s.id: s for s in targets}
-    returning = False
     for snapshot_id in (i for i in view.snapshot_ids() if after < i <= head.id):
         snapshot = view.snapshot(snapshot_id)
-        if snapshot.commit_kind in (CommitKind.APPEND, CommitKind.ANALYZE):
+        if snapshot.commit_kind == CommitKind.ANALYZE:
             continue
-        deltas = [m for m in read_lists(view, snapshot)[1] if m.num_deleted_files]
-        gone = (e for part in read_entries(view, deltas) for e in part if e.kind == FileKind.DELETE)
-        if any(e.identifier in adds for e in gone):
-            returning = True
-            before = _try_snapshot(view, snapshot_id - 1)
-            if before is not None:
-                to_tag[before.id] = before
+        before = _try_snapshot(view, snapshot_id - 1)
+        if before is not None and not _deleted_by(view, before, snapshot).isdisjoint(returning):
+            to_tag[before.id] = before
     actions: list[Action] = []
     for snapshot in to_tag.values():
         name = f"{KEEP_TAG_PREFIX}{snapshot.id}"
@@ -145,7 +149,44 @@ def plan_keep_tags(
                 reason=f"keeps files of snapshot {snapshot.id} that come back",
             )
         )
-    return Plan(operation=operation, table=view.name, actions=tuple(actions)), returning
+    return Plan(operation=operation, table=view.name, actions=tuple(actions))
+
+
+def _deleted_by(view: Table, before: Snapshot, snapshot: Snapshot) -> set[str]:
+    """Name the data files that a snapshot's delta deletes, and the index files that it lists no more."""
+    deltas = [m for m in read_delta_list(view, snapshot) if m.num_deleted_files]
+    gone = {e.file.file_name for part in read_entries(view, deltas) for e in part if e.kind == FileKind.DELETE}
+    if before.index_manifest not in (None, snapshot.index_manifest):
+        gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
+    return gone
+
+
+def index_files(entries: Iterable[IndexEntry]) -> set[str]:
+    """Name the index files of some entries."""
+    return {e.file_name for e in entries}
+
+
+def keep_tag_needed(view: Table, tag: Tag) -> str | None:
+    """Say whose end would delete what a keep tag keeps; None = nobody's, so the tag may go.
+
+    Either a snapshot whose expiry still has the deletion before it, or another tag on the same or an earlier snapshot:
+    another engine that deletes that tag deletes its files unless the tags beside it or the earliest snapshot hold them.
+    """
+    ids = view.snapshot_ids()
+    if len(ids) > 1 and ids[0] <= tag.snapshot.id + 1:
+        return f"the expiry of snapshot {ids[0]}"
+    others = [t for t in view.tags() if t.snapshot.id <= tag.snapshot.id and not t.name.startswith(KEEP_TAG_PREFIX)]
+    if not others:
+        return None
+    kept = _file_names(view, tag.snapshot) & _file_names(view, view.latest_snapshot())
+    return next(
+        (f"the end of tag {t.name}" for t in others if not kept.isdisjoint(_file_names(view, t.snapshot))), None
+    )
+
+
+def _file_names(view: Table, snapshot: Snapshot | None) -> set[str]:
+    data = {e.file.file_name for e in live_entries(view, snapshot).values()}
+    return data | index_files(read_index(view, snapshot))
 
 
 def _try_snapshot(view: Table, snapshot_id: int) -> Snapshot | None:

@@ -16,6 +16,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.request import CreateTag, DeleteTag
 from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.operations.safeguards import keep_tag_needed
 from airflow_paimon.core.options import parse_duration
 from airflow_paimon.core.paths import (
     KEEP_TAG_PREFIX,
@@ -169,12 +170,11 @@ def _check_deletable(view: Table, tag: Tag) -> None:
 
 
 def _check_keep_tag(view: Table, tag: Tag) -> None:
-    """A keep tag may go when no snapshot is left whose expiry could delete what it keeps."""
-    ids = view.snapshot_ids()
-    if ids and ids[0] <= tag.snapshot.id + 1 and len(ids) > 1:
+    needed = keep_tag_needed(view, tag)
+    if needed is not None:
         raise UnsafeOperationError(
-            f"{view.label}: tag {tag.name!r} keeps files that a publish or rollback brought back, and snapshot "
-            f"{ids[0]} is not expired yet: its expiry would delete them. repair_table removes the tag when it is safe",
+            f"{view.label}: tag {tag.name!r} keeps files that a publish or rollback brought back, and {needed} would "
+            f"delete them. repair_table removes the tag when it is safe",
             table=view.name,
         )
 

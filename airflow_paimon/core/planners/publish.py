@@ -34,7 +34,10 @@ class Sides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketChange:
-    """What becomes of one bucket of the target branch: ADD entries to delete and to add (schema ids not mapped yet)."""
+    """What becomes of one bucket of the target branch: ADD entries to delete and to add (schema ids not mapped yet).
+
+    Neither: only its index entries change (``merged_index``).
+    """
 
     bucket: BucketKey
     delete: tuple[ManifestEntry, ...]
@@ -96,7 +99,7 @@ def _changes(sides: Sides, buckets: set[BucketKey]) -> list[BucketChange]:
         our_added, our_removed = sides.ours.added.get(bucket, {}), sides.ours.removed.get(bucket, {})
         delete = _without(our_added, their_added) + _without(their_removed, our_removed)
         add = _without(their_added, our_added) + _without(our_removed, their_removed)
-        if delete or add:
+        if delete or add or sides.theirs.index.get(bucket) != sides.ours.index.get(bucket):
             out.append(BucketChange(bucket=bucket, delete=tuple(delete), add=tuple(add)))
     return out
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.types import field_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,38 @@ def plan_schemas(
     unknown_used = any(_key(by_id[i]) not in known for i in used)
     if theirs.content in (mine.content, base.content) and not unknown_used:
         return SchemaMapping({i: known[_key(by_id[i])] for i in used}, (), mine)
+    since = [s for s in branch if s.id > base.id]
+    parted = next((i for i in reversed(range(len(since))) if since[i].content == mine.content), None)
+    if parted is not None and theirs.content != mine.content:  # main has the branch's columns up to there: published
+        base, since = since[parted], since[parted + 1 :]
     if mine.content != base.content and theirs.content != mine.content:
         raise ConflictError(
             f"{table}: columns changed on main and on the branch since they parted; make the same change on both sides "
             f"(main: {_columns(mine)}; branch: {_columns(theirs)}), then publish again",
             table=table,
         )
-    new = _appended(base, mine, [s for s in branch if s.id > base.id], now_ms)
+    if theirs.content != mine.content:
+        _check_field_ids(table, base, mine, since)
+    new = _appended(base, mine, since, now_ms)
     known |= {_key(s): s.id for s in new}
     return SchemaMapping({i: known[_key(by_id[i])] for i in used}, tuple(new), new[-1] if new else mine)
+
+
+def _check_field_ids(table: str, base: TableSchema, mine: TableSchema, since: Sequence[TableSchema]) -> None:
+    """Refuse a column whose field id main has used for another one, dropped since: files are read by field id.
+
+    Raises:
+        ConflictError: main's older files would show that column's values as the new one's.
+    """
+    used = range(base.highest_field_id + 1, mine.highest_field_id + 1)
+    known = set(field_ids(base.fields))
+    taken = sorted({i for s in since for i in field_ids(s.fields) if i in used} - known)
+    if taken:
+        raise ConflictError(
+            f"{table}: the branch's new columns have field ids ({taken[0]}) that main gave to other columns since they "
+            f"parted; make the branch anew from main's head and add the columns there",
+            table=table,
+        )
 
 
 def _appended(base: TableSchema, mine: TableSchema, later: Sequence[TableSchema], now_ms: int) -> list[TableSchema]:
