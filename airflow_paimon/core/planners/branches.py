@@ -80,51 +80,15 @@ def plan_create_branch(operation: str, table: str, source: BranchSource, lineage
 
     A crash in between leaves an empty branch that every engine can read, and the lineage that says how to go on.
     """
-    paths = BranchPaths(lineage.branch)
+    paths, head = BranchPaths(lineage.branch), source.snapshot
     actions: list[Action] = [
         Replace(path=lineage_path(lineage.branch), data=lineage.to_bytes(), reason="says where the branch came from")
     ]
-    for schema_id in sorted(source.schemas):
-        actions.append(
-            PutNew(
-                path=paths.schema(schema_id),
-                data=source.schemas[schema_id],
-                same_ok=True,
-                reason=f"schema {schema_id} of {source.branch}",
-            )
-        )
-    if source.snapshot is not None:
-        own = branch_schema(source, now_ms)
-        actions.append(
-            PutNew(
-                path=paths.schema(own.id),
-                data=own.to_bytes(),
-                same_ok=True,
-                reason="the branch's own options: nothing expires here by itself",
-            )
-        )
-        actions.append(
-            PutNew(
-                path=paths.snapshot(source.snapshot.id),
-                data=source.snapshot_bytes,
-                same_ok=True,
-                reason=f"snapshot {source.snapshot.id} of {source.branch}, byte for byte",
-            )
-        )
-        if source.tag is not None:
-            plain = Tag(name=source.tag.name, snapshot=source.snapshot)
-            actions.append(
-                PutNew(
-                    path=paths.tag(source.tag.name),
-                    data=plain.to_bytes(),
-                    same_ok=True,
-                    reason="the tag it starts from, without its retention",
-                )
-            )
-        actions.append(
-            Replace(path=paths.latest_hint, data=str(source.snapshot.id).encode(), reason="hint for readers")
-        )
-    head = source.snapshot
+    for schema_id, data in sorted(source.schemas.items()):
+        reason = f"schema {schema_id} of {source.branch}"
+        actions.append(PutNew(path=paths.schema(schema_id), data=data, same_ok=True, reason=reason))
+    if head is not None:
+        actions += _shared_part(paths, source, head, now_ms)
     precondition = Precondition(
         branch=source.branch,
         snapshot_id=head.id if head else None,
@@ -140,6 +104,20 @@ def plan_create_branch(operation: str, table: str, source: BranchSource, lineage
     return Plan(
         operation=operation, table=table, preconditions=(precondition,), actions=tuple(actions), summary=summary
     )
+
+
+def _shared_part(paths: BranchPaths, source: BranchSource, head: Snapshot, now_ms: int) -> list[Action]:
+    """What only a branch that starts from a snapshot has: its own schema version, the snapshot, the tag, the hint."""
+    own = branch_schema(source, now_ms)
+    reason = "the branch's own options: nothing expires here by itself"
+    actions: list[Action] = [PutNew(path=paths.schema(own.id), data=own.to_bytes(), same_ok=True, reason=reason)]
+    reason = f"snapshot {head.id} of {source.branch}, byte for byte"
+    actions.append(PutNew(path=paths.snapshot(head.id), data=source.snapshot_bytes, same_ok=True, reason=reason))
+    if source.tag is not None:
+        plain = Tag(name=source.tag.name, snapshot=head).to_bytes()
+        reason = "the tag it starts from, without its retention"
+        actions.append(PutNew(path=paths.tag(source.tag.name), data=plain, same_ok=True, reason=reason))
+    return [*actions, Replace(path=paths.latest_hint, data=str(head.id).encode(), reason="hint for readers")]
 
 
 def plan_delete_branch(
@@ -213,4 +191,5 @@ def lineage_for(
         owner=owner,
         reason=reason,
         operation_id=operation_id,
+        schema_id=source.latest_schema_id if head is None else None,
     )
