@@ -166,3 +166,18 @@ class TableOptions:
     @property
     def chain_table(self) -> bool:
         return self.flag("chain-table.enabled")
+
+    @property
+    def snapshot_branch(self) -> str | None:
+        """The branch with a chain table's full partitions."""
+        return self.text("scan.fallback-snapshot-branch") or None
+
+    @property
+    def delta_branch(self) -> str | None:
+        """The branch with a chain table's changes."""
+        return self.text("scan.fallback-delta-branch") or None
+
+    @property
+    def chain_partition_keys(self) -> tuple[str, ...]:
+        """The partition columns that make the time; empty = all of them."""
+        return self.names("chain-table.chain-partition-keys")

@@ -123,10 +123,11 @@ def _scaled(value: Any, data_type: DataType) -> Decimal:
 
 def format_partition(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> str:
     """Give the form for people, messages and JSON: ``dt=2025-01-01/h=3``. Nothing is escaped."""
-    return "/".join(f"{k}={_readable(v, t)}" for v, k, t in zip(values, keys, types, strict=True))
+    return "/".join(f"{k}={readable_value(v, t)}" for v, k, t in zip(values, keys, types, strict=True))
 
 
-def _readable(value: Any, data_type: DataType) -> str:
+def readable_value(value: Any, data_type: DataType) -> str:
+    """Give one value in that form."""
     if value is None:
         return DEFAULT_PARTITION
     if isinstance(value, bytes):

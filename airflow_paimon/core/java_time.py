@@ -1,0 +1,276 @@
+"""The part of Java's ``DateTimeFormatter`` that partition values are written in: digits and literals, no zones.
+
+``DateTimeFormat`` parses and formats as ``DateTimeFormatter.ofPattern(text, Locale.ROOT)`` does (strict parsing, SMART
+resolving): fixed widths behind a variable one are reserved for their fields, a day behind the end of its month is its
+last, ``24:00:00`` is the next day. Years outside 1 to 9999, and any sign, are no value here.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import IntEnum
+from itertools import groupby
+
+from airflow_paimon.core.errors import InvalidInputError
+
+_DIGITS = frozenset("0123456789")
+_MAX_WIDTH = 19
+
+
+class TimeUnit(IntEnum):
+    """From the coarsest to the finest."""
+
+    YEAR = 0
+    MONTH = 1
+    DAY = 2
+    HOUR = 3
+    MINUTE = 4
+    SECOND = 5
+
+
+_UNITS = {
+    "y": TimeUnit.YEAR,
+    "u": TimeUnit.YEAR,
+    "M": TimeUnit.MONTH,
+    "L": TimeUnit.MONTH,
+    "d": TimeUnit.DAY,
+    "D": TimeUnit.DAY,
+    "H": TimeUnit.HOUR,
+    "k": TimeUnit.HOUR,
+    "m": TimeUnit.MINUTE,
+    "s": TimeUnit.SECOND,
+}
+_RANGES = {"y": (1, 9999), "M": (1, 12), "d": (1, 31), "D": (1, 366), "H": (0, 24), "m": (0, 59), "s": (0, 59)}
+_SAME_FIELD = {"u": "y", "L": "M", "k": "H"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """A number of ``min_width`` to ``max_width`` digits for ``letter``, or one character of a literal (no letter).
+
+    ``reserved``: how many digits of what follows directly belong to other fields. ``exact``: no more than ``min_width``
+    digits without a sign, though the width is open (``yyyy``).
+    """
+
+    letter: str = ""
+    literal: str = ""
+    min_width: int = 1
+    max_width: int = 1
+    reserved: int = 0
+    exact: bool = False
+
+    @property
+    def unit(self) -> TimeUnit | None:
+        return _UNITS.get(self.letter)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all its values have the same number of characters."""
+        return self.exact or self.min_width == self.max_width
+
+    def accepts(self, digits: str) -> bool:
+        """Tell whether these characters, by themselves, are a value of this field."""
+        widest = self.min_width if self.exact else self.max_width
+        return self.min_width <= len(digits) <= widest and set(digits) <= _DIGITS and self._in_range(int(digits))
+
+    def _in_range(self, number: int) -> bool:
+        if self.letter in "yu" and self.max_width == 2:
+            return True
+        low, high = _RANGES[_SAME_FIELD.get(self.letter, self.letter)]
+        return low <= number <= high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DateTimeFormat:
+    """``text`` is what it was made of, ``elements`` in order."""
+
+    text: str
+    elements: tuple[Element, ...]
+
+    def parse(self, value: str) -> datetime:
+        """Give the local time that a text stands for; what the format does not hold is 0.
+
+        Raises:
+            ValueError: the text is not of this format.
+        """
+        fields: dict[str, int] = {}
+        at = 0
+        for element in self.elements:
+            if element.literal:
+                if value[at : at + 1] != element.literal:
+                    raise ValueError(value)
+                at += 1
+                continue
+            end = _end_of_number(value, at, element)
+            number = _number(element, int(value[at:end]))
+            at = end
+            field = _SAME_FIELD.get(element.letter, element.letter)
+            if fields.setdefault(field, number) != number:
+                raise ValueError(value)
+        if at != len(value):
+            raise ValueError(value)
+        return _resolved(fields)
+
+    def format(self, moment: datetime, elements: Sequence[Element] | None = None) -> str:
+        """Write a time, or some elements of it."""
+        return "".join(_written(e, moment) for e in (self.elements if elements is None else elements))
+
+
+def parse_format(text: str) -> DateTimeFormat:
+    """Read a formatter pattern such as ``yyyyMMdd HH:mm:ss``.
+
+    Raises:
+        InvalidInputError: a letter that is not one of ``y u M L d D H k m s``, a count that Java refuses or writes as
+            a word, or a format that does not give a complete date.
+    """
+    elements = _with_reserved([e for run in _runs(text) for e in run])
+    units = {e.letter if e.letter == "D" else _SAME_FIELD.get(e.letter, e.letter) for e in elements if e.letter}
+    if not ("y" in units and ({"M", "d"} <= units or "D" in units)):
+        raise InvalidInputError(
+            f"Formatter {text!r} does not give a complete date: it needs a year, a month and a day (or a day of the "
+            f"year); write the missing ones as constants in the pattern, e.g. pattern $month01 with formatter yyyyMMdd"
+        )
+    if ("s" in units and "m" not in units) or ("m" in units and "H" not in units):
+        raise InvalidInputError(f"Formatter {text!r} has seconds or minutes without the unit above them: add it")
+    return DateTimeFormat(text=text, elements=elements)
+
+
+def _runs(text: str) -> list[list[Element]]:
+    out: list[list[Element]] = []
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if char == "'":
+            literal, at = _quoted(text, at)
+            out.append([Element(literal=c) for c in literal])
+        elif char.isascii() and char.isalpha():
+            count = len(next("".join(g) for _, g in groupby(text[at:])))
+            out.append([_field(char, count, text)])
+            at += count
+        elif char in "[]{}#":
+            raise InvalidInputError(f"Formatter {text!r}: {char!r} is not supported; quote it if it is a literal")
+        else:
+            out.append([Element(literal=char)])
+            at += 1
+    return out
+
+
+def _quoted(text: str, at: int) -> tuple[str, int]:
+    """Give the literal that begins with the quote at ``at``, and where it ends; two quotes are one in the text."""
+    literal, position = "", at + 1
+    while position < len(text):
+        if text[position] != "'":
+            literal += text[position]
+            position += 1
+        elif text[position + 1 : position + 2] == "'":
+            literal += "'"
+            position += 2
+        else:
+            return literal or "'", position + 1
+    raise InvalidInputError(f"Formatter {text!r}: a quote is not closed")
+
+
+def _field(letter: str, count: int, text: str) -> Element:
+    if letter not in _UNITS:
+        raise InvalidInputError(
+            f"Unsupported formatter pattern letter {letter!r} in formatter {text!r}: partition times are made of "
+            f"y u M L d D H k m s"
+        )
+    if letter in "yu":
+        if count == 2:
+            return Element(letter=letter, min_width=2, max_width=2)
+        return Element(letter=letter, min_width=count, max_width=_MAX_WIDTH, exact=count >= 4)
+    most = 3 if letter == "D" else 2
+    if count > most:
+        raise InvalidInputError(f"Formatter {text!r}: {letter * count} is not a number of up to {most} digits")
+    if count == 1:
+        return Element(letter=letter, min_width=1, max_width=_MAX_WIDTH)
+    return Element(letter=letter, min_width=count, max_width=most)
+
+
+def _with_reserved(elements: Sequence[Element]) -> tuple[Element, ...]:
+    """Give to a number what the fixed-width numbers right behind it need: Java's adjacent value parsing."""
+    out = list(elements)
+    first: int | None = None
+    for at, element in enumerate(elements):
+        if element.literal:
+            first = None
+        elif first is None:
+            first = at
+        elif element.min_width == element.max_width:
+            out[first] = replace(out[first], reserved=out[first].reserved + element.max_width)
+        else:  # Java forgets what it reserved
+            out[first] = replace(out[first], reserved=0)
+            first = at
+    return tuple(out)
+
+
+def _end_of_number(value: str, start: int, element: Element) -> int:
+    most = min(len(value), start + element.max_width + element.reserved)
+    end = start
+    while end < most and value[end] in _DIGITS:
+        end += 1
+    if element.reserved:
+        end = start + min(max(element.min_width, end - start - element.reserved), end - start, element.max_width)
+    width = end - start
+    if width < element.min_width or (element.exact and width > element.min_width):
+        raise ValueError(value)
+    return end
+
+
+def _number(element: Element, number: int) -> int:
+    if element.letter in "yu" and element.max_width == 2:
+        return 2000 + number
+    if element.letter == "k":
+        if number > 24:
+            raise ValueError(number)
+        return number % 24
+    return number
+
+
+def _resolved(fields: dict[str, int]) -> datetime:
+    for letter, number in fields.items():
+        low, high = _RANGES[letter]
+        if not low <= number <= high:
+            raise ValueError(number)
+    year = fields["y"]
+    if "M" in fields and "d" in fields:
+        last = calendar.monthrange(year, fields["M"])[1]
+        day = datetime(year, fields["M"], min(fields["d"], last))
+    else:
+        day = datetime(year, 1, 1) + timedelta(days=fields["D"] - 1)
+    of_year = fields.get("D", day.timetuple().tm_yday)
+    if day.year != year or of_year != day.timetuple().tm_yday or fields.get("M", day.month) != day.month:
+        raise ValueError(fields)
+    if "d" in fields and "M" not in fields and fields["d"] != day.day:
+        raise ValueError(fields)
+    hour, minute, second = (fields.get(letter, 0) for letter in "Hms")
+    if hour == 24 and (minute or second):
+        raise ValueError(fields)
+    try:
+        return day + timedelta(hours=hour, minutes=minute, seconds=second)
+    except OverflowError:
+        raise ValueError(fields) from None
+
+
+def _written(element: Element, moment: datetime) -> str:
+    if element.literal:
+        return element.literal
+    numbers = {
+        "y": moment.year,
+        "M": moment.month,
+        "d": moment.day,
+        "D": moment.timetuple().tm_yday,
+        "H": moment.hour,
+        "m": moment.minute,
+        "s": moment.second,
+    }
+    number = numbers[_SAME_FIELD.get(element.letter, element.letter)]
+    if element.letter == "k":
+        number = number or 24
+    if element.letter in "yu" and element.max_width == 2:
+        number %= 100
+    return f"{number:0{element.min_width}d}"
