@@ -36,7 +36,7 @@ def test_the_step_is_the_smallest_unit_of_a_column(
     # two times that differ by the step are written differently, and read back
     first = datetime(2025, 12, 1, 12, 2, 1) if step in ("SECOND", "DAY") else datetime(2025, 12, 1)
     first = clock.time_of(clock.texts_at(first))
-    following = next(clock.times_between(first, first + timedelta(days=400)))
+    following = next(clock.times_between(first, first + timedelta(days=1 if step == "SECOND" else 400)))
     assert following > first
     assert clock.time_of(clock.texts_at(following)) == following
 
