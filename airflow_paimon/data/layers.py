@@ -86,15 +86,15 @@ def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timesta
             table=plan.table.name,
         )
     if isinstance(version, int) and plan.snapshot is not None:
-        found = _at_that_time(table, plan.snapshot)
+        found = snapshot_at_time_of(table, plan.snapshot)
         other = ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
     else:
         other = plan_scan(table, version=version, timestamp=timestamp)
-    _check_types(label, table.label, plan.schema, other.schema)
+    check_types(label, table.label, plan.schema, other.schema)
     return other
 
 
-def _at_that_time(table: Table, snapshot: Snapshot) -> int | None:
+def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
     """Give the branch's newest snapshot of the time when the other branch's was committed; else its earliest."""
     try:
         found = resolve_version(table, timestamp=snapshot.time_millis)[1]
@@ -103,7 +103,7 @@ def _at_that_time(table: Table, snapshot: Snapshot) -> int | None:
     return None if found is None else found.id
 
 
-def _check_types(label: str, other_label: str, schema: TableSchema, other: TableSchema) -> None:
+def check_types(label: str, other_label: str, schema: TableSchema, other: TableSchema) -> None:
     """Paimon compares types by position only; columns of another name would be mixed up, so we refuse those as well."""
     ours = [(f.name, _bare(f.type)) for f in schema.fields]
     theirs = [(f.name, _bare(f.type)) for f in other.fields]

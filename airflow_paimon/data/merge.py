@@ -1,7 +1,7 @@
 """Merges the sorted runs of a section as the deduplicate engine does, in bounded memory (paimon-format 9.3).
 
 Of the rows of one key the last by (user-defined sequence fields, sequence number) wins; if it is a delete, the key is
-gone. All runs are advanced together: what is at most the lowest end of their current batches is complete in all of
+gone. With partial updates every column keeps its last value that is not null. All runs are advanced together: what is at most the lowest end of their current batches is complete in all of
 them, so it is cut off everywhere, merged at once with numpy, and handed on in key order.
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
@@ -24,6 +24,9 @@ from airflow_paimon.data.sort_keys import Keys, order_values, sort_keys
 
 Indices = npt.NDArray[np.int64]
 
+CHAIN_POSITION = "_CHAIN_POSITION"
+"""A column that only chain reads add: the place of a row's partition in the chain, the anchor first. It decides ties of
+the sequence fields, because sequence numbers of different partitions mean nothing to each other."""
 UPDATE_BEFORE = 1
 DELETE = 3
 """``_VALUE_KIND``: 0 +I, 1 -U, 2 +U, 3 -D."""
@@ -35,7 +38,8 @@ class MergeRules:
 
     Batches carry ``keys``, ``sequence``, ``_SEQUENCE_NUMBER``, ``_VALUE_KIND`` and values. Without sequence numbers the
     later run is the newer one; without kinds there are no deletes. ``keep_deletes``: what comes out is to be merged
-    again, so that deletes must go on hiding what is older by its sequence fields.
+    again, so that deletes must go on hiding what is older by its sequence fields. ``partial_update``: the merge engine;
+    ``remove_on_delete``: -D removes the row there, instead of being refused.
     """
 
     keys: tuple[str, ...]
@@ -43,6 +47,8 @@ class MergeRules:
     descending: bool = False
     ignore_delete: bool = False
     keep_deletes: bool = False
+    partial_update: bool = False
+    remove_on_delete: bool = False
 
 
 def merge_rules(schema: TableSchema) -> MergeRules:
@@ -53,6 +59,8 @@ def merge_rules(schema: TableSchema) -> MergeRules:
         sequence=options.sequence_fields,
         descending=options.sequence_descending,
         ignore_delete=options.ignore_delete,
+        partial_update=options.merge_engine == "partial-update",
+        remove_on_delete=options.flag("partial-update.remove-record-on-delete"),
     )
 
 
@@ -77,6 +85,20 @@ def merge_runs(runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules) -> I
     Raises:
         FormatError: a run is not sorted by the key.
     """
+    for slices, keys in align_runs(runs, rules):
+        merged = merge_slices(slices, keys, rules)
+        if merged.num_rows:
+            yield merged
+
+
+def align_runs(
+    runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules
+) -> Iterator[tuple[list[pa.RecordBatch], list[Keys]]]:
+    """Cut sorted runs into slices, with their keys, that together hold all versions of all their keys, in key order.
+
+    Raises:
+        FormatError: a run is not sorted by the key.
+    """
     inputs = [_Input(run, rules) for run in runs]
     while True:
         for one in inputs:
@@ -85,8 +107,7 @@ def merge_runs(runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules) -> I
         if not inputs:
             return
         for one, own in zip(inputs, _keys_of(inputs, rules), strict=True):
-            one.keys = own
-            one.check_sorted()
+            one.take_keys(own)
         open_ends = [one.keys[-1] for one in inputs if not one.exhausted]
         slices: list[pa.RecordBatch] = []
         keys: list[Keys] = []
@@ -96,9 +117,7 @@ def merge_runs(runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules) -> I
                 batch, part = one.cut(count)
                 slices.append(batch)
                 keys.append(part)
-        merged = merge_slices(slices, keys, rules)
-        if merged.num_rows:
-            yield merged
+        yield slices, keys
 
 
 def _keys_of(inputs: Sequence[_Input], rules: MergeRules) -> list[Keys]:
@@ -115,6 +134,7 @@ class _Input:
         self.batch: pa.RecordBatch = None
         self.keys: Keys = np.empty(0)
         self.exhausted = False
+        self._is_new = False
 
     @property
     def rows(self) -> int:
@@ -125,6 +145,7 @@ class _Input:
         while not self.rows and not self.exhausted:
             self.batch = next(self._source, None)
             self.exhausted = self.batch is None
+            self._is_new = True
             if self.batch is not None and self._rules.ignore_delete:
                 self.batch = drop_retracts(self.batch)
             if self.rows:
@@ -139,9 +160,12 @@ class _Input:
                 raise _unsorted()
         self._end = [c.slice(self.rows - 1) for c in columns]
 
-    def check_sorted(self) -> None:
-        if (self.keys[1:] < self.keys[:-1]).any():
+    def take_keys(self, keys: Keys) -> None:
+        """Keep the keys of what is left of the batch."""
+        self.keys = keys
+        if self._is_new and (keys[1:] < keys[:-1]).any():
             raise _unsorted()
+        self._is_new = False
 
     def cut(self, count: int) -> tuple[pa.RecordBatch, Keys]:
         """Take the first rows away."""
@@ -161,6 +185,8 @@ def merge_slices(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: 
     """Merge sorted pieces that hold all versions of all their keys."""
     if len(slices) == 1 and not _has_twins(keys[0]):
         return slices[0] if rules.keep_deletes else drop_retracts(slices[0])
+    if rules.partial_update:
+        return fold_versions(slices, np.concatenate(keys), rules)
     winners = pick_winners(slices, np.concatenate(keys), rules)
     if VALUE_KIND in slices[0].schema.names and not rules.keep_deletes:
         retract = is_retract(_taken([s.column(VALUE_KIND) for s in slices], winners))
@@ -198,12 +224,51 @@ def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules
     return winners
 
 
+def fold_versions(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules) -> pa.RecordBatch:
+    """Give one row per key, in key order: of every column the last value that is not null.
+
+    -U changes nothing; -D removes what came before it.
+
+    Raises:
+        UnsupportedFeatureError: there are deletes, and the table does not say what they mean.
+    """
+    if rules.keep_deletes:
+        raise UnsupportedFeatureError("Rows of merge-engine=partial-update can't be rewritten by the embedded engine")
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    is_start = np.append(True, ordered[1:] != ordered[:-1])
+    group, starts = np.cumsum(is_start) - 1, np.flatnonzero(is_start)
+    ranked = order[np.lexsort([*_precedence(slices, order, rules)[::-1], group])]
+    position = np.arange(len(ranked))
+    usable = np.ones(len(ranked), bool)
+    if VALUE_KIND in slices[0].schema.names:
+        kinds = _taken([s.column(VALUE_KIND) for s in slices], ranked)
+        retract = is_retract(kinds)
+        if retract.any() and not rules.remove_on_delete:
+            raise UnsupportedFeatureError(
+                "Partial updates hold deletes: set the table option partial-update.remove-record-on-delete or "
+                "ignore-delete, so that it is known what they mean"
+            )
+        removed = np.where(np.asarray(kinds.to_numpy(zero_copy_only=False)) == DELETE, position, -1)
+        usable = ~retract & (position > np.maximum.reduceat(removed, starts)[group])
+    live = np.logical_or.reduceat(usable, starts)
+    columns = []
+    for i in range(slices[0].num_columns):
+        column = _taken([s.column(i) for s in slices], ranked)
+        valid = usable & np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+        last = np.maximum.reduceat(np.where(valid, position, -1), starts)[live]
+        columns.append(pc.take(column, pa.array(last, mask=last < 0)))
+    return pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)
+
+
 def _precedence(slices: Sequence[pa.RecordBatch], rows: Indices, rules: MergeRules) -> list[Any]:
     """Give arrays, most significant first, by which the greatest row of a key wins."""
     out: list[Any] = []
     for name in rules.sequence:
         out += order_values(_taken([s.column(name) for s in slices], rows), rules.descending)
     names = slices[0].schema.names
+    if CHAIN_POSITION in names:
+        out.append(_taken([s.column(CHAIN_POSITION) for s in slices], rows).to_numpy(zero_copy_only=False))
     if SEQUENCE_NUMBER in names:
         out.append(_taken([s.column(SEQUENCE_NUMBER) for s in slices], rows).to_numpy(zero_copy_only=False))
         if VALUE_KIND in names:

@@ -54,6 +54,7 @@ def read_versions(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]
         yield from reader.stored(section, (*read.schema.fields, *system))
 
 
+_FULL_RUNS, _LEAST_ROWS = 8, 4096
 _KeepRowGroup = Callable[[pq.FileMetaData, int], bool]
 
 
@@ -83,33 +84,40 @@ class _SplitReader:
         # what nothing hangs on is not read: arbitrary numbers take long to decode
         system = [] if section.in_order else [SEQUENCE_FIELD]
         system += [VALUE_KIND_FIELD] if section.may_hold_deletes else []
-        fields = tuple(dict.fromkeys((*inner, *system, *self._needed)))
-        runs = [self._run(run, fields, frozenset(rules.keys)) for run in section.runs]
+        fields = tuple(dict.fromkeys((*inner, *system, *self.needed)))
+        rows = self._rows_at_once(section)
+        runs = [self._run(run, fields, frozenset(rules.keys), rows) for run in section.runs]
         return merge_runs(runs, rules)
 
     def plain(self, section: Section) -> Iterator[pa.RecordBatch]:
         """Read a section that is one run; only the kinds may have to be looked at."""
         with_kinds = self._read.is_keyed and section.may_hold_deletes
         fields = (*self._needed, VALUE_KIND_FIELD) if with_kinds else self._needed
-        for batch in self._run(section.runs[0], fields, None):
+        for batch in self._run(section.runs[0], fields, None, self._read.batch_rows):
             yield drop_retracts(batch) if with_kinds else batch
 
     def stored(self, section: Section, fields: tuple[DataField, ...]) -> Iterator[pa.RecordBatch]:
         """Read these columns, merged where versions meet, without filter and without the constants put in."""
-        runs = [self._run(run, fields, frozenset()) for run in section.runs]
+        rows = self._rows_at_once(section)
+        runs = [self._run(run, fields, frozenset(), rows) for run in section.runs]
         if section.needs_merge:
             yield from merge_runs(runs, replace(merge_rules(self._read.schema), keep_deletes=True))
         else:
             yield from runs[0]
 
+    def _rows_at_once(self, section: Section) -> int:
+        """One batch of each run is in memory: the more runs there are, the smaller these are."""
+        some = self._read.batch_rows * _FULL_RUNS // max(len(section.runs), _FULL_RUNS)
+        return max(some, min(self._read.batch_rows, _LEAST_ROWS))
+
     def _run(
-        self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str] | None
+        self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str] | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         for file in files:
-            yield from self._file(file, fields, prunable)
+            yield from self._file(file, fields, prunable, batch_rows)
 
     def _file(
-        self, file: DataFile, fields: Sequence[DataField], prunable: frozenset[str] | None
+        self, file: DataFile, fields: Sequence[DataField], prunable: frozenset[str] | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Read one file under the names and types of the read schema. ``prunable``: what may skip row groups."""
         written = self._read.schemas[file.schema_id]
@@ -121,7 +129,7 @@ class _SplitReader:
             evolution.file_fields,
             other_path=other_path,
             legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
-            batch_rows=self._read.batch_rows,
+            batch_rows=batch_rows,
             keep_row_group=self._row_group_filter(evolution, prunable),
         )
         deleted = self._deleted.get(file.file_name)

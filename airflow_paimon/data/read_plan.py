@@ -102,6 +102,7 @@ def plan_read(
     predicate: Predicate | None = None,
     time_travel: bool = False,
     layered: bool = False,
+    chained: bool = False,
     batch_rows: int = BATCH_ROWS,
 ) -> tuple[TableRead, list[ReadSplit]]:
     """Check that we read this table right, prune, and cut the rest into splits.
@@ -112,7 +113,14 @@ def plan_read(
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
     """
     schema, label = plan.schema, plan.table.label
-    check_readable(schema, table=label, time_travel=time_travel, layered=layered, branch=plan.table.branch_name)
+    check_readable(
+        schema,
+        table=label,
+        time_travel=time_travel,
+        layered=layered,
+        chained=chained,
+        branch=plan.table.branch_name,
+    )
     check_index(plan.index_entries, table=label)
     ids = sorted({f.schema_id for s in plan.splits for f in s.files})
     read = TableRead(
