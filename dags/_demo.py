@@ -23,6 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path(os.environ.get("AIRFLOW_PAIMON_DEMO") or ROOT / ".demo")
 _FOREIGN = ("AIRFLOW__", "AIRFLOW_CON", "AIRFLOW_VAR_", "SPARK_", "PYSPARK_", "PYTHONPATH", "AWS_")
 
+# For a JVM that lives for some seconds on two cores.
+SMALL_SPARK = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+
 
 class Stopped(Exception):
     """SIGTERM arrived."""
@@ -62,24 +69,28 @@ def require_java() -> None:
     os.environ["JAVA_HOME"] = str(home)
 
 
-def own_environment(home: Path, warehouse: Path, settings: Mapping[str, str]) -> None:
+def own_environment(folder: Path, warehouse: Path, settings: Mapping[str, str]) -> None:
     """Give this process and its children an Airflow of their own, with no setting of the caller's."""
     for name in list(os.environ):
         if name.startswith(_FOREIGN):
             del os.environ[name]
+    spark = folder / "spark"
+    spark.mkdir(exist_ok=True)
+    (spark / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in SMALL_SPARK.items()))
     connections = {
         "PAIMON_DEFAULT": {"conn_type": "paimon", "extra": {"warehouse": str(warehouse)}},
         "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
     }
     os.environ.update(
         {
-            "AIRFLOW_HOME": str(home),
+            "AIRFLOW_HOME": str(folder / "airflow"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).resolve().parent),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
+            "SPARK_CONF_DIR": str(spark),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # Spark's timestamps, and ours, are the same wherever this runs.
             "TZ": "UTC",

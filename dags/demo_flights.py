@@ -68,7 +68,7 @@ def run(folder: Path, say: Say) -> None:
     """Load, correct, compare."""
     started = time.monotonic()
     warehouse, home = folder / "warehouse", folder / "airflow"
-    _demo.own_environment(home, warehouse, {"AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs")})
+    _demo.own_environment(folder, warehouse, {"AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs")})
     _demo.require_java()
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()

@@ -61,7 +61,7 @@ def run(folder: Path) -> None:
     port = free_port()
     home, warehouse = folder / "airflow", folder / "warehouse"
     shutil.rmtree(home, ignore_errors=True)
-    _demo.own_environment(home, warehouse, settings(port))
+    _demo.own_environment(folder, warehouse, settings(port))
     _demo.require_java()
     table, seconds = _demo.load_flights(warehouse)
     print(

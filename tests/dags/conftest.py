@@ -81,9 +81,18 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java_home: Path) 
     folder = tmp_path / "warehouse"
     folder.mkdir()
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder)})
-    set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests" * 5)
+    set_spark(monkeypatch, tmp_path)
     return folder
+
+
+def set_spark(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Define ``spark_default`` as a Spark that starts quickly."""
+    set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+    settings = load_program("_demo").SMALL_SPARK
+    (folder / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
 
 
 def load_dag(name: str) -> "DAG":
@@ -101,7 +110,8 @@ def load_dag(name: str) -> "DAG":
 
 def run_dag(name: str, conf: dict[str, Any], *, at: datetime | None = None) -> Run:
     """Run a DAG to its end in this process; with the ``at`` of an earlier run that run is cleared and runs again."""
-    return result_of(load_dag(name).test(run_conf=conf, logical_date=at or datetime.now(UTC)))
+    at = at or datetime.now(UTC)
+    return result_of(load_dag(name).test(run_conf=conf, logical_date=at, run_after=at))
 
 
 def states(run: Run) -> dict[str, str]:
@@ -110,26 +120,19 @@ def states(run: Run) -> dict[str, str]:
 
 @contextmanager
 def answering(option: str, dag_id: str = "data_correction") -> Iterator[list[dict[str, Any]]]:
-    """Answer the approvals that come up meanwhile, through Airflow's REST API; gives the questions and answers."""
-    from airflow.api_fastapi.app import create_app
-    from starlette.testclient import TestClient
-
+    """Answer the approvals that come up meanwhile, through Airflow's REST API; gives the questions."""
     seen: list[dict[str, Any]] = []
+    errors: list[Exception] = []
     done = threading.Event()
 
     def watch() -> None:
-        with TestClient(create_app(apps="core")) as client:
-            client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+        try:
             while not done.wait(0.5):
-                waiting = client.get("/api/v2/dags/~/dagRuns/~/hitlDetails", params={"response_received": False}).json()
-                for question in waiting["hitl_details"]:
-                    ti = question["task_instance"]
-                    if ti["dag_id"] != dag_id or ti["state"] != "awaiting_input":
-                        continue
-                    path = f"/api/v2/dags/{dag_id}/dagRuns/{ti['dag_run_id']}/taskInstances/{ti['task_id']}/-1"
-                    answer = client.patch(f"{path}/hitlDetails", json={"chosen_options": [option], "params_input": {}})
-                    assert answer.status_code == 200, answer.text
-                    seen.append(question)
+                for ti in _waiting(dag_id):
+                    seen.append(_answer(ti, option))
+        except Exception as error:
+            errors.append(error)
+            _fail(dag_id)  # dag.test() would wait for an answer for ever
 
     thread = threading.Thread(target=watch, name="approver")
     thread.start()
@@ -138,6 +141,41 @@ def answering(option: str, dag_id: str = "data_correction") -> Iterator[list[dic
     finally:
         done.set()
         thread.join()
+    assert not errors, errors
+
+
+def _fail(dag_id: str) -> None:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:
+        waiting = (TaskInstance.dag_id == dag_id, TaskInstance.state == "awaiting_input")
+        session.execute(update(TaskInstance).where(*waiting).values(state="failed"))
+
+
+def _waiting(dag_id: str) -> list[tuple[str, str, str]]:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.state == "awaiting_input")
+        return [(t.dag_id, t.run_id, t.task_id) for t in session.scalars(query)]
+
+
+def _answer(ti: tuple[str, str, str], option: str) -> dict[str, Any]:
+    from airflow.api_fastapi.app import create_app
+    from starlette.testclient import TestClient
+
+    dag_id, run_id, task_id = ti
+    path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
+    with TestClient(create_app(apps="core")) as client:
+        client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+        question: dict[str, Any] = client.get(path).json()
+        answer = client.patch(path, json={"chosen_options": [option], "params_input": {}})
+    assert answer.status_code == 200, answer.text
+    return question
 
 
 def load_program(name: str) -> Any:

@@ -9,25 +9,25 @@ import pytest
 from airflow_paimon.core.operations.published import last_publish
 from tests.airflow.conftest import set_connection
 from tests.core.tables import names
-from tests.dags.conftest import CONF, RIGHT, WRONG, amounts, expected, make_orders, run_dag, states
+from tests.dags.conftest import CONF, RIGHT, WRONG, amounts, expected, make_orders, run_dag, set_spark, states
 from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server, storage_options
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home", "java_home")]
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, Any]]]:
+def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """A bucket behind ``s3_wh``, whose credentials stand in that connection alone."""
     with s3_server() as endpoint:
         warehouse = f"s3://{make_bucket(endpoint)}/warehouse"
         extra = {"warehouse": warehouse, "endpoint": endpoint, "region": REGION}
         set_connection(monkeypatch, "s3_wh", "paimon", login=KEY, password=SECRET, extra=extra)
-        set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
+        set_spark(monkeypatch, tmp_path)
         yield warehouse, storage_options(endpoint)
 
 
 def test_corrects_a_table_on_s3_by_fast_forward(
-    s3: tuple[str, dict[str, Any]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    s3: tuple[str, dict[str, Any]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     warehouse, options = s3
     main = make_orders(warehouse, options)
