@@ -17,7 +17,10 @@ from airflow_paimon.core.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """``identity`` is the base snapshot's (``Snapshot.identity``); None for a branch created empty."""
+    """``identity`` is the base snapshot's (``Snapshot.identity``); None for a branch created empty.
+
+    ``schema_id``: the newest schema that an empty branch was to get.
+    """
 
     branch: str
     created_at: str
@@ -28,6 +31,7 @@ class Lineage:
     owner: str | None = None
     reason: str | None = None
     operation_id: str | None = None
+    schema_id: int | None = None
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()

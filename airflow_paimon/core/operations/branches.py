@@ -15,6 +15,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.lineage import Lineage, read_lineage, read_rename, verified_lineage
 from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.once import attempt
 from airflow_paimon.core.operations.request import CreateBranch, DeleteBranch, RenameBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import (
@@ -72,14 +73,15 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
             return done
         assert existing.lineage is not None
         wanted = existing.lineage  # a half-made branch of the same request: go on with its own time stamp
-    protect = plan_protect(request.operation, context.table.name, name, source, replace_stale=existing is None)
+    stale = existing is None and _has_protective_tag(context, request)
+    protect = plan_protect(request.operation, context.table.name, name, source, replace_stale=stale)
     made_ms = parse_timestamp(wanted.created_at)
     plan = plan_create_branch(request.operation, context.table.name, source, wanted, made_ms)
     after = source.snapshot.id if source.snapshot else None
     if not request.dry_run:
-        execute(context.table, protect)
-        _recheck(context.table, source)
         try:
+            execute(context.table, protect)
+            _recheck(context.table, source)
             execute(context.table, plan)
         except AlreadyExistsError as error:
             raise ConflictError(
@@ -95,6 +97,10 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
         summary=plan.summary,
     )
     return context.result(both, branch=name, changed=True, before=None, after=after, details=details)
+
+
+def _has_protective_tag(context: Context, request: CreateBranch) -> bool:
+    return context.table.branch(request.from_branch).find_tag(protective_tag(request.branch)) is not None
 
 
 def _details(lineage: Lineage) -> dict[str, object]:
@@ -122,8 +128,13 @@ def _existing(table: Table, name: str) -> _Existing | None:
         return None
     lineage = read_lineage(table, name)
     head = view.latest_snapshot()
-    half = not view.exists() or (lineage is not None and lineage.snapshot_id is not None and head is None)
+    half = not view.exists() or (head is None and lineage is not None and _is_unfinished(view, lineage))
     return _Existing(lineage if half else verified_lineage(table, name), half, head)
+
+
+def _is_unfinished(view: Table, lineage: Lineage) -> bool:
+    """Whether a branch without a snapshot was to get one, or more schemas than it has."""
+    return lineage.snapshot_id is not None or view.schema_ids()[-1] < (lineage.schema_id or 0)
 
 
 def _same_operation(lineage: Lineage | None, wanted: Lineage) -> bool:
@@ -248,7 +259,17 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     name, table = request.branch, context.table
     if name == MAIN:
         raise InvalidInputError(f"{table.name}: branch main can't be deleted", table=table.name)
+    with attempt(context) as tried:
+        return _delete_branch(context, request, name, retried=tried.retried)
+
+
+def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retried: bool) -> OperationResult:
+    table = context.table
     if "/" in name or name not in table.branch_names():
+        if retried:
+            _deleted_by(context, request)
+            details = {"already_gone": True, "replayed": True}
+            return context.result(None, branch=name, changed=request.if_missing != "skip", details=details)
         if request.if_missing == "skip" or _deleted_by(context, request):
             return context.result(None, branch=name, changed=False, details={"already_gone": True})
         raise NotFoundError(
@@ -325,6 +346,21 @@ def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
     table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
     if old in (MAIN, new):
         raise InvalidInputError(f"{table.name}: can't rename {old!r} to {new!r}", table=table.name)
+    with attempt(context) as tried:
+        if tried.retried and _is_renamed(table, old, new):
+            head = table.branch(new).latest_snapshot_id()
+            details = {"renamed_from": old, "replayed": True}
+            return context.result(None, branch=new, changed=True, before=head, after=head, details=details)
+        return _rename_branch(context, request, old, new)
+
+
+def _is_renamed(table: Table, old: str, new: str) -> bool:
+    """Whether a rename got to its end: the journal goes last."""
+    return read_rename(table, new) is None and not table.branch(old).exists() and table.branch(new).exists()
+
+
+def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) -> OperationResult:
+    table = context.table
     going_on = read_rename(table, new) == old
     files = _branch_bytes(table, old)
     if not going_on:

@@ -14,6 +14,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.once import Attempt, attempt
 from airflow_paimon.core.operations.request import CreateTag, DeleteTag
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.safeguards import keep_tag_needed
@@ -41,9 +42,27 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
     name = check_tag_name(request.tag)
     _refuse_reserved(context.table, name)
     view = context.table.branch(request.branch).require()
+    with attempt(context, request.branch) as tried:
+        existing = view.find_tag(name)
+        if tried.retried and existing is not None and _is_first_trys(request, existing, tried):
+            details = {"tag": name, "snapshot": existing.snapshot.id, "time_retained": request.time_retained}
+            head = existing.snapshot.id
+            return context.result(
+                None, branch=request.branch, changed=True, before=head, after=head, details=details | {"replayed": True}
+            )
+        return _create_tag(context, request, view, existing)
+
+
+def _is_first_trys(request: CreateTag, tag: Tag, tried: Attempt) -> bool:
+    retained = None if request.time_retained is None else parse_duration(request.time_retained, "time_retained")
+    wanted = request.snapshot if request.snapshot is not None else tried.head
+    return request.if_exists != "skip" and tag.snapshot.id == wanted and tag.time_retained == retained
+
+
+def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag | None) -> OperationResult:
+    name = request.tag
     snapshot = _snapshot_to_tag(view, request.snapshot)
     tag = _tag(context, name, snapshot, request.time_retained)
-    existing = view.find_tag(name)
     if existing is not None and request.if_exists != "replace":
         if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
             return context.result(
@@ -137,8 +156,16 @@ def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
         UnsafeOperationError: a living branch relies on it. NotFoundError: no such tag.
     """
     view = context.table.branch(request.branch).require()
+    with attempt(context, request.branch) as tried:
+        return _delete_tag(context, request, view, tried)
+
+
+def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attempt) -> OperationResult:
     existing = view.find_tag(request.tag) if "/" not in request.tag else None
     if existing is None:
+        if tried.retried:
+            details = {"tag": request.tag, "replayed": True}
+            return context.result(None, branch=request.branch, changed=request.if_missing != "skip", details=details)
         if request.if_missing == "skip":
             return context.result(None, branch=request.branch, changed=False, details={"already_gone": True})
         existing = view.tag(request.tag)
