@@ -13,9 +13,9 @@ from airflow_paimon.core.manifest import DataFile, FileId, FileKind, ManifestEnt
 from airflow_paimon.core.partition_path import format_partition, parse_partition_spec
 from airflow_paimon.core.scan import (
     BucketKey,
-    group_by_bucket,
     live_entries,
     partition_types,
+    partition_values,
     read_entries,
     read_index,
     read_lists,
@@ -99,18 +99,24 @@ def _check_moved(
     if head is None or (planned is not None and planned.identity == head.identity):
         return
     since = _entries_since(table, planned, head)
-    counts = {m.partition: m.total_buckets for m in messages}
-    lowest = {m.key: min(f.min_sequence_number for f in m.new_files) for m in messages if m.new_files}
+    values = partition_values(schema)
+    counts = {values(m.partition): m.total_buckets for m in messages}
+    lowest = {
+        (values(m.partition), m.bucket): min(f.min_sequence_number for f in m.new_files)
+        for m in messages
+        if m.new_files
+    }
     for entry in since:
-        if entry.kind != FileKind.ADD or entry.partition not in counts:
+        partition = values(entry.partition)
+        if entry.kind != FileKind.ADD or partition not in counts:
             continue
-        if entry.total_buckets > 0 and counts[entry.partition] not in (entry.total_buckets, -1):
+        if entry.total_buckets > 0 and counts[partition] not in (entry.total_buckets, -1):
             raise ConflictError(
                 f"{table.label}: partition {_human(schema, entry.partition)} was rescaled to "
                 f"{entry.total_buckets} buckets meanwhile; write again",
                 table=table.name,
             )
-        low = lowest.get(BucketKey(entry.partition, entry.bucket))
+        low = lowest.get((partition, entry.bucket))
         if schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
             raise ConflictError(
                 f"{table.label}: bucket {entry.bucket} of partition {_human(schema, entry.partition)} got rows with "
@@ -248,17 +254,20 @@ def commit_buckets(
         if not changed:
             return None
         schema = table.schema()
-        live = group_by_bucket(live_entries(table, head).values())
+        values = partition_values(schema)
+        keys = {(values(m.partition), m.bucket) for m in changed}
+        live: dict[tuple[Any, int], list[ManifestEntry]] = {}
+        for entry in live_entries(table, head).values():
+            live.setdefault((values(entry.partition), entry.bucket), []).append(entry)
         entries: list[ManifestEntry] = []
         for message in changed:
-            now = live.get(message.key, [])
+            now = live.get((values(message.partition), message.bucket), [])
             _check_fence(table, schema, message, now)
             entries += [e.deleted() for e in now]
         entries += [e for m in changed for e in m.entries()]
-        keys = {m.key for m in changed}
         index = None
         if head is not None and head.index_manifest:
-            index = [i for i in read_index(table, head) if BucketKey(i.partition, i.bucket) not in keys]
+            index = [i for i in read_index(table, head) if (values(i.partition), i.bucket) not in keys]
         return Draft(
             kind=kind,
             entries=entries,
@@ -273,7 +282,7 @@ def commit_buckets(
 
 def _check_fence(table: Table, schema: TableSchema, message: CommitMessage, now: Sequence[ManifestEntry]) -> None:
     expected = {_file_id(message, f) for f in message.replaced}
-    if {e.identifier for e in now} != expected:
+    if {e.identifier._replace(partition=message.partition) for e in now} != expected:
         raise ConflictError(
             f"{table.label}: bucket {message.bucket} of partition {_human(schema, message.partition)} changed while it "
             f"was being rewritten; run it again",

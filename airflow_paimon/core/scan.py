@@ -224,6 +224,19 @@ def plan_snapshot(
     return ScanPlan(table, snapshot, schema, splits, tuple(read_index(table, snapshot)))
 
 
+def partition_values(schema: TableSchema) -> Callable[[bytes], tuple[Any, ...]]:
+    """Give a function that tells which partitions are one: equal for stored forms of the same values."""
+    types = partition_types(schema)
+    known: dict[bytes, tuple[Any, ...]] = {}
+
+    def values(partition: bytes) -> tuple[Any, ...]:
+        if partition not in known:
+            known[partition] = _hashable(decode_row(partition, types))
+        return known[partition]
+
+    return values
+
+
 def _hashable(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Tell true from 1 and -0.0 from 0.0, and let NaN equal itself, when partitions are grouped by value."""
     return tuple(repr(v) if isinstance(v, (float, bool)) else v for v in values)
