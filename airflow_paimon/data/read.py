@@ -84,7 +84,7 @@ class _SplitReader:
         # what nothing hangs on is not read: arbitrary numbers take long to decode
         system = [] if section.in_order else [SEQUENCE_FIELD]
         system += [VALUE_KIND_FIELD] if section.may_hold_deletes else []
-        fields = tuple(dict.fromkeys((*inner, *system, *self.needed)))
+        fields = tuple(dict.fromkeys((*inner, *system, *self._needed)))
         rows = self._rows_at_once(section)
         runs = [self._run(run, fields, frozenset(rules.keys), rows) for run in section.runs]
         return merge_runs(runs, rules)
