@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.paths import INDEX_DIR
 from airflow_paimon.core.scan import (
     all_manifests,
     data_file_path,
@@ -40,6 +42,17 @@ def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestE
     pairs = zip(entry_paths(schema, entries), entry_paths(other, entries), strict=True)
     elsewhere = {legacy: path for path, legacy in pairs if path in known}
     return sorted(elsewhere[p] for p in _missing(table, elsewhere))
+
+
+def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[IndexEntry]) -> list[str]:
+    """Give the index files (deletion vectors, hash indexes) that are not in the table's index folder.
+
+    Not looked for where the option ``index-file-in-data-file-dir`` or an external path puts them elsewhere.
+    """
+    wanted = {e.file_name for e in entries if e.external_path is None}
+    if not wanted or TableOptions(schema.options).flag("index-file-in-data-file-dir"):
+        return []
+    return [f"{INDEX_DIR}/{name}" for name in sorted(wanted - set(table.store.names(INDEX_DIR)))]
 
 
 def _missing(table: Table, paths: Iterable[str]) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table import Table
-from tests.core.tables import append, files, make_table, run
+from airflow_paimon.core.table import Table, open_table
+from tests.core.tables import append, files, make_table, rewrite, run
 
 
 @pytest.fixture
@@ -35,6 +37,8 @@ def test_a_branch_without_schema(table: Table) -> None:
     table.store.create("branch/branch-x/tag/tag-t", table.store.read("snapshot/snapshot-1"))
     assert "remove_orphan_files" in found(table)["branch-without-schema:x"]["at_risk"]
     run(table, "repair_table")
+    assert table.branch_names() == ["x"], "a create_branch of another engine may be under way: only when asked by name"
+    run(table, "repair_table", finding=["branch-without-schema:x"])
     assert table.branch_names() == []
     assert found(table) == {}
 
@@ -88,3 +92,22 @@ def test_truncated_files_are_named(table: Table) -> None:
     table.store.replace("snapshot/snapshot-2", b'{"version": 3,')
     message = next(f["message"] for f in found(table).values() if f["severity"] == "error")
     assert "snapshot-2" in message
+
+
+def test_a_publish_whose_tag_is_missing(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    rewrite(table.branch("fix"), "a")
+    run(table, "merge_branch", branch="fix")
+    table.store.delete("tag/tag-airflow-paimon-branch-fix.3")
+    assert found(table)["unprotected-publish:airflow-paimon-branch-fix.3"]["severity"] == "warning"
+    run(table, "repair_table")
+    assert table.tag("airflow-paimon-branch-fix.3").snapshot.id == 3
+    assert found(table) == {}
+
+
+def test_a_missing_index_file_is_found(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(golden("paimon-2.0.0") / "wh", tmp_path / "wh")
+    table = open_table(str(tmp_path / "wh"), "d.dv")
+    assert "missing-files:main/head" not in found(table)
+    shutil.rmtree(tmp_path / "wh" / "d.db" / "dv" / "index")
+    assert "index/" in found(table)["missing-files:main/head"]["message"]

@@ -12,10 +12,10 @@ from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Findin
 from airflow_paimon.core.operations.request import CheckTable
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.safeguards import keep_tag_needed
-from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, BranchPaths, protective_tag, protects
+from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, BranchPaths, protective_tag, protects, published_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
-from airflow_paimon.core.reachability import missing_files
-from airflow_paimon.core.scan import live_entries
+from airflow_paimon.core.reachability import missing_files, missing_index_files
+from airflow_paimon.core.scan import live_entries, read_index
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
 from airflow_paimon.core.tag import Tag
@@ -53,6 +53,7 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
     living = [v for v in views[1:] if v.exists()]
     for view in living:
         findings += _guarded(view, _protection(table, view))
+    findings += _guarded(table, _published(table, {v.branch_name for v in living}))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living}))
     findings += _guarded(table, journal_findings(table, now_ms))
     order = {ERROR: 0, WARNING: 1, INFO: 2}
@@ -100,6 +101,7 @@ def _without_schema(view: Table) -> Finding:
         at_risk="no engine can read it, and Paimon's remove_orphan_files refuses to work on the whole table",
         repair="delete its folder" if actions else None,
         actions=actions,
+        by_name_only=True,
     )
 
 
@@ -124,6 +126,7 @@ def _half_made(view: Table) -> Iterator[Finding]:
         at_risk="a writer would take it for an empty branch; nothing of main is at risk",
         repair="delete it (or run create_branch again with if_exists='skip' to finish it)",
         actions=actions,
+        by_name_only=True,
     )
 
 
@@ -172,6 +175,29 @@ def _protection(table: Table, view: Table) -> Iterator[Finding]:
     )
 
 
+def _published(table: Table, living: set[str]) -> Iterator[Finding]:
+    """Publishes of living branches whose tag is not there: a crash came between the commit and the tag."""
+    tags = set(table.tag_names())
+    for snapshot in table.snapshots():
+        branch = snapshot.properties.get("airflow-paimon.branch")
+        if branch is None or branch not in living or published_tag(branch, snapshot.id) in tags:
+            continue
+        name = published_tag(branch, snapshot.id)
+        data = Tag(name=name, snapshot=snapshot).to_bytes()
+        action = PutNew(
+            path=table.paths.tag(name), data=data, reason=f"keeps what main shares with {branch}", same_ok=True
+        )
+        yield Finding(
+            kind="unprotected-publish",
+            subject=name,
+            severity=WARNING,
+            message=f"Snapshot {snapshot.id} published branch {branch!r}, and no tag keeps the files that both hold",
+            at_risk="when main replaces those files and expires snapshots, the branch loses them",
+            repair=f"create tag {name!r}",
+            actions=(action,),
+        )
+
+
 def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
     for tag in table.tags():
         branch = protects(tag.name)
@@ -209,6 +235,7 @@ def _file_findings(view: Table) -> Iterator[Finding]:
         subject = f"{view.branch_name}/{what.replace(' ', '-')}"
         try:
             lost = missing_files(view, schema, list(live_entries(view, snapshot).values()))
+            lost += missing_index_files(view, schema, read_index(view, snapshot))
         except FormatError as error:
             lost, message = ["?"], error.message
         else:

@@ -12,7 +12,11 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """``id`` is stable from run to run (``kind:subject``). Without ``actions`` repair_table can't mend it."""
+    """``id`` is stable from run to run (``kind:subject``). Without ``actions`` repair_table can't mend it.
+
+    ``by_name_only``: repair_table mends it only when asked for by id, because a run that is still under way, or another
+    engine, could look the same.
+    """
 
     kind: str
     subject: str
@@ -21,6 +25,7 @@ class Finding:
     at_risk: str
     repair: str | None = None
     actions: tuple[Action, ...] = ()
+    by_name_only: bool = False
 
     @property
     def id(self) -> str:
@@ -33,4 +38,5 @@ class Finding:
             "message": self.message,
             "at_risk": self.at_risk,
             "repair": self.repair,
+            "by_name_only": self.by_name_only,
         }

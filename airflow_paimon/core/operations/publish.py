@@ -353,7 +353,7 @@ def _draft(
     execute(main, plan_keep_tags(main, g.base.id, g.head, returning, request.operation))
     execute(main, plan_undo_tag(context, main, g.head, marks, request.undo_retention))
     schema = decided.schemas.latest or g.main_schemas[-1]
-    check_files_exist(main, schema, changes)
+    check_files_exist(main, schema, changes, index or ())
     for new in decided.schemas.new:
         try:
             put_new(main, main.paths.schema(new.id), new.to_bytes())

@@ -14,7 +14,7 @@ from airflow_paimon.core.plan import Plan
 
 
 def repair_table(context: Context, request: RepairTable) -> OperationResult:
-    """Mend the findings of check_table, or only those named by id.
+    """Mend the findings of check_table that are safe to mend unasked, or only those named by id.
 
     Raises:
         InvalidInputError: a named finding is not there, or can't be mended by us.
@@ -30,7 +30,7 @@ def repair_table(context: Context, request: RepairTable) -> OperationResult:
     )
     if actions and not request.dry_run:
         execute(context.table, plan)
-    left = [f.to_json() for f in findings if not f.actions]
+    left = [f.to_json() for f in findings if f not in chosen]
     head = context.table.latest_snapshot_id()
     details = {"repaired": [f.to_json() for f in chosen], "left": left}
     return context.result(plan, branch=MAIN, changed=bool(actions), before=head, after=head, details=details)
@@ -39,7 +39,7 @@ def repair_table(context: Context, request: RepairTable) -> OperationResult:
 def _choose(context: Context, request: RepairTable, findings: list[Finding]) -> list[Finding]:
     mendable = {f.id: f for f in findings if f.actions}
     if not request.finding:
-        return list(mendable.values())
+        return [f for f in mendable.values() if not f.by_name_only]
     unknown = [i for i in request.finding if i not in mendable]
     if unknown:
         raise InvalidInputError(

@@ -218,7 +218,7 @@ def _draft(
     execute(view, plan_keep_tags(view, target.id, head, returning, request.operation, *targets))
     execute(view, plan_undo_tag(context, view, head, marks, request.undo_retention))
     schema = view.schema()
-    check_files_exist(view, schema, changes)
+    check_files_exist(view, schema, changes, index or ())
     entries = mapped_entries(changes, {})
     properties = marks.properties(context) | {"airflow-paimon.target-snapshot": str(target.id)}
     return Draft(

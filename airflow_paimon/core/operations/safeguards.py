@@ -26,7 +26,7 @@ from airflow_paimon.core.partition_path import format_partition
 from airflow_paimon.core.paths import KEEP_TAG_PREFIX, UNDO_TAG_PREFIX
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.planners.publish import BucketChange
-from airflow_paimon.core.reachability import missing_files
+from airflow_paimon.core.reachability import missing_files, missing_index_files
 from airflow_paimon.core.scan import (
     BucketKey,
     live_entries,
@@ -206,18 +206,20 @@ def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) ->
     )
 
 
-def check_files_exist(view: Table, schema: TableSchema, changes: Iterable[BucketChange]) -> None:
-    """Refuse to publish a file that is not there.
+def check_files_exist(
+    view: Table, schema: TableSchema, changes: Iterable[BucketChange], index: Sequence[IndexEntry] = ()
+) -> None:
+    """Refuse to publish a data or index file that is not there.
 
     Raises:
         FormatError: names the first missing file.
     """
     adds = [e for c in changes for e in c.add]
-    lost = missing_files(view, schema, adds)
+    lost = missing_files(view, schema, adds) + missing_index_files(view, schema, index)
     if lost:
         raise FormatError(
-            f"{view.name}: {len(lost)} of {len(adds)} files to publish are missing, e.g. {lost[0]}: another engine "
-            f"expired or cleaned them; nothing was published. Run check_table, and correct the branch again",
+            f"{view.name}: {len(lost)} of {len(adds) + len(index)} files to publish are missing, e.g. {lost[0]}: "
+            f"another engine expired or cleaned them; nothing was published. Run check_table, and correct the branch again",
             table=view.name,
             details={"missing": lost[:20]},
         )
