@@ -31,15 +31,6 @@ REFUSED = {
     "paimon-0.9.0:pu": "merge-engine=partial-update",
     "paimon-0.9.0:agg": "merge-engine=aggregation",
     "paimon-0.9.0:fr": "merge-engine=first-row",
-    **{
-        f"paimon-2.0.0:{name}": "chain-table.enabled"
-        for name in (
-            *("ch_daily_all", "ch_daily_20250809", "ch_daily_20250810", "ch_daily_20250811", "ch_daily_20250812"),
-            *("ch_daily_20250813", "ch_daily_20250816", "ch_daily_20250701", "ch_daily_filter"),
-            *("ch_daily_compacted_all", "ch_delete_all", "ch_delete_filter", "ch_delete_key"),
-            *("ch_group_all", "ch_group_13", "ch_group_us", "ch_partial_all"),
-        )
-    },
 }
 UNKNOWN_OPTION = "paimon-0.9.0:seq_descending"
 """Paimon 0.9 ignores `sequence.field.sort-order`, which came later; Java 1.4.2 reads that table as we do."""
