@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.lineage import verified_lineage
 from airflow_paimon.core.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.scan import BucketKey, all_manifests, net_change, read_entries, read_index, read_lists
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
@@ -123,7 +125,22 @@ def really_changed(table: Table, between: Iterable[Snapshot] | None, candidates:
 
 
 def branch_point(main: Table, branch: Table) -> Snapshot | None:
-    """Find the greatest snapshot that both histories share, by identity; tags count as history. None = none."""
+    """Find the greatest snapshot that both histories share, by identity; tags count as history. None = none.
+
+    A branch of a branch begins with a snapshot that main never had: its parent's branch point is its own.
+    """
+    shared = _greatest_shared(main, branch)
+    if shared is not None:
+        return shared
+    lineage = verified_lineage(main, branch.branch_name)
+    if lineage is None or lineage.from_branch in (MAIN, branch.branch_name) or lineage.snapshot_id is None:
+        return None
+    parent = main.branch(lineage.from_branch)
+    began = _try_snapshot(parent, lineage.snapshot_id)
+    return branch_point(main, parent) if began is not None and began.identity == lineage.identity else None
+
+
+def _greatest_shared(main: Table, branch: Table) -> Snapshot | None:
     theirs = _known(branch)
     ours_ids = set(main.snapshot_ids())
     main_tags = {t.snapshot.id: t.snapshot for t in main.tags()} if not theirs.keys() <= ours_ids else {}

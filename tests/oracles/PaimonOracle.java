@@ -43,6 +43,7 @@ import org.apache.paimon.data.InternalMap;
 import org.apache.paimon.data.InternalRow;
 import org.apache.paimon.data.Timestamp;
 import org.apache.paimon.disk.IOManager;
+import org.apache.paimon.index.HashBucketAssigner;
 import org.apache.paimon.io.DataFileMeta;
 import org.apache.paimon.manifest.BucketEntry;
 import org.apache.paimon.manifest.ManifestCommittable;
@@ -66,6 +67,7 @@ import org.apache.paimon.table.BucketMode;
 import org.apache.paimon.table.FileStoreTable;
 import org.apache.paimon.table.Table;
 import org.apache.paimon.table.sink.CommitMessage;
+import org.apache.paimon.table.sink.RowPartitionKeyExtractor;
 import org.apache.paimon.table.sink.TableCommitImpl;
 import org.apache.paimon.table.sink.TableWriteImpl;
 import org.apache.paimon.table.source.DataSplit;
@@ -356,8 +358,9 @@ public final class PaimonOracle {
         try (TableWriteImpl<?> write =
                         target.newWrite(user).withIOManager(ioManager).withIgnorePreviousFiles(overwrite);
                 TableCommitImpl commit = target.newCommit(user)) {
+            RowWriter writer = rowWriter(target, write, user, request.path("assigner"));
             for (GenericRow row : rows(request, target.rowType())) {
-                write.write(row);
+                writer.write(row);
             }
             if (overwrite) {
                 commit.withOverwrite(strings(request.path("partition")));
@@ -367,6 +370,28 @@ public final class PaimonOracle {
             commit.commit(committable(identifier, write.prepareCommit(true, identifier), request));
         }
         return latest(table);
+    }
+
+    private interface RowWriter {
+        void write(GenericRow row) throws Exception;
+    }
+
+    /**
+     * A primary-key table with bucket = -1 keeps in index files which bucket a key lives in. A parallel job has several
+     * assigners of new buckets: `assigner` is [how many, which one this is].
+     */
+    private static RowWriter rowWriter(
+            FileStoreTable table, TableWriteImpl<?> write, String user, JsonNode assigner) {
+        if (table.bucketMode() != BucketMode.HASH_DYNAMIC) {
+            return write::write;
+        }
+        CoreOptions options = table.coreOptions();
+        int assigners = assigner.path(0).asInt(1);
+        HashBucketAssigner buckets = new HashBucketAssigner(
+                table.snapshotManager(), user, table.store().newIndexFileHandler(), assigners, assigners,
+                assigner.path(1).asInt(0), options.dynamicBucketTargetRowNum(), options.dynamicBucketMaxBuckets());
+        RowPartitionKeyExtractor keys = new RowPartitionKeyExtractor(table.schema());
+        return row -> write.write(row, buckets.assign(keys.partition(row), keys.trimmedPrimaryKey(row).hashCode()));
     }
 
     private static ManifestCommittable committable(long identifier, List<CommitMessage> messages, JsonNode request) {

@@ -9,10 +9,10 @@ from airflow_paimon.core.lineage import lineage_path, read_lineage
 from airflow_paimon.core.operations.check_history import history_findings, journal_findings
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.operations.keeping import keep_tag_needed, missing_protection
 from airflow_paimon.core.operations.request import CheckTable
 from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.operations.safeguards import keep_tag_needed
-from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, BranchPaths, protective_tag, protects, published_tag
+from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, TAG_PREFIX, BranchPaths, protective_tag, protects
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
 from airflow_paimon.core.reachability import missing_files, missing_index_files
 from airflow_paimon.core.scan import live_entries, read_index
@@ -50,10 +50,10 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
         findings += _guarded(view, history_findings(view))
         if verify_files:
             findings += _guarded(view, _file_findings(view))
+        findings += _guarded(view, _publish_findings(view))
     living = [v for v in views[1:] if v.exists()]
     for view in living:
         findings += _guarded(view, _protection(table, view))
-    findings += _guarded(table, _published(table, {v.branch_name for v in living}))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living}))
     findings += _guarded(table, journal_findings(table, now_ms))
     order = {ERROR: 0, WARNING: 1, INFO: 2}
@@ -175,27 +175,21 @@ def _protection(table: Table, view: Table) -> Iterator[Finding]:
     )
 
 
-def _published(table: Table, living: set[str]) -> Iterator[Finding]:
-    """Publishes of living branches whose tag is not there: a crash came between the commit and the tag."""
-    tags = set(table.tag_names())
-    for snapshot in table.snapshots():
-        branch = snapshot.properties.get("airflow-paimon.branch")
-        if branch is None or branch not in living or published_tag(branch, snapshot.id) in tags:
-            continue
-        name = published_tag(branch, snapshot.id)
-        data = Tag(name=name, snapshot=snapshot).to_bytes()
-        action = PutNew(
-            path=table.paths.tag(name), data=data, reason=f"keeps what main shares with {branch}", same_ok=True
-        )
-        yield Finding(
-            kind="unprotected-publish",
-            subject=name,
-            severity=WARNING,
-            message=f"Snapshot {snapshot.id} published branch {branch!r}, and no tag keeps the files that both hold",
-            at_risk="when main replaces those files and expires snapshots, the branch loses them",
-            repair=f"create tag {name!r}",
-            actions=(action,),
-        )
+def _publish_findings(view: Table) -> Iterator[Finding]:
+    """Publishes and rollbacks without their tags: a crash came between the commit and those."""
+    for snapshot in view.snapshots():
+        for action in missing_protection(view, snapshot):
+            name = action.path.rsplit(f"/{TAG_PREFIX}", 1)[-1]
+            yield Finding(
+                kind="unprotected-publish",
+                subject=name if view.branch_name == MAIN else f"{view.branch_name}/{name}",
+                severity=WARNING,
+                message=f"{view.label}: snapshot {snapshot.id} was published or rolled back to, and no tag keeps files "
+                f"that other branches or tags hold, too",
+                at_risk="when those files are replaced and snapshots expire, the others lose them",
+                repair=f"create tag {name!r}",
+                actions=(action,),
+            )
 
 
 def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
@@ -217,8 +211,8 @@ def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
                 kind="spent-keep-tag",
                 subject=tag.name,
                 severity=INFO,
-                message=f"Tag {tag.name!r} kept files that a publish or rollback brought back; the snapshots whose "
-                f"expiry would have deleted them are expired",
+                message=f"Tag {tag.name!r} kept files that a publish or rollback brought back; all snapshots and tags "
+                f"as old as that are gone",
                 at_risk="nothing; the files of that snapshot take up space until the tag goes",
                 repair="delete the tag",
                 actions=(action,),

@@ -23,6 +23,15 @@ from airflow_paimon.core.history import (
 )
 from airflow_paimon.core.manifest import FileKind
 from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.keeping import (
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    CAME_BACK_PROPERTY,
+    index_files,
+    plan_keep_tags,
+    protect_published,
+)
 from airflow_paimon.core.operations.request import FastForward, PublishBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.safeguards import (
@@ -30,13 +39,11 @@ from airflow_paimon.core.operations.safeguards import (
     bucket_namer,
     check_files_exist,
     deletes_again,
-    index_files,
-    plan_keep_tags,
     plan_undo_tag,
     replayed,
 )
 from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.paths import MAIN, published_tag
+from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.plan import Plan, Precondition, PutNew
 from airflow_paimon.core.planners.publish import (
     BucketChange,
@@ -56,7 +63,6 @@ from airflow_paimon.core.scan import BucketKey, group_by_bucket, live_entries, r
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
-from airflow_paimon.core.tag import Tag
 
 Fold = Callable[[Table, Mapping[BucketKey, int]], None]
 """Rewrites buckets of a branch so that no sequence number is above the given one; the data layer provides it."""
@@ -98,8 +104,6 @@ def publish_branch(context: Context, request: PublishBranch, fold: Fold | None =
     marks = PublishMarks.start(context, MAIN)
     earlier = replayed(context, marks)
     if earlier is not None:
-        if earlier.snapshot_after is not None:  # the first try may have been cut off before this
-            _protect_published(main, request.branch, main.snapshot(earlier.snapshot_after))
         return earlier
     try:
         if request.rewrite and _fold_first(context, request, branch, theirs, fold):
@@ -151,7 +155,7 @@ def _publish(
         if not would:
             marks.forget(context)
         return context.result(decided.plan, branch=MAIN, changed=would, before=before, after=before, details=details)
-    _protect_published(main, request.branch, receipt.snapshot)
+    protect_published(main, receipt.snapshot)
     verify_landed(main, receipt.snapshot)
     details |= {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
     return context.result(
@@ -350,7 +354,8 @@ def _draft(
         now = read_index(main, g.head)
         index = merged_index(now, read_index(branch, g.theirs), changes)
         returning |= index_files(index) - index_files(now)
-    execute(main, plan_keep_tags(main, g.base.id, g.head, returning, request.operation))
+    keep, came_back = plan_keep_tags(main, g.base.id, g.head, returning, request.operation)
+    execute(main, keep)
     execute(main, plan_undo_tag(context, main, g.head, marks, request.undo_retention))
     schema = decided.schemas.latest or g.main_schemas[-1]
     check_files_exist(main, schema, changes, index or ())
@@ -367,11 +372,13 @@ def _draft(
         known = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
         entries, next_row_id = assign_row_ids(entries, known, next_row_id)
     properties = marks.properties(context) | {
-        "airflow-paimon.branch": request.branch,
-        "airflow-paimon.branch-snapshot": str(g.theirs.id),
-        "airflow-paimon.branch-identity": g.theirs.identity,
+        BRANCH_PROPERTY: request.branch,
+        BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
+        BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
         "airflow-paimon.base-snapshot": str(g.base.id),
     }
+    if came_back:
+        properties[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,
         entries=entries,
@@ -383,15 +390,3 @@ def _draft(
         operation="OVERWRITE",
         rewrite_base=deletes_again(main, g.head, [e for e in entries if e.kind == FileKind.ADD]),
     )
-
-
-def _protect_published(main: Table, branch: str, snapshot: Snapshot) -> None:
-    """From now on main and the branch share the branch's files too: keep them while the branch lives."""
-    name = published_tag(branch, snapshot.id)
-    action = PutNew(
-        path=main.paths.tag(name),
-        data=Tag(name=name, snapshot=snapshot).to_bytes(),
-        same_ok=True,
-        reason=f"keeps what main now shares with branch {branch}",
-    )
-    execute(main, Plan(operation="protect", table=main.name, actions=(action,)))

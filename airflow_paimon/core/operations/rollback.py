@@ -15,6 +15,12 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.history import difference, really_changed, snapshots_between
 from airflow_paimon.core.manifest import FileKind
 from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.keeping import (
+    CAME_BACK_PROPERTY,
+    index_files,
+    plan_keep_tags,
+    protect_published,
+)
 from airflow_paimon.core.operations.request import RollbackTo
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.safeguards import (
@@ -22,8 +28,6 @@ from airflow_paimon.core.operations.safeguards import (
     bucket_namer,
     check_files_exist,
     deletes_again,
-    index_files,
-    plan_keep_tags,
     plan_undo_tag,
     replayed,
 )
@@ -100,6 +104,7 @@ def _roll_back(
         return context.result(
             decided.plan, branch=request.branch, changed=would, before=before, after=before, details=decided.summary
         )
+    protect_published(view, receipt.snapshot)
     verify_landed(view, receipt.snapshot)
     details = decided.summary | {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
     return context.result(
@@ -215,12 +220,15 @@ def _draft(
         index = merged_index(now, read_index(view, target), changes)
         returning |= index_files(index) - index_files(now)
     targets = (target,) if returning else ()
-    execute(view, plan_keep_tags(view, target.id, head, returning, request.operation, *targets))
+    keep, came_back = plan_keep_tags(view, target.id, head, returning, request.operation, *targets)
+    execute(view, keep)
     execute(view, plan_undo_tag(context, view, head, marks, request.undo_retention))
     schema = view.schema()
     check_files_exist(view, schema, changes, index or ())
     entries = mapped_entries(changes, {})
     properties = marks.properties(context) | {"airflow-paimon.target-snapshot": str(target.id)}
+    if came_back:
+        properties[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,
         entries=entries,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.commit import CommitIdentity, find_landed
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.keeping import protect_published
 from airflow_paimon.core.operations.ledger import (
     LedgerEntry,
     commit_identity,
@@ -23,21 +24,18 @@ from airflow_paimon.core.operations.request import Publish
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.options import parse_duration
 from airflow_paimon.core.partition_path import format_partition
-from airflow_paimon.core.paths import KEEP_TAG_PREFIX, UNDO_TAG_PREFIX
-from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.plan import Plan, Replace
 from airflow_paimon.core.planners.publish import BucketChange
 from airflow_paimon.core.reachability import missing_files, missing_index_files
 from airflow_paimon.core.scan import (
     BucketKey,
-    live_entries,
     partition_types,
-    read_delta_list,
     read_entries,
-    read_index,
     read_lists,
 )
 from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
 from airflow_paimon.core.tag import Tag
 
@@ -90,9 +88,11 @@ def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
     """
     if marks.ledger is None or marks.ledger.first_try:
         return None
-    landed = find_landed(context.table.branch(marks.branch), marks.identity, marks.ledger.head)
+    view = context.table.branch(marks.branch)
+    landed = find_landed(view, marks.identity, marks.ledger.head)
     if landed is None:
         return None
+    protect_published(view, landed)  # the first try may have been cut off before this
     details: dict[str, object] = {
         k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
     }
@@ -118,82 +118,6 @@ def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishM
         path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"undo is rollback_to this tag ({retention})"
     )
     return Plan(operation=context.request.operation, table=view.name, actions=(action,))
-
-
-def plan_keep_tags(
-    view: Table, after: int, head: Snapshot, returning: set[str], operation: str, *targets: Snapshot
-) -> Plan:
-    """Plan tags for files that come back: a snapshot after ``after`` deleted them and is not expired yet.
-
-    Every engine's expiry deletes the files named in an expiring snapshot's deletions unless the nearest earlier tag
-    holds them; it does not see that they are live again. So the snapshot before each such deletion is tagged, and the
-    targets of a rollback. ``returning`` holds the names of data and index files: expiry knows a file by its name, and
-    one that compaction only moved comes back on another level.
-    """
-    to_tag = {s.id: s for s in targets}
-    for snapshot_id in (i for i in view.snapshot_ids() if after < i <= head.id):
-        snapshot = view.snapshot(snapshot_id)
-        if snapshot.commit_kind == CommitKind.ANALYZE:
-            continue
-        before = _try_snapshot(view, snapshot_id - 1)
-        if before is not None and not _deleted_by(view, before, snapshot).isdisjoint(returning):
-            to_tag[before.id] = before
-    actions: list[Action] = []
-    for snapshot in to_tag.values():
-        name = f"{KEEP_TAG_PREFIX}{snapshot.id}"
-        actions.append(
-            PutNew(
-                path=view.paths.tag(name),
-                data=Tag(name=name, snapshot=snapshot).to_bytes(),
-                same_ok=True,
-                reason=f"keeps files of snapshot {snapshot.id} that come back",
-            )
-        )
-    return Plan(operation=operation, table=view.name, actions=tuple(actions))
-
-
-def _deleted_by(view: Table, before: Snapshot, snapshot: Snapshot) -> set[str]:
-    """Name the data files that a snapshot's delta deletes, and the index files that it lists no more."""
-    deltas = [m for m in read_delta_list(view, snapshot) if m.num_deleted_files]
-    gone = {e.file.file_name for part in read_entries(view, deltas) for e in part if e.kind == FileKind.DELETE}
-    if before.index_manifest not in (None, snapshot.index_manifest):
-        gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
-    return gone
-
-
-def index_files(entries: Iterable[IndexEntry]) -> set[str]:
-    """Name the index files of some entries."""
-    return {e.file_name for e in entries}
-
-
-def keep_tag_needed(view: Table, tag: Tag) -> str | None:
-    """Say whose end would delete what a keep tag keeps; None = nobody's, so the tag may go.
-
-    Either a snapshot whose expiry still has the deletion before it, or another tag on the same or an earlier snapshot:
-    another engine that deletes that tag deletes its files unless the tags beside it or the earliest snapshot hold them.
-    """
-    ids = view.snapshot_ids()
-    if len(ids) > 1 and ids[0] <= tag.snapshot.id + 1:
-        return f"the expiry of snapshot {ids[0]}"
-    others = [t for t in view.tags() if t.snapshot.id <= tag.snapshot.id and not t.name.startswith(KEEP_TAG_PREFIX)]
-    if not others:
-        return None
-    kept = _file_names(view, tag.snapshot) & _file_names(view, view.latest_snapshot())
-    return next(
-        (f"the end of tag {t.name}" for t in others if not kept.isdisjoint(_file_names(view, t.snapshot))), None
-    )
-
-
-def _file_names(view: Table, snapshot: Snapshot | None) -> set[str]:
-    data = {e.file.file_name for e in live_entries(view, snapshot).values()}
-    return data | index_files(read_index(view, snapshot))
-
-
-def _try_snapshot(view: Table, snapshot_id: int) -> Snapshot | None:
-    try:
-        return view.snapshot(snapshot_id)
-    except NotFoundError:
-        return None
 
 
 def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) -> bool:

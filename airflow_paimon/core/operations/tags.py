@@ -14,10 +14,10 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.keeping import keep_tag_needed
 from airflow_paimon.core.operations.once import Attempt, attempt
 from airflow_paimon.core.operations.request import CreateTag, DeleteTag
 from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.operations.safeguards import keep_tag_needed
 from airflow_paimon.core.options import parse_duration
 from airflow_paimon.core.paths import (
     KEEP_TAG_PREFIX,
