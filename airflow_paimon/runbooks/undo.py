@@ -63,7 +63,8 @@ def describe_plan(params: Mapping[str, Any], planned: Mapping[str, Any], preview
     )
     facts = (
         f"{details['partitions']} partitions of {planned['table']} change: {details['files_deleted']} files with "
-        f"{details['rows_deleted']} rows out, {details['files_added']} files with {details['rows_added']} rows in. {kept}"
+        f"{details['rows_deleted']} rows out, {details['files_added']} files with {details['rows_added']} rows in. "
+        + kept
     )
     table = ["| bucket | change |", "|---|---|", *rows]
     because = [f"Reason: {params['reason']}"] if params["reason"] else []

@@ -143,7 +143,7 @@ def check_files_exist(
     if lost:
         raise FormatError(
             f"{view.name}: {len(lost)} of {len(adds) + len(index)} files to publish are missing, e.g. {lost[0]}: "
-            f"another engine expired or cleaned them; nothing was published. Run check_table, and correct the branch again",
+            f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
             table=view.name,
             details={"missing": lost[:20]},
         )
