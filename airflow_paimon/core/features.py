@@ -37,19 +37,28 @@ _BITMAP_INDEXES = frozenset({"bitmap", "btree", "full-text", "lucene", "lumina",
 Problem = tuple[str, str]
 """What is unsupported, and the way out."""
 
+_CHAIN_MAIN = "the main branch of a chain table (option chain-table.enabled)", "read its branches one by one"
+
 
 def check_readable(
-    schema: TableSchema, *, table: str, time_travel: bool = False, layered: bool = False, branch: str = "main"
+    schema: TableSchema,
+    *,
+    table: str,
+    time_travel: bool = False,
+    layered: bool = False,
+    chained: bool = False,
+    branch: str = "main",
 ) -> None:
     """Refuse a table whose rows the embedded engine could return wrong.
 
     ``time_travel``: the read names its snapshot, so a starting point stored in the schema does not matter.
     ``layered``: the caller handles ``scan.fallback-branch`` / ``scan.primary-branch`` and reads one layer of it.
+    ``chained``: the caller reads the three branches of a chain table together, and this is one of them.
 
     Raises:
         UnsupportedFeatureError: names the table, the option and the way out.
     """
-    _refuse(table, "read", _read_problems(schema, time_travel, layered, branch))
+    _refuse(table, "read", _read_problems(schema, time_travel, layered, chained, branch))
 
 
 def check_writable(schema: TableSchema, *, table: str, branch: str = "main") -> None:
@@ -97,31 +106,29 @@ def _file_problems(file: DataFile, schema: TableSchema) -> Iterator[Problem]:
         yield f"files that hold some of the columns only (_WRITE_COLS, data evolution: {file.file_name})", _CONNECTOR
 
 
-def _read_problems(schema: TableSchema, time_travel: bool, layered: bool, branch: str) -> Iterator[Problem]:
+def _read_problems(
+    schema: TableSchema, time_travel: bool, layered: bool, chained: bool, branch: str
+) -> Iterator[Problem]:
     options = TableOptions(schema.options)
+    if is_chain_main(options, branch) and not chained:
+        yield _CHAIN_MAIN
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES)
     if not time_travel:
-        for key in _SCAN_START:
-            if options.text(key):
-                yield f"from the starting point stored in the schema (option {key})", "name version= or timestamp="
-        if options.text("scan.mode", "default").lower() not in _SCAN_MODES:
-            yield f"with the stored option scan.mode={options.text('scan.mode')}", "name version= or timestamp="
+        yield from _start_problems(options)
     if options.fallback_branch and options.primary_branch:
         yield "a table that has both scan.fallback-branch and scan.primary-branch", "reset one of them"
     for key in ("scan.fallback-branch", "scan.primary-branch"):
         if not layered and options.text(key, branch) != branch:
             yield f"through the layered read of option {key}", "read the branches one by one"
     if schema.primary_keys:
-        yield from _merge_problems(options)
+        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
 
 
 def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
     """What makes a table unreadable and unwritable alike."""
     if options.text("type", "table").lower() != "table":
         yield f"tables of type {options.text('type')!r}", "use the engine that made it"
-    if is_chain_main(options, branch):
-        yield "the main branch of a chain table (option chain-table.enabled)", "read its branches one by one"
     if options.text("branch", branch) != branch:
         yield f"a table whose stored option branch={options.text('branch')} names another branch", "open that branch"
     for name, data_type in ((f.name, f.type) for f in schema.fields):
@@ -198,8 +205,30 @@ def _merge_problems(options: TableOptions) -> Iterator[Problem]:
         yield f"tables with merge-engine={options.merge_engine}", _CONNECTOR
 
 
+def _start_problems(options: TableOptions) -> Iterator[Problem]:
+    for key in _SCAN_START:
+        if options.text(key):
+            yield f"from the starting point stored in the schema (option {key})", "name version= or timestamp="
+    if options.text("scan.mode", "default").lower() not in _SCAN_MODES:
+        yield f"with the stored option scan.mode={options.text('scan.mode')}", "name version= or timestamp="
+
+
+def _folds(options: TableOptions) -> bool:
+    return options.chain_table and options.merge_engine == "partial-update"
+
+
+def _partial_update_problems(options: TableOptions) -> Iterator[Problem]:
+    if options.flag("partial-update.remove-record-on-sequence-group"):
+        yield "tables with option partial-update.remove-record-on-sequence-group", _CONNECTOR
+    for key in options.raw:
+        if key.startswith("fields.") and key.endswith((".sequence-group", "aggregate-function")):
+            yield f"partial updates with option {key}", _CONNECTOR
+
+
 def _write_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     options = TableOptions(schema.options)
+    if is_chain_main(options, branch):
+        yield _CHAIN_MAIN
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES + _WRITE_RULES)
     if options.chain_table:

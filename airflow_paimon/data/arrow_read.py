@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_paimon.core.chain import GapPolicy
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table import Table
+from airflow_paimon.data.chain_plan import is_chain_read, plan_chain
+from airflow_paimon.data.chain_read import read_chain
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 
@@ -27,7 +30,8 @@ def read_arrow(
     ``timestamp`` (ISO with an offset, or epoch milliseconds) names. Rows come in no particular order.
 
     TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings. ``where`` keeps the
-    rows for which an expression over the table's columns is true. ``gap_policy`` matters to chain tables only.
+    rows for which an expression over the table's columns is true. ``gap_policy`` matters to chain tables only: what
+    a day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state before it.
 
     Raises:
         NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp.
@@ -36,6 +40,10 @@ def read_arrow(
     """
     if gap_policy not in GAP_POLICIES:
         raise InvalidInputError(f"gap_policy is one of {', '.join(GAP_POLICIES)}, not {gap_policy!r}")
+    if is_chain_read(table, version):
+        policy: GapPolicy = "carry_forward" if gap_policy == "carry_forward" else "empty"
+        chain = plan_chain(table, version=version, timestamp=timestamp, columns=columns, where=where, gap_policy=policy)
+        return pa.Table.from_batches(read_chain(chain), chain.main.output_schema)
     layers = plan_table_read(table, version=version, timestamp=timestamp, columns=columns, where=where)
     batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]
     return pa.Table.from_batches(batches, layers[0][0].output_schema)

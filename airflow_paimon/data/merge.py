@@ -1,8 +1,9 @@
 """Merges the sorted runs of a section as the deduplicate engine does, in bounded memory (paimon-format 9.3).
 
 Of the rows of one key the last by (user-defined sequence fields, sequence number) wins; if it is a delete, the key is
-gone. With partial updates every column keeps its last value that is not null. All runs are advanced together: what is at most the lowest end of their current batches is complete in all of
-them, so it is cut off everywhere, merged at once with numpy, and handed on in key order.
+gone. With partial updates every column keeps its last value that is not null. All runs are advanced together: what is
+at most the lowest end of their current batches is complete in all of them, so it is cut off everywhere, merged at once
+with numpy, and handed on in key order.
 """
 
 from __future__ import annotations

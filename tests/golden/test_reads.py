@@ -22,7 +22,7 @@ from tests.oracles.golden import Filter, GoldenCase, golden_cases
 
 Golden = Callable[[str], Path]
 
-ARCHIVES = ("paimon-2.0.0", "paimon-0.9.0", "table-fuzz")
+ARCHIVES = ("paimon-2.0.0", "paimon-0.9.0", "table-fuzz", "chain-fuzz")
 CASES = [case for archive in ARCHIVES for case in golden_cases(archive) if case.as_stored and not case.system_table]
 REFUSED = {
     "paimon-2.0.0:pu": "merge-engine=partial-update",
