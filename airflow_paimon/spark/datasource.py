@@ -73,8 +73,8 @@ def register(spark: SparkSession) -> None:
 
 class PaimonDataSource(DataSource):
     """``version`` of digits is a snapshot id; ``partition`` is JSON or ``dt=2025-01-01``; ``columns`` are separated by
-    commas; ``where`` is a condition of the kind that ``where_text`` parses; ``storage-options`` names a JSON file on the
-    driver's machine. Of two rows with one key that come from different tasks the one of the higher task wins.
+    commas; ``where`` is a condition of the kind that ``where_text`` parses; ``storage-options`` names a JSON file of
+    the driver's machine. Of two rows with one key that come from different tasks the one of the higher task wins.
     """
 
     @classmethod

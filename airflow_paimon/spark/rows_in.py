@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.data.arrow_types import arrow_type
 from airflow_paimon.data.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, bucket_groups
 from airflow_paimon.spark.spark_types import shipped_type
-from airflow_paimon.spark.tasks import forget_zip_importers
+from airflow_paimon.spark.tasks import forget_zip_importers, map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -138,7 +140,10 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
 def _groups(rows: pa.Table, write: TableWrite, schema: TableSchema, label: str) -> Any:
     fields = tuple(f for f in schema.fields if f.name in rows.schema.names)
     part = replace(schema, fields=fields)
-    return bucket_groups(write, conform(rows, part, label))
+    try:
+        return bucket_groups(write, conform(rows, part, label))
+    except InvalidInputError:  # the task that writes says what is wrong, and is not tried again
+        return np.zeros(rows.num_rows, np.int64)
 
 
 def _grouped_in_tasks(frame: DataFrame, write: TableWrite) -> DataFrame:
@@ -152,7 +157,7 @@ def _grouped_in_tasks(frame: DataFrame, write: TableWrite) -> DataFrame:
             chosen = pa.Table.from_batches([batch]).select(names)
             yield batch.append_column(GROUP, pa.array(_groups(chosen, write, schema, label)))
 
-    return frame.mapInArrow(add, target).repartition(GROUP)
+    return map_in_arrow(frame, add, target).repartition(GROUP)
 
 
 def without_group(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -39,7 +39,7 @@ def map_tasks(
     spark: SparkSession,
     groups: Sequence[Sequence[T]],
     run: Callable[[T], Iterable[pa.RecordBatch]],
-    schema: StructType,
+    schema: StructType | str,
 ) -> DataFrame:
     """Give the DataFrame that one task per group makes. ``run`` and the items are pickled; ``run`` is called per item.
 
@@ -58,7 +58,25 @@ def map_tasks(
         finally:
             forget_zip_importers()
 
-    return spark.range(0, len(groups), 1, len(groups)).mapInArrow(work, schema)
+    return map_in_arrow(spark.range(0, len(groups), 1, len(groups)), work, schema)
+
+
+def map_in_arrow(
+    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType | str
+) -> DataFrame:
+    """Do what ``DataFrame.mapInArrow`` does, without pandas too: PySpark asks for it there and does not use it."""
+    try:
+        return frame.mapInArrow(work, schema)
+    except ImportError:
+        from pyspark.sql import DataFrame
+        from pyspark.sql.udf import _create_udf
+        from pyspark.util import PythonEvalType
+
+        if not hasattr(getattr(frame, "_jdf", None), "mapInArrow"):  # Spark 3.5, or a client without a JVM
+            raise
+        function = _create_udf(work, schema, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+        column = function(*(frame[f"`{name}`"] for name in frame.columns))
+        return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
 def forget_zip_importers() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,8 @@ from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_fi
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
-from airflow_paimon.spark.tasks import forget_zip_importers
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
+from airflow_paimon.spark.tasks import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 _TRIES = 3
 OPERATION = "write_table"
-MESSAGE = pa.schema([pa.field("message", pa.binary())])
 
 
 def write_table(
@@ -108,20 +107,10 @@ def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
     schema, label = write.schema, write.label
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield shipped_messages(write_rows(write, (conform(without_group(b), schema, label) for b in batches)))
-        finally:
-            forget_zip_importers()
+        return ship(lambda: write_rows(write, (conform(without_group(b), schema, label) for b in batches)))
 
     with temporary_conf(frame.sparkSession, BATCH_CONF), task_errors(write.label):
-        rows = distributed(frame, write).mapInArrow(work, "message binary").collect()
-    return [pickle.loads(row.message) for row in rows]
-
-
-def shipped_messages(messages: Sequence[Any]) -> pa.RecordBatch:
-    """Give values as rows that a task returns."""
-    pickled = [pickle.dumps(m, pickle.HIGHEST_PROTOCOL) for m in messages]
-    return pa.RecordBatch.from_arrays([pa.array(pickled, pa.binary())], schema=MESSAGE)
+        return collect(map_in_arrow(distributed(frame, write), work, SCHEMA))
 
 
 def _result(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ from airflow_paimon.data.read_plan import ReadSplit, TableRead
 from airflow_paimon.spark.operations.compare_keyed import Findings
 from airflow_paimon.spark.operations.json_rows import json_rows
 from airflow_paimon.spark.read import frame_of
-from airflow_paimon.spark.tasks import forget_zip_importers
-from airflow_paimon.spark.write import shipped_messages
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
+from airflow_paimon.spark.tasks import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,16 +36,19 @@ def count_differences(
     types = [f.type for f in schema.partition_fields]
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            found: dict[Values, Findings] = {}
-            for batch in batches:
-                for values, rows in _by_partition(batch, keys, types):
-                    _count(found.setdefault(values, Findings()), rows, sample)
-            yield shipped_messages(list(found.items()))
-        finally:
-            forget_zip_importers()
+        return ship(lambda: _counted(batches, keys, types, sample).items())
 
-    return [pickle.loads(row.message) for row in grouped.mapInArrow(work, "message binary").collect()]
+    return collect(map_in_arrow(grouped, work, SCHEMA))
+
+
+def _counted(
+    batches: Iterator[pa.RecordBatch], keys: Sequence[str], types: Sequence[Any], sample: int
+) -> dict[Values, Findings]:
+    found: dict[Values, Findings] = {}
+    for batch in batches:
+        for values, rows in _by_partition(batch, keys, types):
+            _count(found.setdefault(values, Findings()), rows, sample)
+    return found
 
 
 def _surplus(spark: SparkSession, before: Side, after: Side) -> DataFrame:

@@ -59,8 +59,8 @@ from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.read import frame_of, slim_split
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, distributed, temporary_conf
 from airflow_paimon.spark.spark_types import unshippable
-from airflow_paimon.spark.tasks import forget_zip_importers
-from airflow_paimon.spark.write import shipped_messages
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
+from airflow_paimon.spark.tasks import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -218,15 +218,11 @@ def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: D
     correction = _correction(request, base)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield shipped_messages(list(correct_buckets(correction, batches)))
-        finally:
-            forget_zip_importers()
+        return ship(lambda: correct_buckets(correction, batches))
 
     what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
     with temporary_conf(spark, BATCH_CONF), task_errors(base.table.name), progress(spark, what):
-        found = distributed(rows, base.write).mapInArrow(work, "message binary").collect()
-    return [pickle.loads(row.message) for row in found]
+        return collect(map_in_arrow(distributed(rows, base.write), work, SCHEMA))
 
 
 def _correction(request: CorrectBranch, base: _Base) -> Correction:

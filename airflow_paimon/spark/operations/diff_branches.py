@@ -6,7 +6,6 @@ by bucket; others as multisets of rows, and only files that one side does not ha
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,8 +23,8 @@ from airflow_paimon.spark.operations.diff_details import diff_details
 from airflow_paimon.spark.operations.diff_plan import DiffPlan, Side, plan_diff
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.read import slim_split, weight
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_tasks, pack
-from airflow_paimon.spark.write import shipped_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,12 +68,11 @@ def _compare_keyed(spark: SparkSession, plan: DiffPlan, request: DiffBranches) -
         for unit in plan.differing
     ]
     groups = pack(units, lambda u: sum(weight(s) for s in (*u.before, *u.after)))
-    frame = map_tasks(spark, groups, partial(_compare, comparison), "message binary")
-    return [pickle.loads(row.message) for row in frame.collect()]
+    return collect(map_tasks(spark, groups, partial(_compare, comparison), SCHEMA))
 
 
 def _compare(comparison: KeyedComparison, unit: Unit) -> Iterator[pa.RecordBatch]:
-    yield shipped_messages([(unit.values, compare_unit(comparison, unit))])
+    return ship(lambda: [(unit.values, compare_unit(comparison, unit))])
 
 
 def _read(side: Side, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:

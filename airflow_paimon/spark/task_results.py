@@ -1,0 +1,52 @@
+"""Values that tasks hand to the driver, pickled: what they made, or the refusal that trying again would not change."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.spark.tasks import forget_zip_importers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = "value binary"
+_ARROW = pa.schema([pa.field("value", pa.binary())])
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    error: PaimonError
+
+
+def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
+    """Yield what ``make`` gives, as rows of a task. A refusal is a value too: Spark would try the task four times."""
+    try:
+        try:
+            values = list(make())
+        except PaimonError as error:
+            if error.retryable:
+                raise
+            values = [_Refusal(error)]
+        pickled = [pickle.dumps(v, pickle.HIGHEST_PROTOCOL) for v in values]
+        yield pa.RecordBatch.from_arrays([pa.array(pickled, pa.binary())], schema=_ARROW)
+    finally:
+        forget_zip_importers()
+
+
+def collect(frame: DataFrame) -> list[Any]:
+    """Run the tasks and give their values.
+
+    Raises:
+        PaimonError: a task refused.
+    """
+    values: Sequence[Any] = [pickle.loads(row.value) for row in frame.collect()]
+    for value in values:
+        if isinstance(value, _Refusal):
+            raise value.error
+    return list(values)
