@@ -172,8 +172,8 @@ PARAMS = {
         enum=["embedded", "connector"],
         section=MORE,
         title="Engine",
-        description="Who reads and writes rows. connector: Paimon's own Spark connector, for tables that embedded "
-        "refuses; needs its jar in the Spark options.",
+        description="Who reads and writes rows. connector (Paimon's own Spark connector) is refused in this release; "
+        "metadata always goes through our core.",
     ),
     "paimon_conn_id": Param(
         "paimon_default",

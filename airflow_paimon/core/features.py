@@ -19,7 +19,7 @@ DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 SYSTEM_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER"})
 """Columns of row-tracking tables that a rewritten file holds beside the table's own."""
 
-_CONNECTOR = 'use engine="connector"'
+_CONNECTOR = "use Paimon's own Spark connector"
 _PLAIN_TYPES = frozenset({
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
     "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",

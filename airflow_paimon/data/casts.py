@@ -52,7 +52,7 @@ def cast_column(column: pa.Array, source: AtomicType, target: AtomicType, where:
             return column
     raise UnsupportedFeatureError(
         f"Column {where!r} changed its type from {source} to {target}, which the embedded engine does not convert; "
-        f'use engine="connector"'
+        f"use Paimon's own Spark connector"
     )
 
 

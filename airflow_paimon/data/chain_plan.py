@@ -106,7 +106,7 @@ def plan_chain(
     if options.deletion_vectors:
         raise UnsupportedFeatureError(
             f"{table.label}: the embedded engine does not read chains of branches with deletion-vectors.enabled; "
-            f'use engine="connector"',
+            f"use Paimon's own Spark connector",
             table=table.name,
         )
     plans = _pinned(table, others, version, timestamp)

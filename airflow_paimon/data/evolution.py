@@ -95,7 +95,7 @@ def _evolve(column: pa.Array, source: DataType, target: DataType, where: str) ->
         return cast_column(column, source, target, where)
     raise UnsupportedFeatureError(
         f"Column {where!r} changed its type from {source.root} to {target.root}, which the embedded engine does not "
-        f'convert; use engine="connector"'
+        f"convert; use Paimon's own Spark connector"
     )
 
 

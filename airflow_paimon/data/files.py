@@ -77,7 +77,7 @@ def read_data_file(
         raise _translated(error, path) from error
 
 
-_WAY_OUT = 'use engine="connector"'
+_WAY_OUT = "use Paimon's own Spark connector"
 
 
 def _opened(store: Store, path: str, other_path: str | None) -> Any:

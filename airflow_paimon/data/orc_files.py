@@ -52,7 +52,7 @@ def _corrected(
         elif legacy_ltz or "TIMESTAMP" in _roots(field.type):
             raise UnsupportedFeatureError(
                 f"{where} has timestamps inside it and was written in time zone {zone}, which the embedded engine "
-                f'reads from ORC files of UTC writers only; use engine="connector"'
+                f"reads from ORC files of UTC writers only; use Paimon's own Spark connector"
             )
     return batch
 
@@ -64,7 +64,7 @@ def _as_utc(column: pa.Array, zone: str, where: str) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise UnsupportedFeatureError(
             f"{where} was written in time zone {zone}, which this machine does not know ({error}); "
-            f'install tzdata, or use engine="connector"'
+            f"install tzdata, or use Paimon's own Spark connector"
         ) from None
     return local.cast(pa.timestamp("ns", tz="UTC"))
 
@@ -76,7 +76,7 @@ def _check_epoch(column: pa.Array, zone: str, where: str) -> None:
     if near.any():
         raise UnsupportedFeatureError(
             f"{where} was written in time zone {zone} and has times with a fraction of a second within a day of "
-            f'1970-01-01, which Arrow misreads from ORC files; use engine="connector"'
+            f"1970-01-01, which Arrow misreads from ORC files; use Paimon's own Spark connector"
         )
 
 

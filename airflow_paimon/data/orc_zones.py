@@ -121,4 +121,4 @@ def _chunk(chunk: bytes, kind: int, block: int) -> bytes:
         return bytes(pa.Codec("snappy").decompress(chunk, _varint(chunk, 0)[0], asbytes=True))
     if kind == _LZ4:
         return bytes(pa.Codec("lz4_raw").decompress(chunk, block, asbytes=True))
-    raise UnsupportedFeatureError(f'ORC files with compression {kind} are not read; use engine="connector"')
+    raise UnsupportedFeatureError(f"ORC files with compression {kind} are not read; use Paimon's own Spark connector")

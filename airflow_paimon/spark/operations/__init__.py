@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.operations.context import open_context
 from airflow_paimon.core.operations.request import CorrectBranch, DiffBranches, Request
 from airflow_paimon.core.operations.result import OperationResult
@@ -19,6 +19,13 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
     Raises:
         PaimonError: see each operation. What tasks raise comes as the error that it is.
     """
+    if request.engine != "embedded":
+        raise UnsupportedFeatureError(
+            f"{request.table}: {request.operation} does not run with engine={request.engine!r} in this release; use "
+            f"engine='embedded', or correct the branch with Paimon's own Spark connector and publish it with "
+            f"merge_branch --writers-stopped",
+            table=request.table,
+        )
     from airflow_paimon.spark.operations.correct_branch import correct_branch
     from airflow_paimon.spark.operations.diff_branches import diff_branches
 
