@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import NotFoundError
@@ -102,15 +102,19 @@ def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | 
         return None
 
 
-def really_changed(table: Table, between: Iterable[Snapshot] | None, candidates: set[BucketKey]) -> set[BucketKey]:
-    """Which of the candidate buckets were changed by more than compaction or analysis.
+def really_changed(
+    table: Table,
+    between: Iterable[Snapshot] | None,
+    candidates: set[BucketKey],
+    neutral: Collection[CommitKind] = (CommitKind.COMPACT, CommitKind.ANALYZE),
+) -> set[BucketKey]:
+    """Which of the candidate buckets were changed by more than commits of the ``neutral`` kinds.
 
     ``between`` None (history expired): nobody can tell, so all of them.
     """
     if between is None or not candidates:
         return set(candidates)
     snapshots = list(between)
-    neutral = (CommitKind.COMPACT, CommitKind.ANALYZE)
     if not any(s.commit_kind in neutral for s in snapshots):
         return set(candidates)
     real = [s for s in snapshots if s.commit_kind not in neutral]

@@ -126,6 +126,13 @@ def test_a_new_branch_of_an_old_name_shares_nothing_with_the_old_ones_publish(ta
     assert "airflow-paimon-branch-fix.3" not in table.tag_names()
 
 
+def test_a_branch_from_a_published_snapshot_needs_no_tag_for_it(table: Table) -> None:
+    publish_and_undo(table)
+    for number in (3, 4):
+        run(table, "create_branch", branch=f"new{number}", snapshot=number)
+    assert sound(table)
+
+
 def _cut_off(table: Table, operation: str, **values: Any) -> Iterator[str]:
     """Run an operation that dies at its n-th change of the storage, for every n; gives the newest snapshot's kind."""
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]

@@ -43,6 +43,7 @@ import org.apache.paimon.data.InternalMap;
 import org.apache.paimon.data.InternalRow;
 import org.apache.paimon.data.Timestamp;
 import org.apache.paimon.disk.IOManager;
+import org.apache.paimon.index.BucketAssigner;
 import org.apache.paimon.index.HashBucketAssigner;
 import org.apache.paimon.io.DataFileMeta;
 import org.apache.paimon.manifest.BucketEntry;
@@ -358,7 +359,7 @@ public final class PaimonOracle {
         try (TableWriteImpl<?> write =
                         target.newWrite(user).withIOManager(ioManager).withIgnorePreviousFiles(overwrite);
                 TableCommitImpl commit = target.newCommit(user)) {
-            RowWriter writer = rowWriter(target, write, user, request.path("assigner"));
+            RowWriter writer = rowWriter(target, write, user, request.path("assigners").asInt(1));
             for (GenericRow row : rows(request, target.rowType())) {
                 writer.write(row);
             }
@@ -377,21 +378,27 @@ public final class PaimonOracle {
     }
 
     /**
-     * A primary-key table with bucket = -1 keeps in index files which bucket a key lives in. A parallel job has several
-     * assigners of new buckets: `assigner` is [how many, which one this is].
+     * A primary-key table with bucket = -1 keeps in index files which bucket a key lives in. A job of parallelism n has
+     * n `assigners` of new buckets, each with buckets of its own.
      */
-    private static RowWriter rowWriter(
-            FileStoreTable table, TableWriteImpl<?> write, String user, JsonNode assigner) {
+    private static RowWriter rowWriter(FileStoreTable table, TableWriteImpl<?> write, String user, int assigners) {
         if (table.bucketMode() != BucketMode.HASH_DYNAMIC) {
             return write::write;
         }
         CoreOptions options = table.coreOptions();
-        int assigners = assigner.path(0).asInt(1);
-        HashBucketAssigner buckets = new HashBucketAssigner(
-                table.snapshotManager(), user, table.store().newIndexFileHandler(), assigners, assigners,
-                assigner.path(1).asInt(0), options.dynamicBucketTargetRowNum(), options.dynamicBucketMaxBuckets());
+        List<HashBucketAssigner> all = new ArrayList<>();
+        for (int i = 0; i < assigners; i++) {
+            all.add(new HashBucketAssigner(
+                    table.snapshotManager(), user, table.store().newIndexFileHandler(), assigners, assigners, i,
+                    options.dynamicBucketTargetRowNum(), options.dynamicBucketMaxBuckets()));
+        }
         RowPartitionKeyExtractor keys = new RowPartitionKeyExtractor(table.schema());
-        return row -> write.write(row, buckets.assign(keys.partition(row), keys.trimmedPrimaryKey(row).hashCode()));
+        return row -> {
+            BinaryRow partition = keys.partition(row).copy();
+            int hash = keys.trimmedPrimaryKey(row).hashCode();
+            int assigner = BucketAssigner.computeAssigner(partition.hashCode(), hash, assigners, assigners);
+            write.write(row, all.get(assigner).assign(partition, hash));
+        };
     }
 
     private static ManifestCommittable committable(long identifier, List<CommitMessage> messages, JsonNode request) {

@@ -30,12 +30,16 @@ BRANCHES = st.sampled_from(["fix", "alt"])
 
 @dataclass
 class BranchModel:
-    """``changed``/``main_changed``: buckets really changed on either side since the branch point."""
+    """``changed``/``main_changed``: buckets really changed on either side since the branch point.
+
+    ``main_compacted``: by compaction only, which nobody can tell any more once those snapshots are expired.
+    """
 
     base: Buckets
     now: Buckets
     changed: set = field(default_factory=set)
     main_changed: set = field(default_factory=set)
+    main_compacted: set = field(default_factory=set)
     published: dict = field(default_factory=dict)
 
 
@@ -53,9 +57,8 @@ class BranchMachine(RuleBasedStateMachine):
     def _main_write(self, receipt, *, real: bool) -> None:
         before, self.main = self.main, files(self.table)
         touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
-        if real:
-            for branch in self.branches.values():
-                branch.main_changed |= touched
+        for branch in self.branches.values():
+            (branch.main_changed if real else branch.main_compacted).update(touched)
 
     @rule(dt=DAYS, bucket=BUCKET, how=st.sampled_from(["append", "overwrite", "rewrite", "compact"]))
     def write_main(self, dt: str, bucket: int, how: str) -> None:
@@ -170,6 +173,8 @@ class BranchMachine(RuleBasedStateMachine):
     @rule(retain=st.integers(1, 5))
     def paimon_expires(self, retain: int) -> None:
         event(f"expiry deleted files: {expire_snapshots(self.table, retain) > 0}")
+        for branch in self.branches.values():
+            branch.main_changed |= branch.main_compacted
 
     @precondition(lambda self: self.undo)
     @rule(retain=st.integers(1, 3))

@@ -50,10 +50,10 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
         findings += _guarded(view, history_findings(view))
         if verify_files:
             findings += _guarded(view, _file_findings(view))
-        findings += _guarded(view, _publish_findings(view))
     living = [v for v in views[1:] if v.exists()]
     for view in living:
         findings += _guarded(view, _protection(table, view))
+    findings += _guarded(table, _publish_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living}))
     findings += _guarded(table, journal_findings(table, now_ms))
     order = {ERROR: 0, WARNING: 1, INFO: 2}
@@ -175,16 +175,16 @@ def _protection(table: Table, view: Table) -> Iterator[Finding]:
     )
 
 
-def _publish_findings(view: Table) -> Iterator[Finding]:
-    """Publishes and rollbacks without their tags: a crash came between the commit and those."""
-    for snapshot in view.snapshots():
-        for action in missing_protection(view, snapshot):
+def _publish_findings(table: Table) -> Iterator[Finding]:
+    """Publishes and rollbacks of main without their tags: a crash came between the commit and those."""
+    for snapshot in table.snapshots():
+        for action in missing_protection(table, snapshot):
             name = action.path.rsplit(f"/{TAG_PREFIX}", 1)[-1]
             yield Finding(
                 kind="unprotected-publish",
-                subject=name if view.branch_name == MAIN else f"{view.branch_name}/{name}",
+                subject=name,
                 severity=WARNING,
-                message=f"{view.label}: snapshot {snapshot.id} was published or rolled back to, and no tag keeps files "
+                message=f"Snapshot {snapshot.id} is a publish or rollback, and no tag keeps files "
                 f"that other branches or tags hold, too",
                 at_risk="when those files are replaced and snapshots expire, the others lose them",
                 repair=f"create tag {name!r}",

@@ -53,10 +53,13 @@ from airflow_paimon.core.planners.publish import (
     check_sequences,
     fast_forward_buckets,
     highest_sequence,
+    key_scope,
     mapped_entries,
     merge_buckets,
     merged_index,
+    neutral_kinds,
     summarize,
+    within_reach,
 )
 from airflow_paimon.core.planners.schemas import SchemaMapping, plan_schemas
 from airflow_paimon.core.scan import BucketKey, group_by_bucket, live_entries, read_index
@@ -178,19 +181,20 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
             details={"expected_main_snapshot": request.expected_main_snapshot, "main_snapshot": head.id},
         )
     their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
-    both = their_diff.buckets & our_diff.buckets
+    main_schemas = main.schemas()
     strict = isinstance(request, FastForward)
-    between = snapshots_between(main, base.id, head.id) if both or strict else []
-    candidates = our_diff.buckets if strict else both
+    candidates = our_diff.buckets if strict else within_reach(our_diff, their_diff, main_schemas[-1])
+    between = snapshots_between(main, base.id, head.id) if candidates else []
+    neutral = neutral_kinds(main_schemas[-1])
     sides = Sides(
         theirs=their_diff,
         ours=our_diff,
-        theirs_real=really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets),
-        ours_real=really_changed(main, between, candidates),
+        theirs_real=really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral),
+        ours_real=really_changed(main, between, candidates, neutral),
         published=_published(branch, base, between, request.branch),
     )
     return _Gathered(
-        head=head, theirs=theirs, base=base, sides=sides, main_schemas=main.schemas(), branch_schemas=branch.schemas()
+        head=head, theirs=theirs, base=base, sides=sides, main_schemas=main_schemas, branch_schemas=branch.schemas()
     )
 
 
@@ -220,7 +224,7 @@ def _decide(context: Context, request: PublishBranch, g: _Gathered) -> _Decided:
     if isinstance(request, FastForward):
         changes = fast_forward_buckets(table, g.sides, name, discard_main=request.discard_main)
     else:
-        changes = merge_buckets(table, g.sides, name)
+        changes = merge_buckets(table, g.sides, name, key_scope(main_schema))
     check_bucket_counts(table, g.sides, changes, name)
     by_id = {s.id: s for s in g.branch_schemas}
     base_schema = by_id.get(g.base.schema_id) or context.table.schema(g.base.schema_id)
@@ -307,6 +311,7 @@ def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs:
         main.name,
         Sides(theirs=g.sides.theirs, ours=Difference(), theirs_real=g.sides.theirs_real, ours_real=set()),
         bucket_namer(g.main_schemas[-1]),
+        key_scope(g.main_schemas[-1]),
     )
     limits = base_highest(main, g.base, g.sides.theirs, changes)
     high = {

@@ -37,11 +37,14 @@ from airflow_paimon.core.planners.publish import (
     BucketChange,
     Sides,
     check_bucket_counts,
+    key_scope,
     mapped_entries,
     merge_buckets,
     merged_index,
+    neutral_kinds,
     state_buckets,
     summarize,
+    within_reach,
 )
 from airflow_paimon.core.scan import read_index
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
@@ -187,11 +190,13 @@ def _undo_changes(view: Table, tag: str | None, target: Snapshot, head: Snapshot
         ) from None
     _check_follows(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)
-    both = theirs.buckets & ours.buckets
-    between = snapshots_between(view, publish.id, head.id) if both else []
-    sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=really_changed(view, between, both))
+    schema = view.schema()
+    candidates = within_reach(ours, theirs, schema)
+    between = snapshots_between(view, publish.id, head.id) if candidates else []
+    ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
+    sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
     try:
-        changes = merge_buckets(view.name, sides, name)
+        changes = merge_buckets(view.name, sides, name, key_scope(schema))
     except ConflictError as error:
         listed = ", ".join(error.details["conflicts"])
         raise ConflictError(

@@ -6,16 +6,20 @@ reference; no data is read or written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.history import Difference
 from airflow_paimon.core.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.scan import BucketKey
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import CommitKind
 
 MAX_LISTED = 20
+POSTPONED_BUCKET = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +48,46 @@ class BucketChange:
     add: tuple[ManifestEntry, ...]
 
 
-def merge_buckets(table: str, sides: Sides, name_bucket: Any) -> list[BucketChange]:
+Scope = Callable[[BucketKey], object]
+"""Gives the same for buckets between which a key may move: one side's change there concerns all of them."""
+
+
+def key_scope(schema: TableSchema) -> Scope:
+    """Tell how far the rows of one key may be apart.
+
+    With fixed buckets, or without keys, every bucket is on its own. With dynamic or postponed buckets each writer picks
+    a new key's bucket itself, and a key without the partition columns may even change its partition.
+    """
+    buckets = TableOptions(schema.options).bucket
+    if not schema.primary_keys or buckets > 0:
+        return lambda bucket: bucket
+    if set(schema.partition_keys) <= set(schema.primary_keys):
+        return lambda bucket: bucket.partition
+    return lambda bucket: None
+
+
+def within_reach(ours: Difference, theirs: Difference, schema: TableSchema) -> set[BucketKey]:
+    """Buckets of ours that may hold keys which theirs changed."""
+    scope = key_scope(schema)
+    reached = {scope(b) for b in theirs.buckets}
+    return {b for b in ours.buckets if scope(b) in reached}
+
+
+def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
+    """Which commits change no row of a bucket; compaction moves rows out of a postponed bucket, into others."""
+    postponed = TableOptions(schema.options).bucket == POSTPONED_BUCKET
+    return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
+
+
+def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> list[BucketChange]:
     """Choose the buckets of a three-way merge.
 
     Raises:
         ConflictError: buckets that both sides changed, listed as ``name_bucket`` spells them.
     """
-    conflicts = sorted(name_bucket(b) for b in sides.theirs_real & sides.ours_real if not _settled(sides, b))
+    ours = {scope(b) for b in sides.ours_real if not _settled(sides, b)}
+    theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
+    conflicts = sorted(name_bucket(b) for b in theirs if scope(b) in ours)
     if conflicts:
         raise ConflictError(
             f"{table}: main and the branch both changed {_listed(conflicts)} since they parted; nothing was published. "
