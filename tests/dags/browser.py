@@ -71,6 +71,18 @@ class Page:
         }})()"""
         self.until(lambda: self.run(script), f"button {text!r}")
 
+    def fill(self, name: str, text: str) -> None:
+        """Type into the field of this name."""
+        script = f"""(() => {{
+            const field = document.querySelector('[name="{name}"]');
+            if (!field) return false;
+            const set = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), 'value').set;
+            set.call(field, {json.dumps(text)});
+            field.dispatchEvent(new Event('input', {{bubbles: true}}));
+            return true;
+        }})()"""
+        self.until(lambda: self.run(script), f"field {name!r}")
+
     def screenshot(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

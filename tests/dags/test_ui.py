@@ -37,16 +37,14 @@ class Demo:
     def address(self) -> str:
         return str(self.api.address)
 
-    def tasks(self) -> dict[str, str]:
-        found = self.api.call(f"/api/v2/dags/{DAG}/dagRuns/{self.run_id}/taskInstances")["task_instances"]
+    def tasks(self, run_id: str | None = None) -> dict[str, str]:
+        found = self.api.call(f"/api/v2/dags/{DAG}/dagRuns/{run_id or self.run_id}/taskInstances")["task_instances"]
         return {task["task_id"]: task["state"] for task in found}
 
-    def until(
-        self, condition: Callable[[dict[str, str]], object], patience: float = _PATIENCE_SECONDS
-    ) -> dict[str, str]:
+    def until(self, condition: Callable[[dict[str, str]], object], run_id: str | None = None) -> dict[str, str]:
         """Wait until the run's tasks are in these states."""
-        deadline = time.monotonic() + patience
-        while not condition(states := self.tasks()):
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition(states := self.tasks(run_id)):
             assert time.monotonic() < deadline, states
             time.sleep(0.5)
         return states
@@ -90,6 +88,11 @@ def page(demo: Demo, tmp_path: Path) -> Iterator[Page]:
         yield opened
 
 
+def runs(demo: Demo) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = demo.api.call(f"/api/v2/dags/{DAG}/dagRuns")["dag_runs"]
+    return found
+
+
 def shots() -> Path:
     return Path(os.environ.get("AIRFLOW_PAIMON_SCREENSHOTS") or os.environ["AIRFLOW_HOME"]) / "screenshots"
 
@@ -113,6 +116,16 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     page.screenshot(shots() / "form.png")
     assert "One SELECT that gives the corrected rows" in said
     assert "Spark settings" not in said, "what few need is closed"
+
+    page.fill("element_table", "demo.fligths")
+    page.fill("element_sql", "SELECT * FROM branch")
+    page.click("Trigger")
+    page.until(lambda: len(runs(demo)) == 2, "run that the form triggered")
+    (triggered,) = [run for run in runs(demo) if run["dag_run_id"] != demo.run_id]
+    assert triggered["conf"]["table"] == "demo.fligths"
+    assert triggered["conf"]["partitions"] is None
+    states = demo.until(lambda tasks: tasks["how_to_go_on"] == "failed", run_id=triggered["dag_run_id"])
+    assert states["check_params"] == "failed"
 
 
 def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
