@@ -6,6 +6,7 @@ reads them off folder names, which differ from Paimon's (and one relation serves
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ from airflow_paimon.spark.spark_types import spark_schema, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 MAX_FOLDERS = 20_000
 """More bucket folders than this make planning in the JVM slower than reading in tasks."""
@@ -96,12 +99,34 @@ def _folder(read: TableRead, part: ReadSplit) -> str:
 
 
 def _hadoop_root(spark: SparkSession, uri: str) -> str | None:
-    """Give the table's folder as Hadoop spells it; None where Spark's reader can't be used."""
+    """Give the table's folder as Hadoop spells it; None where Spark's reader can't be used.
+
+    An object store is Hadoop's only where the cluster has its file system and gets in with credentials of its own.
+    """
     if not has_jvm(spark):
         return None
-    if uri.startswith("file:"):
-        return "file:" + uri.removeprefix("file://").removeprefix("file:").rstrip("/")
+    scheme, _, rest = uri.partition(":")
+    if scheme == "file":
+        return "file:" + rest.removeprefix("//").rstrip("/")
+    for name in ("s3a", "s3") if scheme in ("s3", "s3a") else (scheme,):
+        root = f"{name}:{rest}".rstrip("/")
+        if _is_reachable(spark, name, root):
+            return root
     return None
+
+
+def _is_reachable(spark: SparkSession, scheme: str, root: str) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    files = spark._jvm.org.apache.hadoop.fs
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    try:
+        files.FileSystem.getFileSystemClass(scheme, conf)
+        path = files.Path(root)
+        return bool(path.getFileSystem(conf).exists(path))
+    except Py4JJavaError as error:
+        log.info("Spark's own reader is not used for %s: %s", root, str(error.java_exception).splitlines()[0])
+        return False
 
 
 def _names_are_clear(schema: TableSchema) -> bool:

@@ -1,0 +1,160 @@
+"""Reading and writing 10 million rows in Spark, beside plain Parquet of the same bytes in the same session.
+
+The table: k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING, dt; primary key (dt, k), 8 buckets, one partition. Each
+figure is the best of several runs, the runs of what is compared taken in turns. ``ROWS`` in the environment makes it
+smaller.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.scan import data_file_path, plan_scan
+from airflow_paimon.core.table import Table
+from airflow_paimon.spark import read_table, register, write_table
+from airflow_paimon.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = int(os.environ.get("ROWS", "10000000"))
+DELTAS = 5
+BUCKETS = 8
+READS, WRITES = 6, 3
+
+Work = Callable[[], object]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="airflow-paimon-bench-") as folder, session(Path(folder)) as spark:
+        warehouse = f"{folder}/warehouse"
+        table = make_table(warehouse)
+        source = make_source(spark, f"{folder}/source")
+        print(f"{ROWS:,} rows, {BUCKETS} buckets, Spark {spark.version}, {spark.sparkContext.master}")
+        bench_write(spark, source, warehouse, folder)
+        bench_read(spark, table, warehouse, "nothing to merge")
+        for number in range(DELTAS):
+            delta = rows(spark, ROWS // 50, step=49 + number, seq=number + 2)
+            write_table(delta, warehouse, "d.t")
+        bench_read(spark, table, warehouse, f"with {DELTAS} upserts of {ROWS // 50:,} rows to merge")
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[SparkSession]:
+    home = find_java(Path(__file__).parent.parent / ".java")
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("airflow-paimon bench")
+        .config("spark.driver.memory", "3g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.shuffle.partitions", str(BUCKETS))
+        .getOrCreate()
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def make_table(warehouse: str) -> Table:
+    columns = [("k", "BIGINT NOT NULL"), ("seq", "BIGINT"), ("a", "INT"), ("b", "DOUBLE"), ("v", "STRING"),
+               ("dt", "STRING NOT NULL")]  # fmt: skip
+    return create_table(
+        warehouse,
+        "d.t",
+        columns,
+        partition_keys=["dt"],
+        primary_keys=["dt", "k"],
+        options={"bucket": str(BUCKETS), "sequence.field": "seq"},
+    )
+
+
+def rows(spark: SparkSession, count: int, step: int = 1, seq: int = 1) -> DataFrame:
+    return spark.range(0, count * step, step, 4).selectExpr(
+        "id as k", f"{seq}L as seq", "cast(id % 1000 as int) as a", "id / 7 as b", "concat('value-', id % 100000) as v",
+        "'20250808' as dt",
+    )  # fmt: skip
+
+
+def make_source(spark: SparkSession, path: str) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    rows(spark, ROWS).orderBy(sf.hash("k")).write.parquet(path)
+    return spark.read.parquet(path)
+
+
+def bench_write(spark: SparkSession, source: DataFrame, warehouse: str, folder: str) -> None:
+    def plain() -> None:
+        placed = source.repartition(BUCKETS, "k").sortWithinPartitions("k")
+        placed.write.mode("overwrite").option("compression", "zstd").parquet(f"{folder}/plain")
+
+    def ours() -> None:
+        write_table(source, warehouse, "d.t", mode="overwrite")
+
+    best = in_turns({"plain parquet, shuffled and sorted": plain, "write_table": ours}, WRITES)
+    report("write", best)
+
+
+def bench_read(spark: SparkSession, table: Table, warehouse: str, what: str) -> None:
+    plan = plan_scan(table)
+    files = [
+        table.store.uri.removeprefix("file://") + "/" + data_file_path(plan.schema, s.values, s.bucket, f)
+        for s in plan.splits
+        for f in s.files
+    ]
+    names = list(plan.schema.field_names)
+    register(spark)
+    options = {"warehouse": warehouse, "table": "d.t"}
+    best = in_turns(
+        {
+            f"plain parquet, {len(files)} files": lambda: drain(spark.read.parquet(*files).select(*names)),
+            "read_table": lambda: drain(read_table(spark, warehouse, "d.t")),
+            "data source": lambda: drain(spark.read.format("airflow_paimon").options(**options).load()),
+        },
+        READS,
+    )
+    report(f"read, {what}", best)
+
+
+def drain(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def in_turns(works: dict[str, Work], runs: int) -> dict[str, float]:
+    """Give the best time of each, in seconds; the first run of each warms up and does not count."""
+    best = dict.fromkeys(works, float("inf"))
+    for number in range(runs + 1):
+        for name, work in works.items():
+            started = time.perf_counter()
+            work()
+            took = time.perf_counter() - started
+            best[name] = min(best[name], took) if number else best[name]
+    return best
+
+
+def report(what: str, best: dict[str, float]) -> None:
+    base = next(iter(best.values()))
+    for name, seconds in best.items():
+        print(f"{what}: {name}: {seconds:.2f} s, {seconds / base:.2f}x", flush=True)
+
+
+if __name__ == "__main__":
+    main()
