@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +107,35 @@ def load_dag(name: str) -> "DAG":
     return dag
 
 
-def run_dag(name: str, conf: dict[str, Any], *, at: datetime | None = None) -> Run:
-    """Run a DAG to its end in this process; with the ``at`` of an earlier run that run is cleared and runs again."""
-    at = at or datetime.now(UTC)
-    return result_of(load_dag(name).test(run_conf=conf, logical_date=at, run_after=at))
+def run_dag(name: str, conf: dict[str, Any]) -> Run:
+    """Run a DAG to its end in this process."""
+    return result_of(load_dag(name).test(run_conf=conf))
+
+
+def clear_and_run(run: Run, task_id: str) -> Run:
+    """Clear one task of a finished run, and run it again, as Airflow does."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    task = load_dag(run.dag_id).get_task(task_id)
+    with create_session() as session:
+        dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id))
+        assert dag_run is not None
+        ti = dag_run.get_task_instance(task_id, session=session)
+        assert ti is not None
+        clear_task_instances([ti], session)
+        session.flush()
+        ti = dag_run.get_task_instance(task_id, session=session)
+        assert ti is not None
+        ti.task = task
+        assert dag_run.schedule_tis([ti], session=session) == 1
+        session.commit()
+        _run_task(ti=ti, task=task)
+        session.expire_all()
+        return result_of(dag_run)
 
 
 def states(run: Run) -> dict[str, str]:

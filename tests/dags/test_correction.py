@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.operations.published import publishes
 from airflow_paimon.core.scan import partition_types
 from airflow_paimon.core.table import Table
+from airflow_paimon.data import write_arrow
 from tests.core.tables import files
 from tests.dags.conftest import (
     CONF,
@@ -23,8 +23,10 @@ from tests.dags.conftest import (
     WRONG,
     amounts,
     answering,
+    clear_and_run,
     expected,
     make_orders,
+    orders,
     run_dag,
     states,
 )
@@ -94,30 +96,33 @@ def check_undo(main: Table, written: list[int], tag: str) -> None:
     assert main.latest_snapshot_id() == head
 
 
-def test_a_rejected_run_changes_nothing_and_clear_starts_over_from_the_base(
-    warehouse: Path, airflow_home: Path
+def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the_base(
+    warehouse: Path, airflow_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    main, at = make_orders(str(warehouse)), datetime(2026, 11, 20, tzinfo=UTC)
-    conf = {**CONF, "branch": "fix_orders"}
+    main = make_orders(str(warehouse))
     with answering("Reject"):
-        rejected = run_dag("data_correction", conf, at=at)
+        rejected = run_dag("data_correction", {**CONF, "branch": "fix_orders"})
     assert rejected.state == "failed"
     assert states(rejected)["rejected"] == "failed"
-    assert states(rejected)["merge"] == states(rejected)["verify"] == states(rejected)["delete_branch"] == "skipped"
+    assert {states(rejected)[name] for name in ("merge", "verify", "delete_branch", "how_to_go_on")} == {"skipped"}
+    said = capfd.readouterr().out
+    assert f"Main of {TABLE} is untouched by this run" in said
+    assert "Branch fix_orders: at snapshot 3" in said
     assert main.snapshot_ids() == [1, 2]
     assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
-    assert amounts(main.branch("fix_orders"), *WRONG) == expected(*WRONG)
+    fix = main.branch("fix_orders")
+    assert amounts(fix, *WRONG) == expected(*WRONG)
 
-    with answering("Approve"):
-        cleared = run_dag("data_correction", conf, at=at)
-    assert cleared.run_id == rejected.run_id
-    assert cleared.state == "success"
-    # The SQL ran twice; had it started from its own result, amounts would be a hundredth of what they are.
-    assert amounts(main, *WRONG) == expected(*WRONG)
+    cleared = clear_and_run(rejected, "correct")
+    assert cleared.tasks["correct"] == ("success", 2)
+    # Had the SQL started from its own result, amounts would be a hundredth of what they are.
+    assert amounts(fix, *WRONG) == expected(*WRONG)
+    assert fix.latest_snapshot_id() == 5, "one snapshot back to the base, one of the correction"
 
-    third = run_dag("data_correction", conf, at=at)
-    assert states(third)["check_params"] == "failed", "a run whose branch is published and gone corrected again"
-    assert amounts(main, *WRONG) == expected(*WRONG)
+    write_arrow(fix, orders((LIVE,)))
+    foreign = clear_and_run(rejected, "correct")
+    assert foreign.tasks["correct"][0] == "failed", "somebody else's commit on the branch would have been dropped"
+    assert fix.latest_snapshot_id() == 6
 
 
 def test_a_failing_correction_leaves_main_untouched_and_says_how_to_go_on(
