@@ -190,7 +190,7 @@ def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehou
     params = form("data_correction", {"table": "d.t", "publish": "fast_forward"})
     diff: dict[str, Any] = {"details": {}}
     append(main, "2", seq=5)
-    with pytest.raises(UnsafeOperationError, match="fast_forward"):
+    with pytest.raises(UnsafeOperationError, match="a fast-forward would drop"):
         correction.plan_publish(params, planned(main), diff, 3)
     rewrite(main, "1")
     with pytest.raises(ConflictError, match="dt=1"):
