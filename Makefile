@@ -11,6 +11,8 @@ STAMP := $(VENV)/.stamp
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON ?=
 PYTEST_ARGS ?=
+# Each worker may hold a Spark of its own, and Airflow's processes beside it: two fit a small machine.
+PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
@@ -55,7 +57,7 @@ demo-ui: venv ## the same DAG in `airflow standalone` on loopback, for clicking
 
 test: venv ## the whole test suite (PYTEST_ARGS='-k branch' for a part)
 	@$(export_java)
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: venv ## ruff, format, mypy
 	@failed=0

@@ -8,9 +8,9 @@ import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -132,15 +132,34 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterato
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    left = _wait_for_children()
-    for pid, command in left.items():
-        print(f"\nleft behind by a test, ended now: {pid} {command}", file=sys.stderr)
+    if session.config.getoption("numprocesses", None):
+        left = _LEFT_BY_WORKERS  # each worker looked after its own
+    else:
+        left = [f"{pid} {command}" for pid, command in _wait_for_children().items()]
+        _end(int(line.split()[0]) for line in left)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = left
+        return
+    for line in left:
+        print(f"\nleft behind by a test, ended now: {line}", file=sys.stderr)
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_LEFT_BY_WORKERS: list[str] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _LEFT_BY_WORKERS.extend(getattr(node, "workeroutput", {}).get("left", ()))
+
+
+def _end(pids: Iterable[int]) -> None:
+    for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    if left and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_unconfigure() -> None:

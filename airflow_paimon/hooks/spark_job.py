@@ -27,7 +27,7 @@ from airflow_paimon.core.operations.arguments import (
     flag,
     to_arguments,
 )
-from airflow_paimon.core.operations.request import Request
+from airflow_paimon.core.operations.request_base import Request
 from airflow_paimon.core.secrets import is_secret_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_result import error_without_result, result_or_raise

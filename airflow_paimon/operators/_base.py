@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon._compat import AirflowException, AirflowFailException, Asset, AssetAlias, BaseOperator
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
-from airflow_paimon.core.operations.request import REQUESTS, Request, build_request
+from airflow_paimon.core.operations.request import REQUESTS, build_request
+from airflow_paimon.core.operations.request_base import Request
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,7 +14,7 @@ from airflow_paimon.operators._base import ERROR_KEY, airflow_error
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.operations.request import Request
+    from airflow_paimon.core.operations.request_base import Request
     from airflow_paimon.core.table import Table
 
 

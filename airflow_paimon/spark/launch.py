@@ -37,7 +37,7 @@ from airflow_paimon.core.operations.arguments import (
     peek,
     read_storage_options,
 )
-from airflow_paimon.core.operations.request import Request
+from airflow_paimon.core.operations.request_base import Request
 from airflow_paimon.core.operations.result import OperationResult, failure_json
 from airflow_paimon.core.secrets import secret_values
 from airflow_paimon.spark.parent_watch import end_with_parent

@@ -23,7 +23,8 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.operations.request import Request, build_request
+from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.core.operations.request_base import Request
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from tests.airflow.conftest import set_connection

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.arguments import flag, parse_arguments, peek, to_arguments
+from airflow_paimon.core.operations.arguments import parse_arguments, peek, to_arguments
 from airflow_paimon.core.operations.request import REQUESTS, build_request
+from airflow_paimon.core.operations.request_base import flag_name
 from airflow_paimon.core.secrets import secret_values
 
 COMMON = ["--warehouse=/w", "--table=d.t"]
@@ -101,7 +102,7 @@ def test_peek_finds_a_flag_among_malformed_ones() -> None:
     assert peek(argv, "table") == "d.t"
     assert peek(argv, "result_uri") == "/r.json"
     assert peek(argv, "warehouse") is None
-    assert flag("result_uri") == "--result-uri"
+    assert flag_name("result_uri") == "--result-uri"
 
 
 def test_secret_values() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.request import REQUESTS, Request, build_request
+from airflow_paimon.core.operations.request import REQUESTS, build_request
+from airflow_paimon.core.operations.request_base import Request, flag_name
 
 RESULT_URI = "result_uri"
 """Where the result is written as well; the launcher's own flag, no part of the request."""
@@ -61,22 +62,17 @@ def to_arguments(request: Request) -> list[str]:
         if spec.name == STORAGE_OPTIONS or value == spec.default:
             continue
         if isinstance(value, bool):
-            arguments.append(flag(spec.name) if value else f"--no-{flag(spec.name)[2:]}")
+            arguments.append(flag_name(spec.name) if value else f"--no-{flag_name(spec.name)[2:]}")
         elif spec.metadata.get("repeat"):
-            arguments += [f"{flag(spec.name)}={item}" for item in value]
+            arguments += [f"{flag_name(spec.name)}={item}" for item in value]
         else:
-            arguments.append(f"{flag(spec.name)}={value}")
+            arguments.append(f"{flag_name(spec.name)}={value}")
     return arguments
-
-
-def flag(name: str) -> str:
-    """Spell a request's field as a flag."""
-    return "--" + name.replace("_", "-")
 
 
 def peek(argv: Sequence[str], name: str) -> str | None:
     """Find the value of one flag in arguments that may be malformed otherwise, for the report of just that."""
-    wanted = flag(name)
+    wanted = flag_name(name)
     for position, word in enumerate(argv):
         if word.startswith(f"{wanted}="):
             return word[len(wanted) + 1 :]
@@ -126,25 +122,26 @@ def _parser(operation: str) -> _StrictParser:
     for spec in dataclasses.fields(cls):
         _add_flag(parser, spec)
     parser.add_argument(
-        flag(STORAGE_OPTIONS_ONCE),
+        flag_name(STORAGE_OPTIONS_ONCE),
         action=_Once,
         metavar="FILE.json",
         help="As --storage-options; the file is deleted once read",
     )
-    parser.add_argument(flag(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
+    parser.add_argument(flag_name(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
     return parser
 
 
 def _add_flag(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any]) -> None:
     text = str(spec.metadata["help"]).replace("%", "%%")
-    name = flag(spec.name)
+    name, dest = flag_name(spec.name), spec.name
     if spec.default is True:
-        parser.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=text)
+        parser.add_argument(name, dest=dest, action=argparse.BooleanOptionalAction, default=None, help=text)
     elif spec.default is False:
-        parser.add_argument(name, action="store_true", default=None, help=text)
+        parser.add_argument(name, dest=dest, action="store_true", default=None, help=text)
     elif spec.metadata.get("repeat"):
-        parser.add_argument(name, action="append", help=text)
+        parser.add_argument(name, dest=dest, action="append", help=text)
     else:
         choices: Iterable[str] | None = spec.metadata.get("choices")
         shown = f"{text}; default {spec.default}" if spec.default not in (None, "") else text
-        parser.add_argument(name, action=_Once, required=spec.default == "", choices=choices, help=shown)
+        required = spec.default == ""
+        parser.add_argument(name, dest=dest, action=_Once, required=required, choices=choices, help=shown)

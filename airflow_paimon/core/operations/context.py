@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.request import Request
+from airflow_paimon.core.operations.request_base import Request
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.table import Table, open_table, parse_timestamp

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.commit import CommitIdentity, execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.operations.request import Request
+from airflow_paimon.core.operations.request_base import Request
 from airflow_paimon.core.paths import PRIVATE_DIR
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.table import Table

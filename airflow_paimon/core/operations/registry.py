@@ -17,9 +17,9 @@ from airflow_paimon.core.operations.request import (
     PublishBranch,
     RenameBranch,
     RepairTable,
-    Request,
     RollbackTo,
 )
+from airflow_paimon.core.operations.request_base import Request
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.rollback import rollback_to
 from airflow_paimon.core.operations.tags import create_tag, delete_tag

@@ -1,80 +1,52 @@
-"""What each operation is asked: one frozen dataclass per job, the single source of flags, operators and checks.
-
-A field's metadata says how it looks as a flag: ``help``, ``choices``, ``repeat`` (a tuple of strings). A bool is a
-switch. The flag is the field's name with dashes.
-"""
+"""What each operation is asked: one frozen dataclass per job, the single source of flags, operators and checks."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-
-IF_EXISTS = ("fail", "skip", "replace")
-IF_MISSING = ("fail", "skip")
-ENGINES = ("embedded", "connector")
-
-
-def _opt(help_text: str, default: Any = None, *, choices: tuple[str, ...] | None = None, repeat: bool = False) -> Any:
-    metadata = {"help": help_text, "choices": choices, "repeat": repeat}
-    return field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What all operations share (DESIGN section 4)."""
-
-    operation: ClassVar[str] = ""
-    needs_spark: ClassVar[bool] = False
-
-    warehouse: str = _opt("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
-    table: str = _opt("Table as db.table", "")
-    engine: str = _opt("Who reads and writes rows; metadata always goes through our core", "embedded", choices=ENGINES)
-    storage_options: Mapping[str, Any] | None = _opt("JSON file with fsspec storage options (may hold secrets)")
-    operation_id: str | None = _opt("Identity of this operation: a retry with the same id does not do the work twice")
-    now: str | None = _opt("The time to take as now, ISO with an offset; for tests and re-runs")
-    dry_run: bool = _opt("Print the plan, change nothing", False)
+from airflow_paimon.core.operations.request_base import IF_EXISTS, IF_MISSING, Request, flag, flag_name
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateBranch(Request):
     operation = "create_branch"
-    branch: str = _opt("Name of the new branch", "")
-    tag: str | None = _opt("Start from this tag of the source branch; without tag and snapshot the branch is empty")
-    snapshot: int | None = _opt("Start from this snapshot of the source branch")
-    from_branch: str = _opt("Source branch", "main")
-    if_exists: str = _opt(
+    branch: str = flag("Name of the new branch", "")
+    tag: str | None = flag("Start from this tag of the source branch; without tag and snapshot the branch is empty")
+    snapshot: int | None = flag("Start from this snapshot of the source branch")
+    from_branch: str = flag("Source branch", "main")
+    if_exists: str = flag(
         "What to do when the branch exists; skip accepts only the same base", "fail", choices=IF_EXISTS
     )
-    owner: str | None = _opt("Kept in the branch's lineage")
-    reason: str | None = _opt("Kept in the branch's lineage")
+    owner: str | None = flag("Kept in the branch's lineage")
+    reason: str | None = flag("Kept in the branch's lineage")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteBranch(Request):
     operation = "delete_branch"
-    branch: str = _opt("Branch to delete", "")
-    if_missing: str = _opt("What to do when there is no such branch", "fail", choices=IF_MISSING)
+    branch: str = flag("Branch to delete", "")
+    if_missing: str = flag("What to do when there is no such branch", "fail", choices=IF_MISSING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenameBranch(Request):
     operation = "rename_branch"
-    branch: str = _opt("Branch to rename", "")
-    to_branch: str = _opt("Its new name", "")
+    branch: str = flag("Branch to rename", "")
+    to_branch: str = flag("Its new name", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateTag(Request):
     operation = "create_tag"
-    tag: str = _opt("Name of the new tag", "")
-    branch: str = _opt("Branch to tag", "main")
-    snapshot: int | None = _opt("Snapshot to tag; the latest when not given")
-    time_retained: str | None = _opt("How long the tag lives, e.g. '7 d'; for ever when not given")
-    if_exists: str = _opt(
+    tag: str = flag("Name of the new tag", "")
+    branch: str = flag("Branch to tag", "main")
+    snapshot: int | None = flag("Snapshot to tag; the latest when not given")
+    time_retained: str | None = flag("How long the tag lives, e.g. '7 d'; for ever when not given")
+    if_exists: str = flag(
         "What to do when the tag exists; skip accepts only the same snapshot", "fail", choices=IF_EXISTS
     )
 
@@ -82,31 +54,31 @@ class CreateTag(Request):
 @dataclass(frozen=True, kw_only=True)
 class DeleteTag(Request):
     operation = "delete_tag"
-    tag: str = _opt("Tag to delete", "")
-    branch: str = _opt("Branch that has the tag", "main")
-    if_missing: str = _opt("What to do when there is no such tag", "fail", choices=IF_MISSING)
+    tag: str = flag("Tag to delete", "")
+    branch: str = flag("Branch that has the tag", "main")
+    if_missing: str = flag("What to do when there is no such tag", "fail", choices=IF_MISSING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publish(Request):
     """What every publish shares: the compare-and-swap, the undo tag, the approval."""
 
-    expected_main_snapshot: int | None = _opt("Refuse (conflict) unless main's head is this snapshot")
-    undo_retention: str = _opt("How long the undo tag on main's previous head lives; 'forever' for no end", "7 d")
-    approved_by: str | None = _opt("Who approved; kept in the snapshot's properties")
+    expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
+    undo_retention: str = flag("How long the undo tag on main's previous head lives; 'forever' for no end", "7 d")
+    approved_by: str | None = flag("Who approved; kept in the snapshot's properties")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishBranch(Publish):
-    branch: str = _opt("Branch to publish onto main", "")
-    expected_branch_snapshot: int | None = _opt("Refuse (conflict) unless the branch's head is this snapshot")
-    approved_main_snapshot: int | None = _opt(
+    branch: str = flag("Branch to publish onto main", "")
+    expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
+    approved_main_snapshot: int | None = flag(
         "Main's head that the approver saw: refuse (conflict) when main changed since in what this publish replaces"
     )
-    rewrite: bool = _opt(
+    rewrite: bool = flag(
         "First fold branch buckets whose sequence numbers are too high (other engines' upserts)", False
     )
-    writers_stopped: bool = _opt(
+    writers_stopped: bool = flag(
         "Promise that no writer stays open over the publish, so high numbers are harmless", False
     )
 
@@ -119,16 +91,16 @@ class MergeBranch(PublishBranch):
 @dataclass(frozen=True, kw_only=True)
 class FastForward(PublishBranch):
     operation = "fast_forward"
-    discard_main: bool = _opt("Take the branch's state whole even if main changed since the branch point", False)
+    discard_main: bool = flag("Take the branch's state whole even if main changed since the branch point", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackTo(Publish):
     operation = "rollback_to"
-    branch: str = _opt("Branch to roll back", "main")
-    tag: str | None = _opt("Give the branch the live files of this tag, as a new snapshot")
-    snapshot: int | None = _opt("Give the branch the live files of this snapshot, as a new snapshot")
-    keep_later: bool = _opt(
+    branch: str = flag("Branch to roll back", "main")
+    tag: str | None = flag("Give the branch the live files of this tag, as a new snapshot")
+    snapshot: int | None = flag("Give the branch the live files of this snapshot, as a new snapshot")
+    keep_later: bool = flag(
         "Undo of a publish: change back only the buckets that the publish changed, keep what came in elsewhere, "
         "and refuse (conflict) where such a bucket changed again",
         False,
@@ -139,38 +111,38 @@ class RollbackTo(Publish):
 class DiffBranches(Request):
     operation = "diff_branches"
     needs_spark = True
-    branch: str = _opt("Branch to compare", "")
-    against: str = _opt("Compare with this branch, or 'base' for the branch point", "base")
-    partitions: tuple[str, ...] = _opt("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
-    sample: int = _opt("Sample rows per partition and kind of change", 5)
+    branch: str = flag("Branch to compare", "")
+    against: str = flag("Compare with this branch, or 'base' for the branch point", "base")
+    partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+    sample: int = flag("Sample rows per partition and kind of change", 5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectBranch(Request):
     operation = "correct_branch"
     needs_spark = True
-    branch: str = _opt("Branch to write", "")
-    sql: str | None = _opt("File with one SELECT over the views branch, main and those of --view")
-    function: str | None = _opt("module:name, called as name(spark, views) and returning a DataFrame")
-    view: tuple[str, ...] = _opt("Further view, name=db.table (repeat)", (), repeat=True)
-    mode: str = _opt(
+    branch: str = flag("Branch to write", "")
+    sql: str | None = flag("File with one SELECT over the views branch, main and those of --view")
+    function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
+    view: tuple[str, ...] = flag("Further view, name=db.table (repeat)", (), repeat=True)
+    mode: str = flag(
         "overwrite: the partitions become exactly these rows; upsert: rows by key",
         "overwrite",
         choices=("overwrite", "upsert"),
     )
-    partitions: tuple[str, ...] = _opt("Partitions to overwrite, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+    partitions: tuple[str, ...] = flag("Partitions to overwrite, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckTable(Request):
     operation = "check_table"
-    verify_files: bool = _opt("Also look whether every referenced data file exists", True)
+    verify_files: bool = flag("Also look whether every referenced data file exists", True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
     operation = "repair_table"
-    finding: tuple[str, ...] = _opt(
+    finding: tuple[str, ...] = flag(
         "Repair only these finding ids of check_table (repeat); all safe ones otherwise", (), repeat=True
     )
 
@@ -239,8 +211,8 @@ def _check(request: Request) -> None:
     for spec in dataclasses.fields(request):
         value = getattr(request, spec.name)
         if spec.default == "" and not value:
-            flag = "--" + spec.name.replace("_", "-")
-            raise InvalidInputError(f"{request.operation} needs {spec.name} ({flag}): {spec.metadata['help']}")
+            name = flag_name(spec.name)
+            raise InvalidInputError(f"{request.operation} needs {spec.name} ({name}): {spec.metadata['help']}")
         choices = spec.metadata.get("choices")
-        if choices and value not in choices:
+        if choices and value is not None and value not in choices:
             raise InvalidInputError(f"{spec.name} must be one of {', '.join(choices)}; got {value!r}")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.operations.context import open_context
-from airflow_paimon.core.operations.request import CorrectBranch, DiffBranches, Request
+from airflow_paimon.core.operations.request import CorrectBranch, DiffBranches
+from airflow_paimon.core.operations.request_base import Request
 from airflow_paimon.core.operations.result import OperationResult
 
 if TYPE_CHECKING:

@@ -1,0 +1,123 @@
+"""What each partition of a chain table's snapshot branch was built from: files under ``_airflow_paimon/chain/``.
+
+A record is written before the commit that it describes and counts only while the partition's live files are the ones
+that it names: a commit that never landed, or another engine's overwrite, leaves a record that speaks of nothing.
+Files are named by a digest of their names, which never recur.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.chain import Branch, ChainLayout, Values
+from airflow_paimon.core.chain_state import ChainState, splits_by_partition
+from airflow_paimon.core.commit import put_new
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
+from airflow_paimon.core.partition_path import parse_partition_spec, readable_value
+from airflow_paimon.core.paths import PRIVATE_DIR
+from airflow_paimon.core.scan import BucketSplit
+from airflow_paimon.core.table import Table
+
+FOLDER = f"{PRIVATE_DIR}/chain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One input: a partition and the ``files_digest`` of what it held."""
+
+    values: Values
+    files: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """``files`` is the digest of the built partition's files; ``snapshots`` the ids read, by branch name.
+
+    ``origin``: the operation that built the partition, or ``assumed`` for one that another engine built and that was
+    there, built from whatever its deltas held, when one of them was about to be overwritten.
+    """
+
+    values: Values
+    files: str
+    anchor: Part | None
+    deltas: tuple[Part, ...]
+    snapshots: Mapping[str, int | None]
+    origin: str
+    created_at: str
+
+
+def files_digest(splits: Iterable[BucketSplit]) -> str:
+    """Identify the files of a partition."""
+    names = sorted(f.file_name for s in splits for f in s.files)
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
+
+
+def state_digests(state: ChainState, branch: Branch) -> dict[Values, str]:
+    """Identify what each partition of a branch holds."""
+    return {v: files_digest(splits) for v, splits in splits_by_partition(state.plan(branch)).items()}
+
+
+def record_provenance(table: Table, layout: ChainLayout, built: Provenance) -> None:
+    """Write a record, before the commit; the same one twice is fine."""
+    data = json.dumps(_to_json(layout, built), indent=2, ensure_ascii=False).encode()
+    try:
+        put_new(table, _path(layout, built.values, built.files), data)
+    except AlreadyExistsError:
+        return
+
+
+def read_provenance(table: Table, layout: ChainLayout, values: Values, files: str) -> Provenance | None:
+    """Read how a partition that holds these files was built; None when nobody recorded it, or it is unreadable."""
+    try:
+        return _from_json(layout, json.loads(table.store.read(_path(layout, values, files))))
+    except (NotFoundError, ValueError, KeyError, TypeError, PaimonError):
+        return None
+
+
+def _path(layout: ChainLayout, values: Values, files: str) -> str:
+    partition = hashlib.sha256(layout.text_of(values).encode()).hexdigest()[:24]
+    return f"{FOLDER}/{partition}-{files}.json"
+
+
+def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:
+    def part(one: Part) -> dict[str, Any]:
+        return {"partition": _spec(layout, one.values), "files": one.files}
+
+    return {
+        "partition": _spec(layout, built.values),
+        "files": built.files,
+        "anchor": part(built.anchor) if built.anchor else None,
+        "deltas": [part(d) for d in built.deltas],
+        "snapshots": dict(built.snapshots),
+        "origin": built.origin,
+        "created_at": built.created_at,
+    }
+
+
+def _from_json(layout: ChainLayout, raw: Mapping[str, Any]) -> Provenance:
+    def part(one: Mapping[str, Any]) -> Part:
+        return Part(values=_values(layout, one["partition"]), files=str(one["files"]))
+
+    return Provenance(
+        values=_values(layout, raw["partition"]),
+        files=str(raw["files"]),
+        anchor=part(raw["anchor"]) if raw["anchor"] else None,
+        deltas=tuple(part(d) for d in raw["deltas"]),
+        snapshots=dict(raw["snapshots"]),
+        origin=str(raw["origin"]),
+        created_at=str(raw["created_at"]),
+    )
+
+
+def _spec(layout: ChainLayout, values: Values) -> dict[str, str]:
+    typed = zip(layout.partition_keys, values, layout.partition_types, strict=True)
+    return {k: readable_value(v, t) for k, v, t in typed}
+
+
+def _values(layout: ChainLayout, spec: Mapping[str, str]) -> Values:
+    parsed = parse_partition_spec(spec, layout.partition_keys, layout.partition_types)
+    return tuple(parsed[k] for k in layout.partition_keys)

@@ -1,0 +1,73 @@
+"""Gathers what the three branches of a chain table hold, each at one pinned snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_paimon.core.chain import Branch, ChainLayout, Partitions, Values
+from airflow_paimon.core.chain_schema import check_chain_branches
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.scan import BucketSplit, ScanPlan, plan_scan
+from airflow_paimon.core.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainState:
+    """The branches of one chain table. Each plan's ``snapshot`` is None for a branch without commits."""
+
+    layout: ChainLayout
+    main: ScanPlan
+    snapshot: ScanPlan
+    delta: ScanPlan
+
+    def plan(self, branch: Branch) -> ScanPlan:
+        return {Branch.MAIN: self.main, Branch.SNAPSHOT: self.snapshot, Branch.DELTA: self.delta}[branch]
+
+    @property
+    def partitions(self) -> Partitions:
+        held = (frozenset(s.values for s in p.splits) for p in (self.main, self.snapshot, self.delta))
+        return Partitions(**dict(zip(("main", "snapshot", "delta"), held, strict=True)))
+
+    @property
+    def snapshot_ids(self) -> dict[str, int | None]:
+        """The snapshot that each branch is pinned at, by the branch's name."""
+        return {
+            p.table.branch_name: p.snapshot.id if p.snapshot else None for p in (self.main, self.snapshot, self.delta)
+        }
+
+    @property
+    def preconditions(self) -> tuple[Precondition, ...]:
+        """What a plan made from this state relied on."""
+        return tuple(
+            Precondition(
+                branch=p.table.branch_name,
+                snapshot_id=p.snapshot.id if p.snapshot else None,
+                identity=p.snapshot.identity if p.snapshot else None,
+                schema_id=p.schema.id,
+            )
+            for p in (self.main, self.snapshot, self.delta)
+        )
+
+
+def gather_chain(table: Table) -> ChainState:
+    """Read the newest snapshot of each branch. ``table`` is main's view.
+
+    Raises:
+        NotFoundError: a branch does not exist. InvalidInputError: the branches are not one chain table; all of it is
+            named.
+    """
+    main = table.schema()
+    options = TableOptions(main.options)
+    snapshot, delta = (table.branch(name or "") for name in (options.snapshot_branch, options.delta_branch))
+    schemas = [b.schema() if b.branch_name and b.exists() else None for b in (snapshot, delta)]
+    layout = check_chain_branches(table.label, main, *schemas)
+    return ChainState(layout=layout, main=plan_scan(table), snapshot=plan_scan(snapshot), delta=plan_scan(delta))
+
+
+def splits_by_partition(plan: ScanPlan) -> dict[Values, tuple[BucketSplit, ...]]:
+    """Give each partition's buckets, in the order of bucket numbers."""
+    out: dict[Values, list[BucketSplit]] = {}
+    for split in plan.splits:
+        out.setdefault(split.values, []).append(split)
+    return {v: tuple(sorted(found, key=lambda s: s.bucket)) for v, found in out.items()}

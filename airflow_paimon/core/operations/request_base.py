@@ -1,0 +1,41 @@
+"""What requests are made of.
+
+A field's metadata says how it looks as a flag: ``help``, ``choices``, ``repeat`` (a tuple of strings). A bool is a
+switch. The flag is the field's name with dashes, without a trailing one (``from_`` is ``--from``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+IF_EXISTS = ("fail", "skip", "replace")
+IF_MISSING = ("fail", "skip")
+ENGINES = ("embedded", "connector")
+
+
+def flag(help_text: str, default: Any = None, *, choices: tuple[str, ...] | None = None, repeat: bool = False) -> Any:
+    metadata = {"help": help_text, "choices": choices, "repeat": repeat}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What all operations share (DESIGN section 4)."""
+
+    operation: ClassVar[str] = ""
+    needs_spark: ClassVar[bool] = False
+
+    warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
+    table: str = flag("Table as db.table", "")
+    engine: str = flag("Who reads and writes rows; metadata always goes through our core", "embedded", choices=ENGINES)
+    storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
+    operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
+    now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs")
+    dry_run: bool = flag("Print the plan, change nothing", False)
+
+
+def flag_name(field_name: str) -> str:
+    """Give a field's flag."""
+    return "--" + field_name.rstrip("_").replace("_", "-")
