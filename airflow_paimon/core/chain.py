@@ -68,7 +68,7 @@ class ChainLayout:
         moment = self.parsed_time(values)
         if moment is None:
             why, way_out = "has no place in time", "drop it, or write its rows to a partition of that form"
-        elif not self.clock.is_canonical(self._texts(values)):
+        elif self.clock.texts_at(moment) != self._texts(values):
             right = self.text_of(self.values_at(self.group_of(values), moment))
             why, way_out = "is not spelt as the formatter writes it", f"write its rows to {right}"
         else:
@@ -159,7 +159,7 @@ def plan_chain_read(
     Raises:
         InvalidInputError: a partition that may belong to a chain that is read has no place in time.
     """
-    groups: dict[Values, _Group] = {}
+    groups = _Groups(layout, partitions)
     reads = []
     for target in sorted(partitions.all, key=layout.text_of):
         if wanted(target):
@@ -236,29 +236,49 @@ class TimeLine:
         return at - 1 if at else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    snapshot: TimeLine
-    delta: TimeLine
-
-
 def time_line(timed: Iterable[tuple[datetime, Values]]) -> TimeLine:
     """Order partitions by their times."""
     ordered = sorted(timed, key=lambda pair: pair[0])
     return TimeLine(tuple(t for t, _ in ordered), tuple(v for _, v in ordered))
 
 
-def _group(layout: ChainLayout, partitions: Partitions, group: Values) -> _Group:
-    lines = [
-        time_line((layout.time_of(v), v) for v in held if layout.group_of(v) == group)
-        for held in (partitions.snapshot, partitions.delta)
-    ]
-    return _Group(*lines)
+@dataclass(frozen=True, slots=True)
+class _Group:
+    snapshot: TimeLine
+    delta: TimeLine
 
 
-def _plan_partition(
-    layout: ChainLayout, partitions: Partitions, target: Values, groups: dict[Values, _Group]
-) -> PartitionRead:
+class _Groups:
+    """The time lines of each group, made when first asked for: a group that no read needs may hold anything."""
+
+    def __init__(self, layout: ChainLayout, partitions: Partitions) -> None:
+        self._layout = layout
+        self._held = [_by_group(layout, held) for held in (partitions.snapshot, partitions.delta)]
+        self._made: dict[Values, _Group] = {}
+        self._times: dict[Values, datetime] = {}
+
+    def of(self, target: Values) -> _Group:
+        group = self._layout.group_of(target)
+        if group not in self._made:
+            lines = (time_line((self.time_of(v), v) for v in held.get(group, ())) for held in self._held)
+            self._made[group] = _Group(*lines)
+        return self._made[group]
+
+    def time_of(self, values: Values) -> datetime:
+        moment = self._times.get(values)
+        if moment is None:
+            moment = self._times[values] = self._layout.time_of(values)
+        return moment
+
+
+def _by_group(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, list[Values]]:
+    out: dict[Values, list[Values]] = {}
+    for values in held:
+        out.setdefault(layout.group_of(values), []).append(values)
+    return out
+
+
+def _plan_partition(layout: ChainLayout, partitions: Partitions, target: Values, groups: _Groups) -> PartitionRead:
     held = {
         Branch.MAIN: partitions.main,
         Branch.SNAPSHOT: partitions.snapshot,
@@ -270,12 +290,9 @@ def _plan_partition(
     return PartitionRead(target=target, source=Source(having[0].value), hidden=having[1:])
 
 
-def _chain(layout: ChainLayout, partitions: Partitions, target: Values, groups: dict[Values, _Group]) -> PartitionRead:
-    key = layout.group_of(target)
-    group = groups.get(key)
-    if group is None:
-        group = groups[key] = _group(layout, partitions, key)
-    moment = layout.time_of(target)
+def _chain(layout: ChainLayout, partitions: Partitions, target: Values, groups: _Groups) -> PartitionRead:
+    group = groups.of(target)
+    moment = groups.time_of(target)
     at = group.snapshot.nearest_before(moment)
     start = None if at is None else group.snapshot.times[at]
     return PartitionRead(

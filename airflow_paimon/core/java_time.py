@@ -8,11 +8,12 @@ last, ``24:00:00`` is the next day. Years outside 1 to 9999, and any sign, are n
 from __future__ import annotations
 
 import calendar
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import groupby
+from operator import attrgetter
 
 from airflow_paimon.core.errors import InvalidInputError
 
@@ -242,8 +243,9 @@ def _resolved(fields: dict[str, int]) -> datetime:
         day = datetime(year, fields["M"], min(fields["d"], last))
     else:
         day = datetime(year, 1, 1) + timedelta(days=fields["D"] - 1)
-    of_year = fields.get("D", day.timetuple().tm_yday)
-    if day.year != year or of_year != day.timetuple().tm_yday or fields.get("M", day.month) != day.month:
+    if day.year != year or fields.get("M", day.month) != day.month:
+        raise ValueError(fields)
+    if "D" in fields and fields["D"] != day.timetuple().tm_yday:
         raise ValueError(fields)
     if "d" in fields and "M" not in fields and fields["d"] != day.day:
         raise ValueError(fields)
@@ -256,19 +258,21 @@ def _resolved(fields: dict[str, int]) -> datetime:
         raise ValueError(fields) from None
 
 
+_NUMBER_OF: Mapping[str, Callable[[datetime], int]] = {
+    "y": attrgetter("year"),
+    "M": attrgetter("month"),
+    "d": attrgetter("day"),
+    "D": lambda moment: moment.timetuple().tm_yday,
+    "H": attrgetter("hour"),
+    "m": attrgetter("minute"),
+    "s": attrgetter("second"),
+}
+
+
 def _written(element: Element, moment: datetime) -> str:
     if element.literal:
         return element.literal
-    numbers = {
-        "y": moment.year,
-        "M": moment.month,
-        "d": moment.day,
-        "D": moment.timetuple().tm_yday,
-        "H": moment.hour,
-        "m": moment.minute,
-        "s": moment.second,
-    }
-    number = numbers[_SAME_FIELD.get(element.letter, element.letter)]
+    number = _NUMBER_OF[_SAME_FIELD.get(element.letter, element.letter)](moment)
     if element.letter == "k":
         number = number or 24
     if element.letter in "yu" and element.max_width == 2:

@@ -247,3 +247,23 @@ def test_a_spelling_that_paimon_would_skip_in_silence_is_refused() -> None:
     partitions = Partitions(snapshot=held("20250810/1"), delta=held("20250810/05"))
     with pytest.raises(InvalidInputError, match=r"hour=05 is not spelt .* write its rows to dt=20250810/hour=5"):
         plan_chain_read(layout, partitions)
+
+
+def test_the_partitions_of_other_groups_are_looked_at_once() -> None:
+    """What it costs grows with the partitions, not with partitions times groups."""
+    layout = layout_of("region", "dt", group=1)
+
+    def groups_looked_up(groups: int) -> int:
+        looked_up = 0
+
+        class Counted(tuple[str, ...]):
+            def __getitem__(self, key: Any) -> Any:
+                nonlocal looked_up
+                looked_up += 1
+                return super().__getitem__(key)
+
+        days = frozenset(Counted((f"r{g}", day)) for g in range(groups) for day in ("20250101", "20250102"))
+        assert len(plan_chain_read(layout, Partitions(snapshot=frozenset(), delta=days))) == 2 * groups
+        return looked_up
+
+    assert groups_looked_up(400) <= 12 * groups_looked_up(40)
