@@ -78,6 +78,14 @@ def read_provenance(table: Table, layout: ChainLayout, values: Values, files: st
         return None
 
 
+def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values, str]) -> dict[Values, Provenance]:
+    """Read how partitions that hold these files were built, as far as it was recorded: one listing, and the records."""
+    there = set(table.store.names(FOLDER))
+    recorded = {v: files for v, files in digests.items() if _path(layout, v, files).rsplit("/", 1)[-1] in there}
+    found = {v: read_provenance(table, layout, v, files) for v, files in recorded.items()}
+    return {v: built for v, built in found.items() if built is not None}
+
+
 def _path(layout: ChainLayout, values: Values, files: str) -> str:
     partition = hashlib.sha256(layout.text_of(values).encode()).hexdigest()[:24]
     return f"{FOLDER}/{partition}-{files}.json"

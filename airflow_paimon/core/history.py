@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import NotFoundError
@@ -117,15 +117,20 @@ def really_changed(
     snapshots = list(between)
     if not any(s.commit_kind in neutral for s in snapshots):
         return set(candidates)
-    real = [s for s in snapshots if s.commit_kind not in neutral]
-    deltas = [m for s in real for m in read_lists(table, s)[1]]
+    seen = touched(table, [s for s in snapshots if s.commit_kind not in neutral])
+    return set(candidates) if seen is None else candidates & seen
+
+
+def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
+    """Name the buckets whose files or deletion vectors these commits changed; None when nobody can tell any more."""
+    deltas = [m for s in commits for m in read_lists(table, s)[1]]
     seen = {BucketKey(e.partition, e.bucket) for part in read_entries(table, deltas) for e in part}
-    for snapshot in real:
+    for snapshot in commits:
         previous = _try_snapshot(table, snapshot.id - 1)
         if previous is None and snapshot.index_manifest is not None:
-            return set(candidates)
+            return None
         seen |= _index_difference(table, previous, snapshot).keys()
-    return candidates & seen
+    return seen
 
 
 def branch_point(main: Table, branch: Table) -> Snapshot | None:

@@ -1,0 +1,216 @@
+"""Which snapshot partitions of a chain table no longer are what a chain read would give: their inputs changed.
+
+A partition's provenance names the files that it was built from. It is stale once one of these inputs holds other files
+(and not only because compaction rewrote them), one is gone, a delta came late, the anchor was replaced, or the anchor
+is stale itself. What nobody recorded is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.chain import Branch, ChainLayout, TimeLine, Values, time_line
+from airflow_paimon.core.chain_provenance import Part, Provenance, read_provenances, state_digests
+from airflow_paimon.core.chain_state import ChainState
+from airflow_paimon.core.history import snapshots_between, touched
+from airflow_paimon.core.scan import ScanPlan, partition_types
+from airflow_paimon.core.snapshot import CommitKind
+from airflow_paimon.core.table import Table
+
+Touched = Callable[[Branch, int | None], frozenset[Values] | None]
+"""The partitions of a branch that commits other than compaction touched after a snapshot id; None: nobody can tell."""
+
+_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalePartition:
+    """A snapshot partition that is to be rebuilt or dropped.
+
+    ``because``: the inputs that it differs in. ``cascade``: only for an anchor that is stale itself. ``lost``: inputs
+    that are gone, so that building it again would leave their rows out: nothing may do so unasked.
+    """
+
+    values: Values
+    reason: str
+    because: tuple[Values, ...]
+    cascade: bool = False
+    lost: tuple[Values, ...] = ()
+
+
+def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, ...]:
+    """Find the stale snapshot partitions of a chain table as it stands."""
+    return find_stale(state, gather_provenances(table, state), history_of(state))
+
+
+def gather_provenances(table: Table, state: ChainState) -> dict[Values, Provenance]:
+    """Read what the live snapshot partitions were built from; those that nobody recorded are left out."""
+    return read_provenances(table, state.layout, state_digests(state, Branch.SNAPSHOT))
+
+
+def history_of(state: ChainState) -> Touched:
+    """Give a function that looks into the branches' histories, up to the pinned snapshots, once for each question."""
+    known: dict[tuple[Branch, int | None], frozenset[Values] | None] = {}
+
+    def ask(branch: Branch, since: int | None) -> frozenset[Values] | None:
+        if (branch, since) not in known:
+            known[branch, since] = _touched_since(state.plan(branch), since)
+        return known[branch, since]
+
+    return ask
+
+
+def _touched_since(plan: ScanPlan, since: int | None) -> frozenset[Values] | None:
+    if since is None or plan.snapshot is None or since > plan.snapshot.id:
+        return None
+    commits = snapshots_between(plan.table, since, plan.snapshot.id)
+    if commits is None:
+        return None
+    buckets = touched(plan.table, [s for s in commits if s.commit_kind not in _NEUTRAL])
+    if buckets is None:
+        return None
+    return _decoded(plan, (b.partition for b in buckets))
+
+
+def find_stale(
+    state: ChainState, provenances: Mapping[Values, Provenance], history: Touched
+) -> tuple[StalePartition, ...]:
+    """Judge every snapshot partition whose provenance is known, group by group in the order of time."""
+    return _Judge(state, provenances, history).all()
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What was found about one partition."""
+
+    reasons: list[str] = field(default_factory=list)
+    because: list[Values] = field(default_factory=list)
+    lost: list[Values] = field(default_factory=list)
+    own: bool = False
+    """Whether anything but a stale anchor speaks against it."""
+
+    def add(self, reason: str, because: Values, *, lost: bool = False, own: bool = True) -> None:
+        self.reasons.append(reason)
+        self.because.append(because)
+        self.own = self.own or own
+        if lost:
+            self.lost.append(because)
+
+
+class _Judge:
+    def __init__(self, state: ChainState, provenances: Mapping[Values, Provenance], history: Touched) -> None:
+        self.layout: ChainLayout = state.layout
+        self.provenances = provenances
+        self.history = history
+        self.live = {b: state_digests(state, b) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self.with_vectors = {b: _with_vectors(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        names = (state.layout.snapshot_branch, state.layout.delta_branch)
+        self.names = dict(zip((Branch.SNAPSHOT, Branch.DELTA), names, strict=True))
+        self.anchors = _time_lines(self.layout, self.live[Branch.SNAPSHOT])
+        self.deltas = _time_lines(self.layout, self.live[Branch.DELTA])
+        self.stale: dict[Values, StalePartition] = {}
+
+    def all(self) -> tuple[StalePartition, ...]:
+        for line in self.anchors.values():
+            for moment, values in zip(line.times, line.values, strict=True):
+                built = self.provenances.get(values)
+                if built is not None:
+                    self._judge(built, moment)
+        return tuple(sorted(self.stale.values(), key=lambda s: self.layout.text_of(s.values)))
+
+    def _judge(self, built: Provenance, moment: datetime) -> None:
+        found = _Findings()
+        self._judge_deltas(built, moment, found)
+        self._judge_anchor(built, moment, found)
+        if found.reasons:
+            self.stale[built.values] = StalePartition(
+                values=built.values,
+                reason="; ".join(found.reasons),
+                because=tuple(found.because),
+                cascade=not found.own,
+                lost=tuple(found.lost),
+            )
+
+    def _judge_deltas(self, built: Provenance, moment: datetime, found: _Findings) -> None:
+        live, text = self.live[Branch.DELTA], self.layout.text_of
+        after = None if built.anchor is None else self.layout.parsed_time(built.anchor.values)
+        recorded = {d.values for d in built.deltas}
+        line = self.deltas.get(self.layout.group_of(built.values), TimeLine((), ()))
+        for late in line.up_to(after, moment):
+            if late not in recorded:
+                found.add(f"delta {text(late)} came after it was built", late)
+        expired = self._expired(built)
+        for part in built.deltas:
+            if part.values not in live:
+                if part.values not in expired:
+                    found.add(f"delta {text(part.values)} is gone", part.values, lost=True)
+            elif self._changed(Branch.DELTA, part, built):
+                found.add(f"delta {text(part.values)} was changed after it was built", part.values)
+
+    def _expired(self, built: Provenance) -> set[Values]:
+        """The recorded deltas that went with their anchor, as whole segments do when partitions expire."""
+        earlier = {d.values for d in built.deltas if d.values != built.values}
+        gone = built.anchor is not None and built.anchor.values not in self.live[Branch.SNAPSHOT]
+        return earlier if gone and not earlier & self.live[Branch.DELTA].keys() else set()
+
+    def _judge_anchor(self, built: Provenance, moment: datetime, found: _Findings) -> None:
+        """An anchor that is gone changes nothing: what was built on it holds its rows."""
+        line = self.anchors[self.layout.group_of(built.values)]
+        at = line.nearest_before(moment)
+        now = None if at is None else line.values[at]
+        recorded, text = built.anchor, self.layout.text_of
+        if recorded is not None and recorded.values in self.live[Branch.SNAPSHOT]:
+            if self._changed(Branch.SNAPSHOT, recorded, built):
+                found.add(f"anchor {text(recorded.values)} was replaced after it was built", recorded.values)
+            elif recorded.values in self.stale:
+                found.add(f"its anchor {text(recorded.values)} is stale", recorded.values, own=False)
+        if now is None or (recorded is not None and now == recorded.values) or not self._is_nearer(now, recorded):
+            return
+        if now in self.stale:
+            found.add(f"its anchor {text(now)} is stale", now, own=False)
+        elif not self._made_of_the_same(now, built):
+            found.add(f"a nearer anchor {text(now)} came after it was built", now)
+
+    def _is_nearer(self, now: Values, recorded: Part | None) -> bool:
+        if recorded is None:
+            return True
+        before, after = self.layout.parsed_time(recorded.values), self.layout.parsed_time(now)
+        return before is None or (after is not None and after > before)
+
+    def _made_of_the_same(self, anchor: Values, built: Provenance) -> bool:
+        """Whether a nearer anchor was built from what the partition itself was built from: then both agree."""
+        other = self.provenances.get(anchor)
+        if other is None:
+            return False
+        own = {d.values: d.files for d in built.deltas}
+        return other.anchor == built.anchor and all(own.get(d.values) == d.files for d in other.deltas)
+
+    def _changed(self, branch: Branch, part: Part, built: Provenance) -> bool:
+        same = self.live[branch].get(part.values) == part.files
+        if same and part.values not in self.with_vectors[branch]:
+            return False
+        known = self.history(branch, built.snapshots.get(self.names[branch]))
+        return not same if known is None else part.values in known
+
+
+def _with_vectors(plan: ScanPlan) -> frozenset[Values]:
+    """The partitions that have deletion vectors: there rows go without any change of files."""
+    return _decoded(plan, (e.partition for e in plan.index_entries))
+
+
+def _decoded(plan: ScanPlan, partitions: Iterable[bytes]) -> frozenset[Values]:
+    types = partition_types(plan.schema)
+    return frozenset(decode_row(p, types) for p in set(partitions))
+
+
+def _time_lines(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, TimeLine]:
+    """Order each group's partitions; those without a place in time take no part in chains."""
+    groups: dict[Values, list[tuple[datetime, Values]]] = {}
+    for values in held:
+        moment = layout.parsed_time(values)
+        if moment is not None:
+            groups.setdefault(layout.group_of(values), []).append((moment, values))
+    return {group: time_line(timed) for group, timed in groups.items()}
