@@ -43,7 +43,7 @@ def read_arrow(
     if is_chain_read(table, version):
         policy: GapPolicy = "carry_forward" if gap_policy == "carry_forward" else "empty"
         chain = plan_chain(table, version=version, timestamp=timestamp, columns=columns, where=where, gap_policy=policy)
-        return pa.Table.from_batches(read_chain(chain), chain.main.output_schema)
+        return pa.Table.from_batches(read_chain(chain), chain.inputs.main.output_schema)
     layers = plan_table_read(table, version=version, timestamp=timestamp, columns=columns, where=where)
     batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]
     return pa.Table.from_batches(batches, layers[0][0].output_schema)

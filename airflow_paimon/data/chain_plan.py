@@ -1,73 +1,68 @@
 """Gathers the three branches of a chain table, each at one pinned snapshot, and plans which files make which rows.
 
-Partitions of main and of the snapshot branch are ordinary reads. Chains that share an anchor are one ``ChainSplit`` per
-bucket: its files are read once, whatever the number of partitions that come out of them.
+Partitions of main and of the snapshot branch are ordinary reads, the others merges (`chain_splits`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.chain import ChainLayout, GapPolicy, PartitionRead, Partitions, Source, Values, plan_chain_read
+from airflow_paimon.core.chain import (
+    ChainLayout,
+    GapPolicy,
+    PartitionRead,
+    Partitions,
+    Source,
+    Values,
+    every_partition,
+    plan_chain_read,
+)
 from airflow_paimon.core.chain_schema import check_chain_branches
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.features import is_chain_main
-from airflow_paimon.core.manifest import DataFile
 from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import BucketSplit, ScanPlan, plan_scan
+from airflow_paimon.core.predicate import Predicate
+from airflow_paimon.core.scan import ScanPlan, plan_scan
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table, resolve_version
 from airflow_paimon.data.arrow_types import arrow_schema
+from airflow_paimon.data.chain_splits import ChainSplit, chain_splits
 from airflow_paimon.data.files import BATCH_ROWS
 from airflow_paimon.data.layers import Layer, check_types, snapshot_at_time_of
-from airflow_paimon.data.pruning import Filter, bind_where, keep, key_bounds, partition_bounds
+from airflow_paimon.data.pruning import Filter, bind_where, keep, partition_bounds
 from airflow_paimon.data.read_plan import TableRead, plan_read
-from airflow_paimon.data.sections import Section, plan_sections
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainPart:
-    """One partition of a chain. ``is_anchor`` says that it is of the snapshot branch, otherwise of the delta branch."""
+class Inputs(NamedTuple):
+    """What every task that merges chains needs to know. ``main`` says what comes out. Picklable."""
 
-    values: Values
-    is_anchor: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainTarget:
-    """A partition that comes out: the first ``parts`` parts of its chain, merged, under its own values."""
-
-    values: Values
-    parts: int
+    main: TableRead
+    anchors: TableRead
+    deltas: TableRead
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainSplit:
-    """One bucket of a chain and all targets that begin with its anchor. ``part_of``: each file's part, by file name."""
+class Pinned(NamedTuple):
+    """The three branches, each at one snapshot."""
 
-    bucket: int
-    parts: tuple[ChainPart, ...]
-    targets: tuple[ChainTarget, ...]
-    sections: tuple[Section, ...]
-    part_of: Mapping[str, int]
+    main: ScanPlan
+    snapshot: ScanPlan
+    delta: ScanPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRead:
-    """A planned read. ``layers`` are partitions as they are stored, ``splits`` chains of ``anchors`` and ``deltas``.
+    """A planned read. ``layers`` are partitions as they are stored, ``splits`` chains, read with ``inputs``.
 
     ``snapshots``: the snapshot that each branch is read at, by branch name; None = it has none.
     """
 
-    main: TableRead
+    inputs: Inputs
     layers: tuple[Layer, ...]
-    anchors: TableRead
-    deltas: TableRead
     splits: tuple[ChainSplit, ...]
     partitions: tuple[PartitionRead, ...]
     snapshots: Mapping[str, int | None]
@@ -87,11 +82,12 @@ def plan_chain(
     timestamp: int | str | None = None,
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
     gap_policy: GapPolicy = "empty",
     batch_rows: int = BATCH_ROWS,
 ) -> ChainRead:
     """Plan a read of a chain table (chain-tables 2). ``version`` and ``timestamp`` name a moment of main; the other
-    branches are read as they were then.
+    branches are read as they were then. ``predicate`` only prunes.
 
     Raises:
         NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches are no chain table together, or
@@ -103,41 +99,79 @@ def plan_chain(
     others = [table.branch(options.snapshot_branch or ""), table.branch(options.delta_branch or "")]
     found = [b.schema() if b.exists() else None for b in others]
     layout = check_chain_branches(table.label, latest, *found)
-    if options.deletion_vectors:
-        raise UnsupportedFeatureError(
-            f"{table.label}: the embedded engine does not read chains of branches with deletion-vectors.enabled; "
-            f"use Paimon's own Spark connector",
-            table=table.name,
-        )
-    plans = _pinned(table, others, version, timestamp)
-    for plan in plans[1:]:
-        check_types(table.label, plan.table.label, plans[0].schema, plan.schema)
-    rows = bind_where(where, None, arrow_schema(plans[0].schema.fields), table.label)
-    partitions = Partitions(**{n: _held(p) for n, p in zip(("main", "snapshot", "delta"), plans, strict=True)})
-    wanted = _wanted(rows, plans[0].schema)
-    reads = plan_chain_read(layout, partitions, wanted, gap_policy=gap_policy)
-
+    pinned = Pinned(*_pinned(table, others, version, timestamp))
+    for plan in pinned[1:]:
+        check_types(table.label, plan.table.label, pinned.main.schema, plan.schema)
+    rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), table.label)
+    partitions = Partitions(main=_held(pinned.main), snapshot=_held(pinned.snapshot), delta=_held(pinned.delta))
+    reads = plan_chain_read(layout, partitions, _wanted(rows, pinned.main.schema), gap_policy=gap_policy)
     travels = version is not None or timestamp is not None
+    return plan_partitions(
+        layout,
+        pinned,
+        reads,
+        columns=columns,
+        where=where,
+        predicate=predicate,
+        time_travel=travels,
+        batch_rows=batch_rows,
+    )
+
+
+def plan_partitions(
+    layout: ChainLayout,
+    pinned: Pinned,
+    reads: Sequence[PartitionRead],
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    time_travel: bool = False,
+    batch_rows: int = BATCH_ROWS,
+) -> ChainRead:
+    """Plan the files of these partitions; what is not theirs is not looked at.
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not read.
+        InvalidInputError: an unknown column, or partitions of one chain have different numbers of buckets.
+    """
+    label = pinned.main.table.label
+    rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), label)
 
     def stored(plan: ScanPlan, source: Source) -> Layer:
-        mine = {r.target for r in reads if r.source == source}
-        part = replace(plan, splits=tuple(s for s in plan.splits if s.values in mine))
-        return plan_read(part, columns=columns, where=where, time_travel=travels, chained=True, batch_rows=batch_rows)
+        part = _only(plan, {r.target for r in reads if r.source == source})
+        return plan_read(
+            part,
+            columns=columns,
+            where=where,
+            predicate=predicate,
+            time_travel=time_travel,
+            chained=True,
+            batch_rows=batch_rows,
+        )
 
-    main, snapshot = stored(plans[0], Source.MAIN), stored(plans[1], Source.SNAPSHOT)
+    main, snapshot = stored(pinned.main, Source.MAIN), stored(pinned.snapshot, Source.SNAPSHOT)
     chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
-    inner = _inner_columns(plans[0].schema, main[0].columns, rows)
-    anchors = _part_read(plans[1], {r.anchor for r in chains if r.anchor}, inner, travels, batch_rows)
-    deltas = _part_read(plans[2], {d for r in chains for d in r.deltas}, inner, travels, batch_rows)
+    inner = _inner_columns(pinned.main.schema, main[0].columns, rows)
+
+    def part(plan: ScanPlan, values: set[Values]) -> TableRead:
+        # the filter is not applied: it would let older versions win
+        some = _only(plan, values)
+        return plan_read(some, columns=inner, time_travel=time_travel, chained=True, batch_rows=batch_rows)[0]
+
+    anchors = part(pinned.snapshot, {r.anchor for r in chains if r.anchor is not None})
+    deltas = part(pinned.delta, {d for r in chains for d in r.deltas})
     return ChainRead(
-        main=main[0],
+        inputs=Inputs(main[0], anchors, deltas),
         layers=(main, snapshot),
-        anchors=anchors,
-        deltas=deltas,
-        splits=tuple(_chain_splits(layout, chains, plans[1], plans[2], rows)),
+        splits=tuple(chain_splits(layout, chains, pinned.snapshot, pinned.delta, rows)),
         partitions=tuple(reads),
-        snapshots={p.table.branch_name: None if p.snapshot is None else p.snapshot.id for p in plans},
+        snapshots={p.table.branch_name: None if p.snapshot is None else p.snapshot.id for p in pinned},
     )
+
+
+def _only(plan: ScanPlan, values: set[Values]) -> ScanPlan:
+    return replace(plan, splits=tuple(s for s in plan.splits if s.values in values))
 
 
 def _held(plan: ScanPlan) -> frozenset[Values]:
@@ -172,93 +206,12 @@ def _plan_then(table: Table, snapshot: Snapshot) -> ScanPlan:
 
 
 def _wanted(rows: Filter, schema: TableSchema) -> Callable[[Values], bool]:
-    return lambda values: rows.where is None or keep(rows, [partition_bounds(schema, values)], schema)[0]
+    if rows.where is None and rows.predicate is None:
+        return every_partition
+    return lambda values: keep(rows, [partition_bounds(schema, values)], schema)[0]
 
 
 def _inner_columns(schema: TableSchema, columns: Sequence[str], rows: Filter) -> tuple[str, ...]:
     """Name what has to be read of a chain: what comes out, what the filter looks at, and what decides the merge."""
     needed = {*columns, *rows.columns, *schema.trimmed_primary_keys, *TableOptions(schema.options).sequence_fields}
     return tuple(n for n in schema.field_names if n in needed and n not in schema.partition_keys)
-
-
-def _part_read(
-    plan: ScanPlan, parts: set[Values], columns: tuple[str, ...], travels: bool, batch_rows: int
-) -> TableRead:
-    """Check the files of these partitions; the filter is not applied, it would let older versions win."""
-    some = replace(plan, splits=tuple(s for s in plan.splits if s.values in parts))
-    return plan_read(some, columns=columns, time_travel=travels, chained=True, batch_rows=batch_rows)[0]
-
-
-_ChainKey = tuple[Values, Values | None]
-"""Group and anchor."""
-
-
-def _chain_splits(
-    layout: ChainLayout, chains: Sequence[PartitionRead], snapshot: ScanPlan, delta: ScanPlan, rows: Filter
-) -> list[ChainSplit]:
-    by_anchor: dict[_ChainKey, list[PartitionRead]] = {}
-    for read in chains:
-        by_anchor.setdefault((layout.group_of(read.target), read.anchor), []).append(read)
-    stored = {True: _by_values(snapshot), False: _by_values(delta)}
-    splits = []
-    for (_, anchor), reads in by_anchor.items():
-        longest = max(reads, key=lambda r: len(r.deltas))
-        parts = [ChainPart(values=anchor, is_anchor=True)] if anchor is not None else []
-        parts += [ChainPart(values=d, is_anchor=False) for d in longest.deltas]
-        targets = [ChainTarget(values=r.target, parts=len(parts) - len(longest.deltas) + len(r.deltas)) for r in reads]
-        buckets = [stored[p.is_anchor][p.values] for p in parts]
-        _check_bucket_counts(layout, parts, buckets)
-        for bucket in sorted({b for held in buckets for b in held}):
-            split = _one_split(bucket, parts, targets, buckets, delta.schema, rows)
-            if split.sections:
-                splits.append(split)
-    return splits
-
-
-def _by_values(plan: ScanPlan) -> dict[Values, dict[int, BucketSplit]]:
-    out: dict[Values, dict[int, BucketSplit]] = {}
-    for split in plan.splits:
-        out.setdefault(split.values, {})[split.bucket] = split
-    return out
-
-
-def _check_bucket_counts(
-    layout: ChainLayout, parts: Sequence[ChainPart], buckets: Sequence[Mapping[int, BucketSplit]]
-) -> None:
-    counts = {s.total_buckets: p for p, held in zip(parts, buckets, strict=True) for s in held.values()}
-    if len(counts) > 1:
-        where = ", ".join(
-            f"{c} in {layout.text_of(p.values)} of branch "
-            f"{layout.snapshot_branch if p.is_anchor else layout.delta_branch}"
-            for c, p in sorted(counts.items(), key=lambda item: item[0])
-        )
-        raise InvalidInputError(
-            f"{layout.label}: partitions of one chain have different numbers of buckets ({where}): write them again "
-            f"with one number of buckets",
-            table=layout.label,
-        )
-
-
-def _one_split(
-    bucket: int,
-    parts: Sequence[ChainPart],
-    targets: Sequence[ChainTarget],
-    buckets: Sequence[Mapping[int, BucketSplit]],
-    schema: TableSchema,
-    rows: Filter,
-) -> ChainSplit:
-    files: list[tuple[int, DataFile]] = [
-        (at, file) for at, held in enumerate(buckets) if bucket in held for file in held[bucket].files
-    ]
-    if rows.where is not None:
-        # only bounds of the key: a value that loses must not make another one win
-        known: list[dict[str, Any]] = [key_bounds(f, schema) for _, f in files]
-        files = [pair for pair, kept in zip(files, keep(rows, known, schema), strict=True) if kept]
-    found = [f for _, f in files]
-    return ChainSplit(
-        bucket=bucket,
-        parts=tuple(parts),
-        targets=tuple(targets),
-        sections=tuple(plan_sections(found, [f.type for f in schema.key_fields])) if found else (),
-        part_of={f.file_name: at for at, f in files},
-    )

@@ -190,9 +190,9 @@ def merge_slices(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: 
         return fold_versions(slices, np.concatenate(keys), rules)
     winners = pick_winners(slices, np.concatenate(keys), rules)
     if VALUE_KIND in slices[0].schema.names and not rules.keep_deletes:
-        retract = is_retract(_taken([s.column(VALUE_KIND) for s in slices], winners))
+        retract = is_retract(gather([s.column(VALUE_KIND) for s in slices], winners))
         winners = winners[~retract] if retract.any() else winners
-    columns = [_taken([s.column(i) for s in slices], winners) for i in range(slices[0].num_columns)]
+    columns = [gather([s.column(i) for s in slices], winners) for i in range(slices[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)
 
 
@@ -243,7 +243,7 @@ def fold_versions(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRule
     position = np.arange(len(ranked))
     usable = np.ones(len(ranked), bool)
     if VALUE_KIND in slices[0].schema.names:
-        kinds = _taken([s.column(VALUE_KIND) for s in slices], ranked)
+        kinds = gather([s.column(VALUE_KIND) for s in slices], ranked)
         retract = is_retract(kinds)
         if retract.any() and not rules.remove_on_delete:
             raise UnsupportedFeatureError(
@@ -255,7 +255,7 @@ def fold_versions(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRule
     live = np.logical_or.reduceat(usable, starts)
     columns = []
     for i in range(slices[0].num_columns):
-        column = _taken([s.column(i) for s in slices], ranked)
+        column = gather([s.column(i) for s in slices], ranked)
         valid = usable & np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
         last = np.maximum.reduceat(np.where(valid, position, -1), starts)[live]
         columns.append(pc.take(column, pa.array(last, mask=last < 0)))
@@ -266,18 +266,19 @@ def _precedence(slices: Sequence[pa.RecordBatch], rows: Indices, rules: MergeRul
     """Give arrays, most significant first, by which the greatest row of a key wins."""
     out: list[Any] = []
     for name in rules.sequence:
-        out += order_values(_taken([s.column(name) for s in slices], rows), rules.descending)
+        out += order_values(gather([s.column(name) for s in slices], rows), rules.descending)
     names = slices[0].schema.names
     if CHAIN_POSITION in names:
-        out.append(_taken([s.column(CHAIN_POSITION) for s in slices], rows).to_numpy(zero_copy_only=False))
+        out.append(gather([s.column(CHAIN_POSITION) for s in slices], rows).to_numpy(zero_copy_only=False))
     if SEQUENCE_NUMBER in names:
-        out.append(_taken([s.column(SEQUENCE_NUMBER) for s in slices], rows).to_numpy(zero_copy_only=False))
+        out.append(gather([s.column(SEQUENCE_NUMBER) for s in slices], rows).to_numpy(zero_copy_only=False))
         if VALUE_KIND in names:
-            out.append(~is_retract(_taken([s.column(VALUE_KIND) for s in slices], rows)))
+            out.append(~is_retract(gather([s.column(VALUE_KIND) for s in slices], rows)))
     out.append(rows)
     return out
 
 
-def _taken(pieces: Sequence[pa.Array], rows: Indices) -> pa.Array:
+def gather(pieces: Sequence[pa.Array], rows: Indices) -> pa.Array:
+    """Give the rows at these positions of the pieces laid behind each other."""
     whole = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
     return pc.take(whole, pa.array(rows), boundscheck=False)

@@ -66,7 +66,7 @@ class _SplitReader:
         self._split = split
         self._constant = dict(zip(read.schema.partition_keys, split.bucket.values, strict=True))
         self._needed = self._needed_fields()
-        self._deleted = _load_deletions(read.store, split.deletions)
+        self._deleted = load_deletions(read.store, split.deletions)
 
     def _needed_fields(self) -> tuple[DataField, ...]:
         """What comes out and what the filter looks at, without partition columns: those are constants."""
@@ -174,16 +174,17 @@ class _SplitReader:
             elif f.name in batch.schema.names:
                 columns[f.name] = batch.column(f.name)
         if read.rows.where is not None:
-            table = _filtered(pa.table(columns), read.rows.where)
-            columns = {name: _combined(table.column(name)) for name in read.columns}
+            found = filtered(pa.RecordBatch.from_pydict(columns), read.rows.where)
+            columns = {name: found.column(name) for name in read.columns}
         return pa.RecordBatch.from_arrays([columns[n] for n in read.columns], schema=read.output_schema)
 
 
-def _filtered(table: pa.Table, where: pc.Expression) -> pa.Table:
+def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
     """As ``Table.filter``, but in this thread: a task has one core, and rows keep their order."""
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.table(rows.columns, rows.schema.names)))
     condition = acero.Declaration("filter", acero.FilterNodeOptions(where))
-    return acero.Declaration.from_sequence([source, condition]).to_table(use_threads=False)
+    found = acero.Declaration.from_sequence([source, condition]).to_table(use_threads=False)
+    return pa.RecordBatch.from_arrays([_combined(c) for c in found.columns], names=found.column_names)
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
@@ -223,7 +224,8 @@ def _without_deleted(found: FileBatch, deleted: Positions | None) -> pa.RecordBa
     return found.rows.filter(pa.array(mask))
 
 
-def _load_deletions(store: Store, deletions: Sequence[Deletion]) -> dict[str, Positions]:
+def load_deletions(store: Store, deletions: Sequence[Deletion]) -> dict[str, Positions]:
+    """Read the deleted positions of each file, by file name."""
     by_file: dict[str, list[DeletionVectorRange]] = {}
     for path, where in deletions:
         by_file.setdefault(path, []).append(where)

@@ -86,10 +86,11 @@ class ReadSplit:
 
     def divided(self) -> list[ReadSplit]:
         """Cut into splits of one section each, which other tasks can read; their rows share no key."""
-        return [replace(self, sections=(s,), deletions=_of_files(self.deletions, s.files)) for s in self.sections]
+        return [replace(self, sections=(s,), deletions=deletions_of(self.deletions, s.files)) for s in self.sections]
 
 
-def _of_files(deletions: Sequence[Deletion], files: Sequence[DataFile]) -> tuple[Deletion, ...]:
+def deletions_of(deletions: Sequence[Deletion], files: Sequence[DataFile]) -> tuple[Deletion, ...]:
+    """Give those of these files."""
     names = {f.file_name for f in files}
     return tuple(d for d in deletions if d[1].data_file in names)
 
@@ -156,7 +157,7 @@ def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
     # bucket -2 holds postponed rows, which are invisible until another engine has moved them into real buckets
     visible = [s for s in plan.splits if s.bucket >= 0]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
-    deletions = _deletions(plan.index_entries)
+    deletions = find_deletions(plan.index_entries)
     splits = []
     for split in (s for s, k in zip(visible, kept, strict=True) if k):
         files = split.files
@@ -167,7 +168,7 @@ def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
         sections = _prune_sections(read, split, sections)
         if sections:
             own = ReadSplit(bucket=split, sections=tuple(sections))
-            splits.append(replace(own, deletions=_of_files(deletions, own.files)))
+            splits.append(replace(own, deletions=deletions_of(deletions, own.files)))
     return splits
 
 
@@ -179,7 +180,8 @@ def _sections(read: TableRead, files: Sequence[DataFile], merge: bool) -> list[S
     return [Section(((f,),)) for f in files]
 
 
-def _deletions(entries: Sequence[IndexEntry]) -> list[Deletion]:
+def find_deletions(entries: Sequence[IndexEntry]) -> list[Deletion]:
+    """Find all deletion vectors of a snapshot."""
     return [
         (entry.external_path or f"{INDEX_DIR}/{entry.file_name}", where)
         for entry in entries

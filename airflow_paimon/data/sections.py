@@ -55,7 +55,7 @@ def plan_sections(files: Sequence[DataFile], key_types: Sequence[DataType]) -> l
     """
     if len(files) == 1:
         return [Section((tuple(files),))]
-    ranged = _ranged(files, key_types)
+    ranged = key_ranges(files, key_types)
     if ranged is None:  # a range is unknown: everything may overlap
         return [Section(_by_age([(f,) for f in files]))]
     sections: list[Section] = []
@@ -89,7 +89,8 @@ def _by_age(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=lambda run: max(f.max_sequence_number for f in run)))
 
 
-def _ranged(files: Sequence[DataFile], key_types: Sequence[DataType]) -> list[tuple[Any, Any, DataFile]] | None:
+def key_ranges(files: Sequence[DataFile], key_types: Sequence[DataType]) -> list[tuple[Any, Any, DataFile]] | None:
+    """Give lowest and highest key of each file, comparable as the keys are; None: a file does not say."""
     orders = [_ORDERS.get(t.root, _as_is) for t in key_types]
     out = []
     for file in files:

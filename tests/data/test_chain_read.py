@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +14,17 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.chain import Source
+from airflow_paimon.core.commit import Draft, commit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.manifest import DeletionVectorRange, IndexEntry
+from airflow_paimon.core.scan import plan_scan
+from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.chain_plan import plan_chain
 from airflow_paimon.data.chain_read import read_chain
+from airflow_paimon.data.chain_splits import divide_split
+from tests.core.test_deletion_vectors import JAVA_SAMPLE
 from tests.data.tables import make_table
 
 Row = tuple[Any, ...]
@@ -70,7 +77,14 @@ def chain_table(
     return main
 
 
-def write(branch: Table, columns: Sequence[str], keys: Sequence[str], partition: str, rows: Sequence[Row]) -> None:
+def write(
+    branch: Table,
+    columns: Sequence[str],
+    keys: Sequence[str],
+    partition: str,
+    rows: Sequence[Row],
+    mode: str = "append",
+) -> None:
     parts = dict(zip(keys, partition.split("/"), strict=True))
     found = []
     for row in rows:
@@ -78,7 +92,7 @@ def write(branch: Table, columns: Sequence[str], keys: Sequence[str], partition:
         found.append({**dict(zip(columns, row, strict=False)), **parts, "_row_kind": kind})
     types = {"k": pa.int32(), "s": pa.int32()}
     fields = [(n, types.get(n, pa.string())) for n in (*columns, *keys, "_row_kind")]
-    write_arrow(branch, pa.Table.from_pylist(found, schema=pa.schema(fields)))
+    write_arrow(branch, pa.Table.from_pylist(found, schema=pa.schema(fields)), mode=mode)
 
 
 def set_options(table: Table, options: Mapping[str, str]) -> None:
@@ -330,7 +344,7 @@ def test_a_read_is_pinned_to_one_snapshot_of_each_branch(days: Table, tmp_path: 
     plain = later.schema()
     set_options(later, {"chain-table.enabled": "false"})
     write(later, ["k", "s", "v"], ["dt"], "20250811", [(9, 1, "late")])
-    found = pa.Table.from_batches(read_chain(planned), planned.main.output_schema).to_pylist()
+    found = pa.Table.from_batches(read_chain(planned), planned.inputs.main.output_schema).to_pylist()
     assert sorted((tuple(r.values()) for r in found), key=repr) == before
     set_options(later, dict(plain.options))
     assert len(seen(table, where=day_is("20250811"))) == len(before) + 1
@@ -355,7 +369,7 @@ def test_an_anchor_is_read_once_for_all_its_targets(tmp_path: Path) -> None:
     assert [t.parts for t in split.targets] == list(range(2, 12))
     assert [r.source for r in planned.partitions] == [Source.SNAPSHOT] + [Source.CHAIN] * 10
     counts = (
-        pa.Table.from_batches(read_chain(planned), planned.main.output_schema)
+        pa.Table.from_batches(read_chain(planned), planned.inputs.main.output_schema)
         .group_by("dt")
         .aggregate([([], "count_all")])
     )
@@ -385,10 +399,25 @@ def test_a_chain_whose_bucket_number_changed_is_refused(tmp_path: Path) -> None:
         seen(table, where=day_is("20250814"))
 
 
-def test_deletion_vectors_are_refused_by_name(tmp_path: Path) -> None:
-    table = chain_table(tmp_path, GAPPED, **{"deletion-vectors__enabled": "true"})
-    with pytest.raises(UnsupportedFeatureError, match=r"deletion-vectors\.enabled"):
-        seen(table)
+def test_rows_that_deletion_vectors_mark_go_on_hiding_others(tmp_path: Path) -> None:
+    """Positions 2 and 4 are marked: deletes with those rows' sequence, which hide older rows of other files."""
+    table = chain_table(tmp_path, [], buckets=1, **{"chain-table__enabled": "false"})
+    snapshot, delta = table.branch("snapshot"), table.branch("delta")
+    full = versions(range(1, 6), 2, "a")
+    write(snapshot, ["k", "s", "v"], ["dt"], "20250810", full, mode="dynamic_overwrite")
+    write(delta, ["k", "s", "v"], ["dt"], "20250811", [(3, 1, "late"), (5, 3, "new"), (6, 1, "d")], mode="overwrite")
+    (held,) = plan_scan(snapshot).splits
+    name, size = "index-1", len(JAVA_SAMPLE)
+    snapshot.store.create(f"index/{name}", JAVA_SAMPLE)
+    marks = (DeletionVectorRange(held.files[0].file_name, 1, size - 9, 2),)
+    entry = IndexEntry(0, held.partition, 0, "DELETION_VECTORS", name, size, 2, marks)
+    schema = snapshot.schema()
+    commit(snapshot, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=[], index_entries=[entry], schema=schema))
+    for branch in (table, snapshot, delta):
+        set_options(branch, {"chain-table.enabled": "true", "deletion-vectors.enabled": "true"})
+    assert seen(table, where=day_is("20250810")) == on("20250810", *(full[i] for i in (0, 1, 3)))
+    rows = (full[0], full[1], full[3], (5, 3, "new"), (6, 1, "d"))
+    assert seen(table, where=day_is("20250811")) == on("20250811", *rows)
 
 
 # -- against a model of rows -------------------------------------------------------------------------------------------
@@ -455,7 +484,27 @@ def test_reads_equal_the_model(tmp_path: Path, seed: int) -> None:
     assert seen(table) == expected
     for batch_rows in (1, 3):
         planned = plan_chain(table, batch_rows=batch_rows)
-        rows_found = pa.Table.from_batches(read_chain(planned), planned.main.output_schema).to_pylist()
+        rows_found = pa.Table.from_batches(read_chain(planned), planned.inputs.main.output_schema).to_pylist()
         assert sorted((tuple(r.values()) for r in rows_found), key=repr) == expected
+    cut = [part for split in planned.splits for part in divide_split(split, planned.inputs.main.schema, 1)]
+    batches = read_chain(replace(planned, splits=tuple(pickle.loads(pickle.dumps(cut)))))
+    assert pa.Table.from_batches(batches, planned.inputs.main.output_schema).num_rows == len(expected)
     some = (pc.field("v1") > "v5") & (pc.field("k") < 6)
     assert seen(table, where=some) == [r for r in expected if r[2] is not None and r[2] > "v5" and r[0] < 6]
+
+
+def test_a_large_bucket_is_cut_by_key(tmp_path: Path) -> None:
+    """The anchor's files give the cuts; files that reach over one are read by both sides, each row by one."""
+    writes: list[tuple[str, str, list[Row]]] = [
+        ("snapshot", "20250810", versions(range(n, n + 10), 1, "a")) for n in range(0, 60, 10)
+    ]
+    writes.append(("delta", "20250811", [(k, 2, "b") for k in range(-3, 70, 3)]))
+    writes.append(("delta", "20250812", [(k, 3, "", "-D") for k in range(0, 60, 7)]))
+    table = chain_table(tmp_path, writes, buckets=1)
+    planned = plan_chain(table)
+    whole = sum(f.file_size for s in planned.splits for f in s.files)
+    cut = [part for split in planned.splits for part in divide_split(split, planned.inputs.main.schema, whole // 4)]
+    assert len(cut) >= 3 and all(c.low is not None or c.high is not None for c in cut)
+    batches = read_chain(replace(planned, splits=tuple(cut)))
+    rows = pa.Table.from_batches(batches, planned.inputs.main.output_schema).to_pylist()
+    assert sorted((tuple(r.values()) for r in rows), key=repr) == seen(table)
