@@ -58,18 +58,33 @@ def plan_chain_expiry(
     for name, number in (("max_segments", max_segments), ("min_anchors", min_anchors)):
         if number < 1:
             raise InvalidInputError(f"{layout.label}: {name} is at least 1, not {number}", table=layout.label)
-    groups = {layout.group_of(v) for v in partitions.snapshot | partitions.delta}
+    snapshots, deltas = (_by_group(layout, held) for held in (partitions.snapshot, partitions.delta))
     return [
-        _plan_group_expiry(layout, partitions, group, cutoff, max_segments, min_anchors)
-        for group in sorted(groups, key=repr)
+        _plan_group_expiry(
+            layout, group, snapshots.get(group, []), deltas.get(group, []), cutoff, max_segments, min_anchors
+        )
+        for group in sorted({*snapshots, *deltas}, key=repr)
     ]
 
 
+def _by_group(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, list[Values]]:
+    out: dict[Values, list[Values]] = {}
+    for values in held:
+        out.setdefault(layout.group_of(values), []).append(values)
+    return out
+
+
 def _plan_group_expiry(
-    layout: ChainLayout, partitions: Partitions, group: Values, cutoff: datetime, max_segments: int, min_anchors: int
+    layout: ChainLayout,
+    group: Values,
+    snapshots: Iterable[Values],
+    deltas: Iterable[Values],
+    cutoff: datetime,
+    max_segments: int,
+    min_anchors: int,
 ) -> GroupExpiry:
-    snapshot, lost = _placed(layout, partitions.snapshot, group)
-    delta, lost_deltas = _placed(layout, partitions.delta, group)
+    snapshot, lost = _placed(layout, snapshots)
+    delta, lost_deltas = _placed(layout, deltas)
     unplaced = tuple(sorted((*lost, *lost_deltas), key=repr))
     if not snapshot.values:
         return GroupExpiry(group=group, reason="only deltas: never touched", unplaced=unplaced)
@@ -95,16 +110,17 @@ def _plan_group_expiry(
     )
 
 
-def _placed(layout: ChainLayout, held: Iterable[Values], group: Values) -> tuple[TimeLine, list[Values]]:
-    times = {v: layout.parsed_time(v) for v in held if layout.group_of(v) == group}
+def _placed(layout: ChainLayout, held: Iterable[Values]) -> tuple[TimeLine, list[Values]]:
+    times = {v: layout.parsed_time(v) for v in held}
     return time_line((t, v) for v, t in times.items() if t is not None), [v for v, t in times.items() if t is None]
 
 
 def all_expired(layout: ChainLayout, partitions: Partitions, asked: Iterable[Values], cutoff: datetime) -> bool:
     """Tell whether a writer to these partitions writes to expired ones only: each is older than its group's anchor."""
+    groups = _by_group(layout, partitions.snapshot)
     for values in asked:
         moment = layout.parsed_time(values)
-        snapshot, _ = _placed(layout, partitions.snapshot, layout.group_of(values))
+        snapshot, _ = _placed(layout, groups.get(layout.group_of(values), []))
         old = bisect_left(snapshot.times, cutoff)
         if moment is None or old < 2 or not moment < snapshot.times[old - 1]:
             return False

@@ -50,8 +50,8 @@ class ChainState:
         )
 
 
-def gather_chain(table: Table) -> ChainState:
-    """Read the newest snapshot of each branch. ``table`` is main's view.
+def chain_views(table: Table) -> tuple[ChainLayout, Table, Table]:
+    """Give the layout and the views of the snapshot and the delta branch. ``table`` is main's view.
 
     Raises:
         NotFoundError: a branch does not exist. InvalidInputError: the branches are not one chain table; all of it is
@@ -61,7 +61,12 @@ def gather_chain(table: Table) -> ChainState:
     options = TableOptions(main.options)
     snapshot, delta = (table.branch(name or "") for name in (options.snapshot_branch, options.delta_branch))
     schemas = [b.schema() if b.branch_name and b.exists() else None for b in (snapshot, delta)]
-    layout = check_chain_branches(table.label, main, *schemas)
+    return check_chain_branches(table.label, main, *schemas), snapshot, delta
+
+
+def gather_chain(table: Table) -> ChainState:
+    """Read the newest snapshot of each branch; raises as ``chain_views`` does."""
+    layout, snapshot, delta = chain_views(table)
     return ChainState(layout=layout, main=plan_scan(table), snapshot=plan_scan(snapshot), delta=plan_scan(delta))
 
 

@@ -1,4 +1,4 @@
-"""Operators that look after a table: check it, repair it."""
+"""Operators that look after a table: check it, repair it, expire its partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
 
-__all__ = ["CheckTableOperator", "RepairTableOperator"]
+__all__ = ["CheckTableOperator", "PartitionExpireOperator", "RepairTableOperator"]
 
 
 class CheckTableOperator(PaimonOperator):
@@ -38,3 +38,52 @@ class RepairTableOperator(PaimonOperator):
     def __init__(self, *, finding: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.finding = finding
+
+
+class PartitionExpireOperator(PaimonOperator):
+    """
+    Drop partitions that are too old; of a chain table whole segments per group, never an anchor that is needed.
+
+    The result tells in ``details`` what expired and why, per segment; data files go when their snapshots expire.
+
+    :param branch: branch of an ordinary table; a chain table expires as a whole (templated)
+    :param expiration_time: age, e.g. ``30 d``; else option ``partition.expiration-time`` (templated)
+    :param strategy: ``values-time`` or ``update-time``; else option ``partition.expiration-strategy`` (templated)
+    :param timestamp_pattern: else option ``partition.timestamp-pattern`` (templated)
+    :param timestamp_formatter: else option ``partition.timestamp-formatter`` (templated)
+    :param min_anchors: chain tables: full partitions that each group keeps at least (templated)
+    :param limit: partitions, or segments per group, that expire in one run at most (templated)
+    """
+
+    operation = "expire_partitions"
+    template_fields: Sequence[str] = (
+        *PaimonOperator.template_fields,
+        "branch",
+        "expiration_time",
+        "strategy",
+        "timestamp_pattern",
+        "timestamp_formatter",
+        "min_anchors",
+        "limit",
+    )
+
+    def __init__(
+        self,
+        *,
+        branch: str = "main",
+        expiration_time: str | None = None,
+        strategy: str | None = None,
+        timestamp_pattern: str | None = None,
+        timestamp_formatter: str | None = None,
+        min_anchors: int | str = 1,
+        limit: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.expiration_time = expiration_time
+        self.strategy = strategy
+        self.timestamp_pattern = timestamp_pattern
+        self.timestamp_formatter = timestamp_formatter
+        self.min_anchors = min_anchors
+        self.limit = limit

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_paimon.core.operations.request_base import Request, flag
+from airflow_paimon.core.partition_expiry import STRATEGIES
 
 GAP_POLICIES = ("empty", "carry_forward")
-STRATEGIES = ("values-time", "update-time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,4 +69,7 @@ class ExpirePartitions(Request):
     timestamp_pattern: str | None = flag("Else option partition.timestamp-pattern")
     timestamp_formatter: str | None = flag("Else option partition.timestamp-formatter")
     min_anchors: int = flag("Chain tables: full partitions that each group keeps at least", 1)
-    limit: int = flag("Partitions (chain tables: segments per group) that expire in one run at most", 100)
+    limit: int | None = flag(
+        "Partitions (chain tables: segments per group) that expire in one run at most; "
+        "else option partition.expiration-max-num (100)"
+    )

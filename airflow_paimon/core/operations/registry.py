@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.operations.branches import create_branch, delete_branch, rename_branch
+from airflow_paimon.core.operations.chain_request import ExpirePartitions
 from airflow_paimon.core.operations.check import check_table
 from airflow_paimon.core.operations.context import Context, open_context
+from airflow_paimon.core.operations.expire_partitions import expire_partitions
 from airflow_paimon.core.operations.publish import Fold, publish_branch
 from airflow_paimon.core.operations.repair import repair_table
 from airflow_paimon.core.operations.request import (
@@ -53,9 +55,17 @@ def _dispatch(context: Context, request: Request, fold: Fold | None) -> Operatio
             return publish_branch(context, request, fold)
         case RollbackTo():
             return rollback_to(context, request)
+        case _:
+            return _maintain(context, request)
+
+
+def _maintain(context: Context, request: Request) -> OperationResult:
+    match request:
         case CheckTable():
             return check_table(context, request)
         case RepairTable():
             return repair_table(context, request)
+        case ExpirePartitions():
+            return expire_partitions(context, request)
         case _:
             raise InvalidInputError(f"Unknown operation {request.operation!r}")

@@ -1,0 +1,185 @@
+"""Runs an expiry plan: a commit for each branch, in order, each only while what it drops is as it was planned.
+
+A killed run goes on with the recorded plan: a step that landed is found by its identity, one whose partitions are all
+gone is done, whoever did it. Where somebody changed what is to go, it is planned again, for the same cutoff.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from airflow_paimon.core.commit import find_landed, require_committable, verify_landed
+from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.expiry_plan import MAX_ROUNDS, DropStep, ExpiryPlan, load_plans, save_plan
+from airflow_paimon.core.operations.ledger import commit_identity
+from airflow_paimon.core.operations.once import attempt
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.partition_drop import drop_held
+from airflow_paimon.core.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+_LISTED = 1000
+FILES_STAY = "dropped partitions are invisible at once; their data files are deleted when their snapshots expire"
+
+
+class ExpirySource(Protocol):
+    """What expires: an ordinary table's partitions, or a chain table's segments."""
+
+    @property
+    def branch(self) -> str: ...
+
+    @property
+    def cutoff(self) -> datetime: ...
+
+    def plan(self, cutoff: datetime) -> ExpiryPlan:
+        """Look at the table and plan. The steps leave out what has nothing to drop."""
+
+    def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
+        """Raise ``ConflictError`` where ``step`` must not go on top of ``head`` of its branch any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    """A step that is done. ``snapshot`` None: its partitions were gone already, or nobody can tell by which commit."""
+
+    step: DropStep
+    before: int | None
+    snapshot: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"branch": self.step.branch, "before": self.before, "snapshot": self.snapshot, **totals([self.step])}
+
+
+def totals(steps: Sequence[DropStep]) -> dict[str, int]:
+    """Sum up what steps drop."""
+    drops = [d for s in steps for d in s.drops]
+    return {
+        "partitions": len(drops),
+        "files": sum(d.files for d in drops),
+        "rows": sum(d.rows for d in drops),
+        "bytes": sum(d.bytes for d in drops),
+    }
+
+
+def run_expiry(context: Context, source: ExpirySource) -> OperationResult:
+    """Plan, or take up the plan of an earlier try, and execute it.
+
+    Raises:
+        ConflictError: what is to go kept changing; ``details.done`` lists the commits that stand.
+    """
+    if context.request.dry_run:
+        plan = source.plan(source.cutoff)
+        return _result(context, source, plan, [], changed=bool(plan.steps))
+    require_committable(context.table)
+    with attempt(context, source.branch):
+        return _run(context, source)
+
+
+def _run(context: Context, source: ExpirySource) -> OperationResult:
+    operation_id = context.request.operation_id
+    earlier = load_plans(context.table, operation_id) if operation_id else []
+    done: list[_Commit] = []
+    for number, plan in enumerate(earlier):
+        done += [c for s in plan.steps if (c := _landed(context, plan, s, number)) is not None]
+    latest = earlier[-1] if earlier else None
+    cutoff = latest.cutoff if latest is not None else source.cutoff
+    moved: ConflictError | None = None
+    for number in range(max(0, len(earlier) - 1), MAX_ROUNDS):
+        plan = latest or source.plan(cutoff)
+        if not plan.steps:
+            return _result(context, source, plan, done, replayed=bool(earlier))
+        if operation_id and latest is None:
+            plan = save_plan(context.table, operation_id, number, plan)
+        latest = None
+        try:
+            for step in plan.steps:
+                if not any(c.step is step for c in done):
+                    done.append(_execute(context, source, plan, step, number))
+            return _result(context, source, plan, done, replayed=bool(earlier))
+        except ConflictError as error:
+            log.info("%s; planning again", error.message)
+            moved = error
+    raise ConflictError(
+        f"{context.table.name}: what is to expire kept changing while it was dropped ({MAX_ROUNDS} plans); run it "
+        f"again when fewer writers touch old partitions. The last change: {moved.message if moved else ''}",
+        table=context.table.name,
+        details={"done": [c.to_json() for c in done]},
+    )
+
+
+def _step_identity(context: Context, step: DropStep, number: int) -> Any:
+    return commit_identity(context.request.operation_id, step.branch, f"{context.request.operation}:{number}")
+
+
+def _landed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit | None:
+    """Find the commit of a step that an earlier try made; None also when the snapshots that could tell are expired."""
+    view = context.table.branch(step.branch)
+    try:
+        found = find_landed(view, _step_identity(context, step, number), plan.head(step.branch))
+    except OutcomeUnknownError:
+        return None
+    return _Commit(step=step, before=found.id - 1, snapshot=found.id) if found is not None else None
+
+
+def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit:
+    view = context.table.branch(step.branch)
+    properties = {
+        "airflow-paimon.operation": context.request.operation,
+        "airflow-paimon.cutoff": plan.cutoff.isoformat(),
+    }
+    if context.request.operation_id:
+        properties["airflow-paimon.operation-id"] = context.request.operation_id
+    receipt = drop_held(
+        view,
+        step.expected,
+        check=lambda head: source.check(plan, step, head),
+        identity=_step_identity(context, step, number),
+        properties=properties,
+    )
+    if receipt.snapshot is not None:
+        verify_landed(view, receipt.snapshot)
+    before = receipt.before.id if receipt.before else None
+    return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
+
+
+def _result(
+    context: Context,
+    source: ExpirySource,
+    plan: ExpiryPlan,
+    done: Sequence[_Commit],
+    *,
+    changed: bool = False,
+    replayed: bool = False,
+) -> OperationResult:
+    made = [c for c in done if c.snapshot is not None]
+    steps = plan.steps if context.request.dry_run else [c.step for c in made]
+    details = {
+        **plan.report,
+        "cutoff": plan.cutoff.isoformat(sep=" "),
+        "expired": {b: [d.text for s in steps if s.branch == b for d in s.drops][:_LISTED] for b in _branches(steps)},
+        **totals(steps),
+        "commits": [c.to_json() for c in made],
+        "note": FILES_STAY,
+    }
+    if replayed:
+        details["replayed"] = True
+    own = [c for c in made if c.step.branch == source.branch]
+    head = plan.head(source.branch) or None
+    return context.result(
+        plan.to_plan(context.request.operation, context.table.name),
+        branch=source.branch,
+        changed=changed or bool(made),
+        before=own[0].before if own else head,
+        after=own[-1].snapshot if own else head,
+        details=details,
+    )
+
+
+def _branches(steps: Sequence[DropStep]) -> list[str]:
+    return list(dict.fromkeys(s.branch for s in steps))

@@ -1,0 +1,6 @@
+"""Drop partitions that are too old; of a chain table whole segments. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("expire_partitions")
