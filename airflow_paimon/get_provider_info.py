@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             _modules(
                 "airflow_paimon.operators.branch",
+                "airflow_paimon.operators.chain",
                 "airflow_paimon.operators.correction",
                 "airflow_paimon.operators.maintenance",
             )

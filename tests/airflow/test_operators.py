@@ -14,6 +14,7 @@ from airflow_paimon.assets import paimon_asset
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.operations.request import REQUESTS
 from airflow_paimon.operators import branch as branch_operators
+from airflow_paimon.operators import chain as chain_operators
 from airflow_paimon.operators import maintenance
 from airflow_paimon.operators._base import PaimonOperator, as_list
 from airflow_paimon.operators.branch import (
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.airflow
 
 OPERATORS: dict[str, type[PaimonOperator]] = {
     cls.operation: cls
-    for module in (branch_operators, maintenance)
+    for module in (branch_operators, chain_operators, maintenance)
     for cls in (getattr(module, name) for name in module.__all__)
 }
 

@@ -320,7 +320,7 @@ def _check_deletable(context: Context, name: str) -> None:
         if not view.exists():
             continue
         options = view.schema().options
-        used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip() == name]
+        used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip().lower() == name.lower()]
         if used and view.branch_name != name:
             raise UnsafeOperationError(
                 f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first",

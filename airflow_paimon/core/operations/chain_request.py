@@ -13,7 +13,12 @@ GAP_POLICIES = ("empty", "carry_forward")
 @dataclass(frozen=True, kw_only=True)
 class CreateChainTable(Request):
     operation = "create_chain_table"
-    column: tuple[str, ...] = flag("Column of a new table, 'name TYPE' (repeat); none: convert", (), repeat=True)
+    needs_table = False
+    column: tuple[str, ...] = flag(
+        "Column of a new table: name TYPE [NOT NULL] ['comment'] (repeat); none: convert the table that is there",
+        (),
+        repeat=True,
+    )
     primary_key: tuple[str, ...] = flag("Primary key column of a new table (repeat)", (), repeat=True)
     partition_key: tuple[str, ...] = flag("Partition column of a new table (repeat)", (), repeat=True)
     option: tuple[str, ...] = flag("Table option, key=value (repeat)", (), repeat=True)

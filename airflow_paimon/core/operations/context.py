@@ -75,4 +75,4 @@ def open_context(request: Request) -> Context:
             table=table.name,
         )
     now = parse_timestamp(request.now) if request.now else int(time.time() * 1000)
-    return Context(request, table.require(), now, started)
+    return Context(request, table.require() if request.needs_table else table, now, started)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.chain_request import ExpirePartitions
+from airflow_paimon.core.operations.chain_request import CreateChainTable, ExpirePartitions
 from airflow_paimon.core.operations.request_base import IF_EXISTS, IF_MISSING, Request, flag, flag_name
 
 
@@ -163,6 +163,7 @@ REQUESTS: dict[str, type[Request]] = {
         CorrectBranch,
         CheckTable,
         RepairTable,
+        CreateChainTable,
         ExpirePartitions,
     )
 }

@@ -26,6 +26,8 @@ class Request:
 
     operation: ClassVar[str] = ""
     needs_spark: ClassVar[bool] = False
+    needs_table: ClassVar[bool] = True
+    """False: the operation may create the table."""
 
     warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
     table: str = flag("Table as db.table", "")

@@ -1,0 +1,356 @@
+"""create_chain_table: new and converted tables, refusals before the first write, a crash at every store call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.chain_schema import check_chain_branches
+from airflow_paimon.core.chain_state import gather_chain
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.operations.chain_setup import (
+    NewColumns,
+    create_chain_table,
+    parse_column,
+)
+from airflow_paimon.core.operations.context import Context, open_context
+from airflow_paimon.core.operations.registry import _dispatch
+from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.operations.tables import alter_table, create_table
+from airflow_paimon.core.planners.chain_setup import ChainSettings
+from airflow_paimon.core.planners.schema_changes import AddColumn, SetOption
+from airflow_paimon.core.store.testing import Crash, FaultStore
+from airflow_paimon.core.table import Table, open_table
+from tests.core.chain_tables import add
+from tests.core.tables import run
+
+NEW: Mapping[str, Any] = {
+    "column": ["k BIGINT", "s BIGINT", "v STRING 'what it''s worth'", "region STRING", "dt STRING NOT NULL"],
+    "primary_key": ["region", "dt", "k"],
+    "partition_key": ["region", "dt"],
+    "chain_partition_key": ["dt"],
+    "timestamp_pattern": "$dt",
+    "timestamp_formatter": "yyyyMMdd",
+    "sequence_field": "s",
+    "option": ["bucket=2", "file.format=parquet"],
+}
+CONVERT: Mapping[str, Any] = {
+    "chain_partition_key": ["dt"],
+    "timestamp_pattern": "$dt",
+    "timestamp_formatter": "yyyyMMdd",
+}
+ENDS = ("main", "snapshot", "delta")
+
+
+def warehouse() -> str:
+    return f"memory://{uuid.uuid4()}/wh"
+
+
+def plain_table(folder: str, *partitions: str, **options: str) -> Table:
+    """A primary-key table with two schema versions and some partitions."""
+    table = create_table(
+        folder,
+        "d.t",
+        [("k", "BIGINT"), ("s", "BIGINT"), ("region", "STRING"), ("dt", "STRING")],
+        primary_keys=["region", "dt", "k"],
+        partition_keys=["region", "dt"],
+        options={"bucket": "2", "sequence.field": "s", **options},
+    )
+    alter_table(table, [AddColumn(name="v", type="STRING")])
+    for partition in partitions:
+        add(table, partition)
+    return table
+
+
+def setup(folder: str, **values: Any) -> OperationResult:
+    return run(open_table(folder, "d.t"), "create_chain_table", **values)
+
+
+def shape(table: Table) -> dict[str, list[Any]]:
+    """All schema versions of the three branches but their times."""
+    return {n: [(s.id, s.content, dict(s.options)) for s in table.branch(n).schemas()] for n in ENDS}
+
+
+# -- a new table -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_chain_table() -> None:
+    folder = warehouse()
+    result = setup(folder, **NEW)
+    assert result.changed
+    assert result.details["created"]
+    table = open_table(folder, "d.t")
+    assert shape(table)["main"] == shape(table)["snapshot"] == shape(table)["delta"]
+    schema = table.schema()
+    assert schema.options["scan.fallback-snapshot-branch"] == "snapshot"
+    assert schema.field("v").description == "what it's worth"
+    assert not schema.field("region").type.nullable, "a key column"
+    assert gather_chain(table).layout.group_width == 1
+    for branch in ("snapshot", "delta"):
+        assert "write-only" not in table.branch(branch).schema().options, "it has files of its own, which must expire"
+    again = setup(folder, **NEW)
+    assert not again.changed
+    assert again.details["snapshot_branch"] == "snapshot"
+
+
+def test_the_python_function() -> None:
+    folder = warehouse()
+    settings = ChainSettings(
+        snapshot_branch="full",
+        delta_branch="changes",
+        timestamp_pattern="$dt",
+        timestamp_formatter="yyyyMMdd",
+        sequence_field=("s",),
+        options={"bucket": "1"},
+    )
+    new = NewColumns(
+        columns=[("k", "INT"), ("s", "INT"), ("dt", "STRING")], primary_keys=["dt", "k"], partition_keys=["dt"]
+    )
+    table = create_chain_table(folder, "d.t", settings, new)
+    create_chain_table(folder, "d.t", settings)
+    assert sorted(table.branch_names()) == ["changes", "full"]
+    assert gather_chain(table).layout.snapshot_branch == "full"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"timestamp_pattern": None}, "partition.timestamp-pattern is missing"),
+        ({"timestamp_formatter": "yyyyMM"}, "complete date"),
+        ({"timestamp_formatter": "yyyyMMdd'T'"}, "does not fit"),
+        ({"timestamp_pattern": "$region"}, "group column"),
+        ({"timestamp_formatter": "ddMMyyyy"}, "don't sort in the order of time"),
+        ({"chain_partition_key": ["region"]}, "must be the last partition columns"),
+        ({"option": ["bucket=-1"]}, "bucket must be greater than 0"),
+        ({"option": ["bucket=2", "merge-engine=aggregation"]}, "merge-engine=aggregation"),
+        ({"option": ["bucket=2", "changelog-producer=lookup"]}, "changelog-producer"),
+        ({"option": ["bucket=2", "sequence.field=s"]}, "as argument sequence_field"),
+        ({"option": ["bucket=2", "chain-table.enabled=false"]}, "must be true"),
+        ({"option": ["bucket"]}, "key=value"),
+        ({"sequence_field": []}, "sequence.field is required"),
+        ({"sequence_field": "dt"}, "partition column"),
+        ({"sequence_field": "x"}, "no column"),
+        ({"delta_branch": "snapshot"}, "same branch"),
+        ({"delta_branch": "SNAPSHOT"}, "same branch"),
+        ({"delta_branch": "main"}, "main"),
+        ({"delta_branch": "a/b"}, "not allowed"),
+        ({"primary_key": []}, "primary key is required"),
+        ({"primary_key": ["dt", "k"]}, "must include the partition columns"),
+        ({"primary_key": ["region", "dt"]}, "no partition column"),
+        ({"partition_key": []}, "must be partitioned"),
+        ({"column": ["k"]}, "not of the form"),
+        ({"column": ["k WHATEVER"]}, "is no type"),
+        ({"column": []}, "give its columns"),
+        ({"column": ["k BIGINT", "s INT", "region STRING", "dt DATE"]}, "is a DATE"),
+    ],
+)
+def test_what_is_refused_before_anything_is_written(change: dict[str, Any], message: str) -> None:
+    folder = warehouse()
+    with pytest.raises(InvalidInputError, match=message):
+        setup(folder, **{**NEW, **change}, operation_id="op")
+    assert open_table(folder, "d.t").store.walk("") == []
+
+
+def test_columns_as_text() -> None:
+    assert [str(p) for p in parse_column("`the k` DECIMAL(10, 2) NOT NULL COMMENT 'a b'")] == [
+        "the k",
+        "DECIMAL(10, 2) NOT NULL",
+        "a b",
+    ]
+    assert str(parse_column("t TIMESTAMP(3) WITH LOCAL TIME ZONE")[1]) == "TIMESTAMP(3) WITH LOCAL TIME ZONE"
+    for bad in ("k", "k INT 'a' 'b'", "k INT comment", "", "k INT 'open"):
+        with pytest.raises(InvalidInputError):
+            parse_column(bad)
+
+
+def test_a_table_with_other_columns_is_left_alone() -> None:
+    folder = warehouse()
+    setup(folder, **NEW)
+    with pytest.raises(AlreadyExistsError, match="other columns"):
+        setup(folder, **{**NEW, "column": [*NEW["column"], "more INT"]})
+
+
+# -- conversion ------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_with_data_becomes_a_chain_table() -> None:
+    folder = warehouse()
+    table = plain_table(folder, "CN/20250101", "US/20250102")
+    result = setup(folder, **CONVERT)
+    assert (result.changed, result.snapshot_after) == (True, 2)
+    assert [s[0] for s in shape(table)["main"]] == [0, 1, 2]
+    assert shape(table)["main"] == shape(table)["snapshot"] == shape(table)["delta"]
+    assert gather_chain(table).partitions.main == {("CN", "20250101"), ("US", "20250102")}
+    assert not setup(folder, **CONVERT).changed
+
+
+def test_branches_that_are_there_are_taken_if_they_fit() -> None:
+    folder = warehouse()
+    table = plain_table(folder)
+    run(table, "create_branch", branch="delta")
+    add(table.branch("delta"), "CN/20250101")
+    setup(folder, **CONVERT)
+    assert [s[0] for s in shape(table)["delta"]] == [0, 1, 2]
+    assert gather_chain(table).partitions.delta == {("CN", "20250101")}
+
+
+def test_the_new_version_has_one_id_in_all_three_branches() -> None:
+    folder = warehouse()
+    table = plain_table(folder)
+    run(table, "create_branch", branch="delta")
+    alter_table(table.branch("delta"), [SetOption(key="target-file-size", value="64 mb")])
+    setup(folder, **CONVERT)
+    assert {n: table.branch(n).schema_ids()[-1] for n in ENDS} == dict.fromkeys(ENDS, 3)
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        ("CN/2025-01-01", "no place in time"),
+        ("CN/oops", "no place in time"),
+        ("CN/20250230", "not spelt as the formatter writes it"),
+    ],
+)
+def test_partitions_without_a_place_in_time(partition: str, message: str) -> None:
+    folder = warehouse()
+    table = plain_table(folder, "CN/20250101", partition)
+    before = table.store.walk("")
+    with pytest.raises(InvalidInputError, match=message):
+        setup(folder, **CONVERT)
+    assert table.store.walk("") == before
+
+
+def test_what_a_conversion_refuses() -> None:
+    folder = warehouse()
+    table = plain_table(folder, "CN/20250101")
+    with pytest.raises(InvalidInputError, match=r"sequence\.field says how existing files are read"):
+        setup(folder, **CONVERT, sequence_field="v")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    with pytest.raises(InvalidInputError, match="shares files with main"):
+        setup(folder, **CONVERT, delta_branch="fix")
+    run(table, "create_branch", branch="other")
+    alter_table(table.branch("other"), [AddColumn(name="w", type="INT")])
+    with pytest.raises(InvalidInputError, match="other columns than main"):
+        setup(folder, **CONVERT, delta_branch="other")
+    alter_table(table.branch("other"), [SetOption(key="bucket", value="4")])
+    setup(folder, **CONVERT)
+    with pytest.raises(InvalidInputError, match=r"is a chain table already, with scan\.fallback-delta-branch"):
+        setup(folder, **CONVERT, delta_branch="third")
+    with pytest.raises(InvalidInputError, match="is a chain table already"):
+        setup(folder, **{**CONVERT, "timestamp_formatter": "yyyyDDD"})
+    with pytest.raises(NotFoundError):
+        setup(warehouse(), **CONVERT)
+
+
+def test_a_half_finished_set_up_by_hand_is_finished() -> None:
+    folder = warehouse()
+    table = plain_table(folder)
+    alter_table(
+        table,
+        [SetOption(key="chain-table.enabled", value="true"), SetOption(key="partition.timestamp-pattern", value="$dt")],
+    )
+    setup(folder, **CONVERT)
+    gather_chain(table)
+
+
+def test_somebody_else_alters_it_at_the_same_moment() -> None:
+    folder = warehouse()
+    table = plain_table(folder)
+
+    def compete(method: str, path: str) -> None:
+        if path == "schema/schema-2":
+            alter_table(table, [AddColumn(name="w", type="INT")])
+
+    with pytest.raises(ConflictError, match="run it again"):
+        faulty(table, CONVERT, FaultStore(table.store, on_mutation=compete))
+    with pytest.raises(InvalidInputError, match="other columns than main"):
+        setup(folder, **CONVERT)
+
+
+# -- crashes ---------------------------------------------------------------------------------------------------------
+
+
+def faulty(table: Table, values: Mapping[str, Any], fault: FaultStore) -> OperationResult:
+    folder = table.store.uri.rsplit("/", 2)[0]
+    request = build_request("create_chain_table", {"warehouse": folder, "table": table.name, **values})
+    context = open_context(request)
+    return _dispatch(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
+
+
+def check_state_between(table: Table) -> None:
+    """What Paimon can read and write: no branch with a part of the chain options, main's chain only when complete."""
+    options = ("chain-table.enabled", "scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
+    for name in ENDS:
+        if table.branch(name).exists():
+            assert len([o for o in options if o in table.branch(name).schema().options]) in (0, 3), name
+    if table.exists() and "chain-table.enabled" in table.schema().options:
+        check_chain_branches(table.name, *(table.branch(n).schema() for n in ENDS))
+
+
+@pytest.mark.parametrize("operation_id", [None, "op"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("new", [True, False], ids=["new", "converted"])
+def test_killed_between_any_two_store_calls(new: bool, after: bool, operation_id: str | None) -> None:
+    values = {**(NEW if new else CONVERT), **({"operation_id": operation_id} if operation_id else {})}
+
+    def fresh() -> Table:
+        folder = warehouse()
+        return open_table(folder, "d.t") if new else plain_table(folder, "CN/20250101")
+
+    whole = fresh()
+    probe = FaultStore(whole.store)
+    faulty(whole, values, probe)
+    assert len(probe.mutations) >= (5 if new else 9)
+    for step in range(1, len(probe.mutations) + 1):
+        table = fresh()
+        with pytest.raises(Crash):
+            faulty(table, values, FaultStore(table.store, step, after=after))
+        check_state_between(table)
+        result = run(table, "create_chain_table", **values)
+        assert result.changed or operation_id is None
+        assert shape(table) == shape(whole)
+        assert run(table, "check_table").details["findings"] == []
+        assert run(table, "create_chain_table", **values).changed == (operation_id is not None)
+
+
+def test_what_a_cut_off_run_left_serves_no_other_request() -> None:
+    table = open_table(warehouse(), "d.t")
+    with pytest.raises(Crash):
+        faulty(table, NEW, FaultStore(table.store, 3))
+    with pytest.raises(AlreadyExistsError, match="repeat that request"):
+        run(table, "create_chain_table", **{**NEW, "option": ["bucket=4"]})
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    table = open_table(warehouse(), "d.t")
+    result = run(table, "create_chain_table", **NEW, dry_run=True)
+    assert result.changed
+    assert [a["path"] for a in result.details["plan"]["actions"]][-1] == "schema/schema-0"
+    assert table.store.walk("") == []
+
+
+# -- the branches afterwards -----------------------------------------------------------------------------------------
+
+
+def test_a_branch_of_a_chain_can_neither_be_deleted_nor_renamed() -> None:
+    folder = warehouse()
+    setup(folder, **NEW)
+    table = open_table(folder, "d.t")
+    for name in ("snapshot", "delta"):
+        with pytest.raises(UnsafeOperationError, match="unset that option first"):
+            run(table, "delete_branch", branch=name)
+        with pytest.raises(UnsafeOperationError, match="unset that option first"):
+            run(table, "rename_branch", branch=name, to_branch="x")
+        with pytest.raises(UnsafeOperationError, match="unset that option first"):
+            run(table, "create_branch", branch=name, if_exists="replace", from_branch="main")
+    gather_chain(table)
