@@ -24,10 +24,9 @@ from airflow_paimon.core.operations.arguments import (
     RESULT_URI,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
-    flag,
     to_arguments,
 )
-from airflow_paimon.core.operations.request_base import Request
+from airflow_paimon.core.operations.request_base import Request, flag_name
 from airflow_paimon.core.secrets import is_secret_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
@@ -110,12 +109,12 @@ class SparkJobHook(SparkSubmitHook):
             raise error_without_result(request, self._exit_code(), result.uri) from failure
 
     def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> None:
-        arguments = [*to_arguments(request), f"{flag(RESULT_URI)}={result_uri}"]
+        arguments = [*to_arguments(request), f"{flag_name(RESULT_URI)}={result_uri}"]
         if request.storage_options:
             path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))
             # A driver beside us deletes it once read; elsewhere Spark's staging folder goes with the application.
             name = STORAGE_OPTIONS if self._is_cluster else STORAGE_OPTIONS_ONCE
-            arguments.append(f"{flag(name)}={self._shipped_name(path)}")
+            arguments.append(f"{flag_name(name)}={self._shipped_name(path)}")
         self._application_args = arguments
         self._py_files = ",".join(filter(None, [str(package_archive(folder.path)), self._py_files]))
         if self._is_cluster and folder.written:
