@@ -79,7 +79,8 @@ def test_a_metadata_job_starts_no_jvm_and_imports_no_spark(warehouse: Path, with
     assert created.result["changed"] is True
     assert created.result["duration_s"] > 0
     assert created.stdout.count("\n") == 1
-    for name, more in (("merge_branch", ["--branch=fix"]), ("check_table", [])):
+    expire = ("expire_partitions", ["--expiration-time=30 d", "--dry-run"])
+    for name, more in (("merge_branch", ["--branch=fix"]), ("check_table", []), expire):
         assert run_job(name, *on(warehouse, *more), env=without_spark).code == 0
 
 
