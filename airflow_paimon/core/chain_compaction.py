@@ -87,7 +87,8 @@ def _groups(layout: ChainLayout, partitions: Partitions, targets: ChainTargets) 
         group = tuple(v for at, v in spec if at < width)
         if len(group) == width and moment_of(layout, spec) is not None:
             found.add(group)
-    return sorted((g for g in found if targets.matches(g)), key=repr)
+    found = {g for g in found if targets.matches(g)} | {layout.group_of(v) for v in targets.again}
+    return sorted(found, key=repr)
 
 
 class _GroupPlanner:
@@ -115,7 +116,7 @@ class _GroupPlanner:
     def plan(self) -> list[PartitionCompaction]:
         if self._targets.max_chain_length is not None:
             return self._pending(self._targets.max_chain_length)
-        asked = self._asked()
+        asked = self._asked() | {self._layout.time_of(v) for v in self._targets.again if self._is_mine(v)}
         moments = sorted(asked | set(self._snapshot))
         return [p for t in moments if (p := self._one(t, asked=t in asked)) is not None]
 
@@ -128,7 +129,7 @@ class _GroupPlanner:
             wanted = moment not in self._snapshot and length > longest
             if wanted and not self._targets.matches(self._values(moment)):
                 continue
-            plan = self._one(moment, asked=wanted)
+            plan = self._one(moment, asked=wanted or self._values(moment) in self._targets.again)
             plans += [plan] if plan is not None else []
             if moment in self._snapshot or wanted:
                 length = 0
@@ -137,7 +138,7 @@ class _GroupPlanner:
     def _one(self, moment: datetime, *, asked: bool) -> PartitionCompaction | None:
         values = self._values(moment)
         why = self._why_stale(moment, values, asked=asked)
-        if not asked and why is None:
+        if (not asked and why is None) or values in self._targets.settled:
             return None
         at = bisect_left(self._anchors, moment)
         start = self._anchors[at - 1] if at else None
@@ -168,11 +169,11 @@ class _GroupPlanner:
         self, moment: datetime, values: Values, why: str | None, anchor: Values | None, deltas: tuple[Values, ...]
     ) -> tuple[Action, str]:
         targets, lost = self._targets, self._known.lost.get(values)
-        rebuilds = targets.overwrite or (why is not None and (self._hangs(values) or not self._is_asked_by_name))
-        if not rebuilds:
+        again = targets.overwrite or values in targets.again
+        if not again and (why is None or (self._is_asked_by_name and not self._hangs(values))):
             note = "" if why is None else f"; it is stale ({why}): --overwrite builds it again"
             return Action.ALREADY_THERE, f"the snapshot branch has it{note}"
-        if why is None and moment not in self._deltas:
+        if why is None and moment not in self._deltas and values not in targets.again:
             return Action.NOTHING_TO_DO, "the snapshot branch has it, and there is no delta of its own to build it from"
         if lost is not None or (anchor is None and not deltas):
             return Action.ALREADY_THERE, f"it can't be built again: {lost or 'nothing that it was built from is left'}"
@@ -208,6 +209,9 @@ class _GroupPlanner:
     def _hangs(self, values: Values) -> bool:
         anchor = self._known.anchors.get(values)
         return anchor is not None and self._layout.time_of(anchor) in self._written
+
+    def _is_mine(self, values: Values) -> bool:
+        return self._layout.group_of(values) == self._group
 
     def _asked(self) -> set[datetime]:
         """Give the times that the request names, with the gaps among them."""

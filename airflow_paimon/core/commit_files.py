@@ -13,6 +13,7 @@ from airflow_paimon.core.manifest import DataFile, FileId, FileKind, ManifestEnt
 from airflow_paimon.core.partition_path import format_partition, parse_partition_spec
 from airflow_paimon.core.scan import (
     BucketKey,
+    BucketSplit,
     live_entries,
     partition_types,
     partition_values,
@@ -275,6 +276,48 @@ def commit_buckets(
             schema=schema,
             properties=properties or {},
             operation=operation,
+        )
+
+    return commit(table, draft, identity, retry)
+
+
+def commit_partition(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    replaced: Sequence[BucketSplit],
+    check: Callable[[Snapshot | None], None],
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Make a partition exactly these new files, in one snapshot. ``replaced``: all that it holds; none: it is absent.
+
+    ``check`` gets the head of every attempt and raises ``ConflictError`` unless the partition still holds just that,
+    and whatever else the caller went by is still so.
+    """
+    added = [e for m in messages for e in m.entries()]
+    keys = {s.partition for s in replaced}
+    gone = [
+        ManifestEntry(FileKind.DELETE.value, s.partition, s.bucket, s.total_buckets, f)
+        for s in replaced
+        for f in s.files
+    ]
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        check(head)
+        if not added and not gone:
+            return None
+        index = None
+        if gone and head is not None and head.index_manifest:
+            index = [i for i in read_index(table, head) if i.partition not in keys]
+        return Draft(
+            kind=CommitKind.OVERWRITE if gone else CommitKind.APPEND,
+            entries=[*gone, *added],
+            index_entries=index,
+            schema=table.schema(),
+            properties=properties or {},
+            operation="OVERWRITE" if gone else "WRITE",
         )
 
     return commit(table, draft, identity, retry)

@@ -70,6 +70,18 @@ def check_writable(schema: TableSchema, *, table: str, branch: str = "main") -> 
     _refuse(table, "write", _write_problems(schema, branch))
 
 
+def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
+    """Refuse a snapshot branch of a chain table whose full partitions Paimon would store in another way than we do.
+
+    They hold merged rows in their final buckets, so neither the merge engine, nor how rows are dealt out, nor deletion
+    vectors matter. As full partitions are no changes, no changelog is written either.
+
+    Raises:
+        UnsupportedFeatureError: names the table, the option and the way out.
+    """
+    _refuse(table, "compact", _compact_problems(schema, branch))
+
+
 def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:
     """Refuse index files of a kind that may decide which rows are visible."""
     known = _HANDLED_INDEXES | _BITMAP_INDEXES
@@ -244,6 +256,16 @@ def _write_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     if schema.primary_keys:
         yield from _merge_problems(options)
         yield from _key_table_write_problems(schema, options)
+
+
+def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
+    options = TableOptions(schema.options)
+    yield from _table_problems(schema, options, branch)
+    yield from _option_problems(options, _READ_RULES)
+    yield from _option_problems(options, [r for r in _WRITE_RULES if r[0] in _STORAGE_OPTIONS])
+
+
+_STORAGE_OPTIONS = ("row-tracking.enabled", "data-file.external-paths", "data-file.thin-mode")
 
 
 def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:

@@ -59,10 +59,12 @@ class RollingWriter:
     and for a primary-key table ``_SEQUENCE_NUMBER``; keyed rows must come sorted by key, each key once.
 
     ``first_sequence``: number of the first row of a table without primary key, whose files hold no such column.
+    ``group_bytes``: how much of a row group is gathered in memory.
     """
 
-    def __init__(self, target: FileTarget, first_sequence: int = 0) -> None:
+    def __init__(self, target: FileTarget, first_sequence: int = 0, *, group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._target = target
+        self._group_bytes = group_bytes
         self._name = f"{target.schema.options.get('data-file.prefix', 'data-')}{uuid.uuid4()}"
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
@@ -81,7 +83,7 @@ class RollingWriter:
             self._pending.append(piece)
             self._pending_rows += piece.num_rows
             self._pending_bytes += piece.nbytes
-            if self._pending_bytes >= ROW_GROUP_BYTES:
+            if self._pending_bytes >= self._group_bytes:
                 self._flush()
 
     def finish(self) -> tuple[DataFile, ...]:
@@ -103,7 +105,7 @@ class RollingWriter:
             return
         rows = pa.Table.from_batches(self._pending).combine_chunks()
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
-        for piece in _cut(rows):
+        for piece in _cut(rows, self._group_bytes):
             if self._open is None:
                 folder = bucket_folder(self._target.schema, self._target.values, self._target.bucket)
                 path = f"{folder}/{self._name}-{len(self._paths)}.parquet"
@@ -120,9 +122,9 @@ class RollingWriter:
             self._open = None
 
 
-def _cut(rows: pa.Table) -> list[pa.Table]:
+def _cut(rows: pa.Table, group_bytes: int) -> list[pa.Table]:
     """Cut rows that take too much memory for one row group."""
-    pieces = max(1, -(-rows.nbytes // (2 * ROW_GROUP_BYTES)))
+    pieces = max(1, -(-rows.nbytes // (2 * group_bytes)))
     size = -(-rows.num_rows // pieces)
     return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
 
