@@ -1,4 +1,4 @@
-"""Operators for chain tables: set up."""
+"""Operators for chain tables: set up, check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
 
-__all__ = ["CreateChainTableOperator"]
+__all__ = ["CheckChainTableOperator", "CreateChainTableOperator"]
+
+
+class CheckChainTableOperator(PaimonOperator):
+    """
+    Check options, branches, schemas and partitions of a chain table: drift, gaps, stale partitions, hidden deltas.
+
+    The findings are in ``details``, worst first; ``details["ok"]`` is true when none is an error or a warning.
+    """
+
+    operation = "check_chain_table"
 
 
 class CreateChainTableOperator(PaimonOperator):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.operations.branches import create_branch, delete_branch, rename_branch
-from airflow_paimon.core.operations.chain_request import CreateChainTable, ExpirePartitions
+from airflow_paimon.core.operations.chain_request import CheckChainTable, CreateChainTable, ExpirePartitions
 from airflow_paimon.core.operations.chain_setup import create_chain
 from airflow_paimon.core.operations.check import check_table
+from airflow_paimon.core.operations.check_chain import check_chain
 from airflow_paimon.core.operations.context import Context, open_context
 from airflow_paimon.core.operations.expire_partitions import expire_partitions
 from airflow_paimon.core.operations.publish import Fold, publish_branch
@@ -68,6 +69,8 @@ def _maintain(context: Context, request: Request) -> OperationResult:
             return repair_table(context, request)
         case CreateChainTable():
             return create_chain(context, request)
+        case CheckChainTable():
+            return check_chain(context, request)
         case ExpirePartitions():
             return expire_partitions(context, request)
         case _:

@@ -1,0 +1,6 @@
+"""Find what is wrong with a chain table: drift, gaps, stale partitions, hidden deltas. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("check_chain_table")
