@@ -7,15 +7,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.chain import GapPolicy
-from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table import Table
-from airflow_paimon.data.chain_plan import is_chain_read, plan_chain
+from airflow_paimon.data.chain_plan import is_chain_read, parse_gap_policy, plan_chain
 from airflow_paimon.data.chain_read import read_chain
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
-
-GAP_POLICIES = ("empty", "carry_forward")
 
 
 def read_arrow(
@@ -38,10 +34,8 @@ def read_arrow(
         UnsupportedFeatureError: the table has a feature that would make our answer wrong.
         FormatError: a file of the table is missing or corrupt.
     """
-    if gap_policy not in GAP_POLICIES:
-        raise InvalidInputError(f"gap_policy is one of {', '.join(GAP_POLICIES)}, not {gap_policy!r}")
+    policy = parse_gap_policy(gap_policy)
     if is_chain_read(table, version):
-        policy: GapPolicy = "carry_forward" if gap_policy == "carry_forward" else "empty"
         chain = plan_chain(table, version=version, timestamp=timestamp, columns=columns, where=where, gap_policy=policy)
         return pa.Table.from_batches(read_chain(chain), chain.inputs.main.output_schema)
     layers = plan_table_read(table, version=version, timestamp=timestamp, columns=columns, where=where)

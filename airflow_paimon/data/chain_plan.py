@@ -22,7 +22,7 @@ from airflow_paimon.core.chain import (
     plan_chain_read,
 )
 from airflow_paimon.core.chain_schema import check_chain_branches
-from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.features import is_chain_main
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.predicate import Predicate
@@ -66,6 +66,16 @@ class ChainRead:
     splits: tuple[ChainSplit, ...]
     partitions: tuple[PartitionRead, ...]
     snapshots: Mapping[str, int | None]
+
+
+GAP_POLICIES = ("empty", "carry_forward")
+
+
+def parse_gap_policy(text: str) -> GapPolicy:
+    """Check what a caller gives as ``gap_policy``."""
+    if text not in GAP_POLICIES:
+        raise InvalidInputError(f"gap_policy is one of {', '.join(GAP_POLICIES)}, not {text!r}")
+    return "carry_forward" if text == "carry_forward" else "empty"
 
 
 def is_chain_read(table: Table, version: int | str | None = None) -> bool:

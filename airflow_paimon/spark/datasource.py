@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_paimon.core.catch_up import parse_spec
+from airflow_paimon.core.chain import GapPolicy
 from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable
 from airflow_paimon.core.commit_files import CommitMessage
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
@@ -36,14 +37,15 @@ from airflow_paimon.core.scan import BucketKey
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
-from airflow_paimon.data.layers import plan_table_read
-from airflow_paimon.data.read import read_split
+from airflow_paimon.data.chain_plan import is_chain_read, parse_gap_policy, plan_chain
+from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
-from airflow_paimon.spark.read import read_schema, slim_split, weight
+from airflow_paimon.spark.read import read_schema
 from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.source_filters import to_predicate
-from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, to_shipped
-from airflow_paimon.spark.tasks import forget_zip_importers, pack
+from airflow_paimon.spark.spark_types import spark_schema
+from airflow_paimon.spark.tasks import forget_zip_importers
 from airflow_paimon.spark.where_text import parse_condition, to_expression
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 NAME = "airflow_paimon"
 OPTIONS = (
     "warehouse", "table", "path", "branch", "version", "timestamp", "columns", "where", "mode", "partition",
-    "operation-id", "storage-options",
+    "operation-id", "storage-options", "gap-policy",
 )  # fmt: skip
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -96,7 +98,9 @@ class PaimonDataSource(DataSource):
         return _plan_writer(self._open(), schema, self._mode(overwrite), self._partition(), self._get("operation-id"))
 
     def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
-        return (self._open(), self._version(), self._get("timestamp"), schema.fieldNames(), self._get("where"))
+        policy = parse_gap_policy(self._get("gap-policy") or "empty")
+        names = schema.fieldNames()
+        return (self._open(), self._version(), self._get("timestamp"), names, self._get("where"), policy)
 
     def _get(self, name: str) -> str | None:
         unknown = sorted(o for o in self.options if o.lower() not in OPTIONS)
@@ -157,13 +161,20 @@ class PaimonReader(DataSourceReader):
     """Plans in a Python process beside the driver; each task reads its share of the splits."""
 
     def __init__(
-        self, table: Table, version: int | str | None, timestamp: str | None, columns: list[str], where: str | None
+        self,
+        table: Table,
+        version: int | str | None,
+        timestamp: str | None,
+        columns: list[str],
+        where: str | None,
+        gap_policy: GapPolicy,
     ) -> None:
         self._table = table
         self._version = version
         self._timestamp = timestamp
         self._columns = columns
         self._where = where
+        self._gap_policy = gap_policy
         self._pushed: Predicate | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -174,30 +185,33 @@ class PaimonReader(DataSourceReader):
             asked = parse_condition(self._where, schema)
             expression = to_expression(asked, schema)
             predicate = asked if predicate is None else AllOf((asked, predicate))
-        layers = plan_table_read(
-            table,
-            version=self._version,
-            timestamp=self._timestamp,
-            columns=self._columns,
-            where=expression,
-            predicate=predicate,
-        )
-        shares = [
-            pickle.dumps((read, [slim_split(s) for s in group]), pickle.HIGHEST_PROTOCOL)
-            for read, splits in layers
-            for group in pack((part for s in splits for part in s.divided()), weight)
-        ]
-        return [InputPartition(share) for share in shares] or [InputPartition(None)]
+        asked_for = {
+            "version": self._version,
+            "timestamp": self._timestamp,
+            "columns": self._columns,
+            "where": expression,
+            "predicate": predicate,
+        }
+        shares: list[Any] = []
+        if is_chain_read(table, self._version):
+            chain = plan_chain(table, gap_policy=self._gap_policy, **asked_for)
+            layers: Sequence[Layer] = chain.layers
+            shares += [(read_chain_rows, chain.inputs, g) for g in chain_groups(chain.inputs, chain.splits)]
+        else:
+            layers = plan_table_read(table, **asked_for)
+        for read, splits in layers:
+            groups = split_groups([part for s in splits for part in s.divided()])
+            shares += [(read_rows, read, g) for g in groups]
+        pickled = [pickle.dumps(share, pickle.HIGHEST_PROTOCOL) for share in shares]
+        return [InputPartition(share) for share in pickled] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return
         try:
-            read, splits = pickle.loads(partition.value)
-            target = shipped_schema(read.fields)
+            run, read, splits = pickle.loads(partition.value)
             for split in splits:
-                for batch in read_split(read, split):
-                    yield to_shipped(batch, target)
+                yield from run(read, split)
         finally:
             forget_zip_importers()
 

@@ -1,0 +1,82 @@
+"""What tasks get of a planned read: splits without what only planning needs, and how a task turns them into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from airflow_paimon.core.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.scan import BucketSplit
+from airflow_paimon.data.chain_plan import Inputs
+from airflow_paimon.data.chain_read import read_chain_split
+from airflow_paimon.data.chain_splits import ChainSection, ChainSplit, divide_split
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_plan import ReadSplit, TableRead
+from airflow_paimon.data.sections import Run, Section
+from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, pack
+
+_EMPTY = b""
+
+
+def read_rows(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
+    """Give a split's rows in the types that Spark takes."""
+    target = shipped_schema(read.fields)
+    for batch in read_split(read, split):
+        yield to_shipped(batch, target)
+
+
+def read_chain_rows(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:
+    """Give the rows of all targets of a chain's split in the types that Spark takes."""
+    target = shipped_schema(inputs.main.fields)
+    for batch in read_chain_split(inputs, split):
+        yield to_shipped(batch, target)
+
+
+def weight(split: ReadSplit | ChainSplit) -> int:
+    """Give the bytes that a task reads for a split, opening costs included."""
+    return sum(f.file_size + OPEN_COST_BYTES for f in split.files)
+
+
+def split_groups(splits: Sequence[ReadSplit]) -> list[list[ReadSplit]]:
+    """Give the splits of each task."""
+    return pack([slim_split(s) for s in splits], weight, TASK_BYTES)
+
+
+def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[ChainSplit]]:
+    """Give the chain splits of each task; what comes out counts as much as what is read."""
+    cut = [p for s in splits for p in divide_split(s, inputs.main.schema, TASK_BYTES // len(s.targets))]
+    return pack(map(_slim_chain, cut), lambda s: weight(s) * len(s.targets), TASK_BYTES)
+
+
+def slim_split(split: ReadSplit) -> ReadSplit:
+    """Leave statistics behind: they did their work in planning, and are most of what a split weighs."""
+    sections = tuple(Section(tuple(map(_slim_run, s.runs))) for s in split.sections)
+    bucket = split.bucket
+    slim = BucketSplit(bucket.partition, bucket.values, bucket.bucket, bucket.total_buckets, ())
+    return ReadSplit(bucket=slim, sections=sections, deletions=split.deletions)
+
+
+def _slim_chain(split: ChainSplit) -> ChainSplit:
+    names = {f.file_name for f in split.files}
+    return replace(
+        split,
+        sections=tuple(_slim_section(s) for s in split.sections),
+        part_of={n: at for n, at in split.part_of.items() if n in names},
+    )
+
+
+def _slim_section(section: ChainSection) -> ChainSection:
+    return replace(section, base=tuple(map(_slim_run, section.base)), changes=tuple(map(_slim_run, section.changes)))
+
+
+def _slim_run(run: Run) -> Run:
+    return tuple(map(_slim_file, run))
+
+
+def _slim_file(file: DataFile) -> DataFile:
+    return file._replace(
+        min_key=_EMPTY, max_key=_EMPTY, key_stats=EMPTY_STATS, value_stats=EMPTY_STATS, embedded_file_index=None
+    )
