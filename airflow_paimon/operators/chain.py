@@ -1,4 +1,4 @@
-"""Operators for chain tables: set up, check."""
+"""Operators for chain tables: set up, check, alter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,25 @@ from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
 
-__all__ = ["CheckChainTableOperator", "CreateChainTableOperator"]
+__all__ = ["AlterChainTableOperator", "CheckChainTableOperator", "CreateChainTableOperator"]
+
+
+class AlterChainTableOperator(PaimonOperator):
+    """
+    Apply one schema change to the three branches of a chain table: all of them or, if one can't take it, none.
+
+    A run that was cut off is finished by the next try.
+
+    :param change: ``add column NAME TYPE``, ``drop column NAME``, ``rename column NAME to NAME``,
+        ``alter column NAME type TYPE``, ``set KEY=VALUE``, ``reset KEY`` (templated)
+    """
+
+    operation = "alter_chain_table"
+    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "change")
+
+    def __init__(self, *, change: Sequence[str] | str = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.change = change
 
 
 class CheckChainTableOperator(PaimonOperator):

@@ -20,7 +20,6 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.operations.chain_setup import (
     NewColumns,
     create_chain_table,
-    parse_column,
 )
 from airflow_paimon.core.operations.context import Context, open_context
 from airflow_paimon.core.operations.registry import _dispatch
@@ -159,18 +158,6 @@ def test_what_is_refused_before_anything_is_written(change: dict[str, Any], mess
     with pytest.raises(InvalidInputError, match=message):
         setup(folder, **{**NEW, **change}, operation_id="op")
     assert open_table(folder, "d.t").store.walk("") == []
-
-
-def test_columns_as_text() -> None:
-    assert [str(p) for p in parse_column("`the k` DECIMAL(10, 2) NOT NULL COMMENT 'a b'")] == [
-        "the k",
-        "DECIMAL(10, 2) NOT NULL",
-        "a b",
-    ]
-    assert str(parse_column("t TIMESTAMP(3) WITH LOCAL TIME ZONE")[1]) == "TIMESTAMP(3) WITH LOCAL TIME ZONE"
-    for bad in ("k", "k INT 'a' 'b'", "k INT comment", "", "k INT 'open"):
-        with pytest.raises(InvalidInputError):
-            parse_column(bad)
 
 
 def test_a_table_with_other_columns_is_left_alone() -> None:

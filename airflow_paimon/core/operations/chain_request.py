@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.operations.request_base import Request, flag
 from airflow_paimon.core.partition_expiry import STRATEGIES
+from airflow_paimon.core.planners.schema_text import GRAMMAR
 
 GAP_POLICIES = ("empty", "carry_forward")
 
@@ -36,8 +37,7 @@ class CreateChainTable(Request):
 class AlterChainTable(Request):
     operation = "alter_chain_table"
     change: tuple[str, ...] = flag(
-        "Change for all three branches, as 'add column NAME TYPE', 'drop column NAME', 'rename column A to B', "
-        "'alter column NAME type TYPE', 'set KEY=VALUE', 'reset KEY' (repeat)",
+        f"Change for all three branches (repeat): {'; '.join(GRAMMAR)}",
         (),
         repeat=True,
     )

@@ -5,7 +5,6 @@ Nothing is written before everything is checked; a run that was cut off is finis
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 from airflow_paimon.core.chain import ChainLayout
 from airflow_paimon.core.chain_schema import chain_layout
 from airflow_paimon.core.commit import execute, require_committable
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, FormatError, InvalidInputError, PaimonError
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, PaimonError
 from airflow_paimon.core.history import branch_point
 from airflow_paimon.core.lineage import Lineage, read_lineage
 from airflow_paimon.core.operations.chain_request import CreateChainTable
@@ -33,16 +32,12 @@ from airflow_paimon.core.planners.chain_setup import (
     same_schema,
 )
 from airflow_paimon.core.planners.schema_changes import new_schema
+from airflow_paimon.core.planners.schema_text import parse_column, parse_options
 from airflow_paimon.core.scan import plan_scan
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.core.types import DataType, parse_type
+from airflow_paimon.core.types import DataType
 
-_COLUMN = re.compile(
-    r"\s*(?:`(?P<quoted>[^`]+)`|(?P<name>[^\s`]+))\s+(?P<type>[^']+?)"
-    r"(?:\s+(?:COMMENT\s+)?'(?P<comment>(?:[^']|'')*)')?\s*",
-    re.IGNORECASE,
-)
 _NAMED = 5
 
 
@@ -74,7 +69,7 @@ def create_chain_table(
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{name}: a chain table is set up through its main branch; leave the branch out")
     now_ms = int(time.time() * 1000)
-    _carry_out(table, _plan(table, settings, new, now_ms))
+    carry_out(table, _plan(table, settings, new, now_ms))
     return table
 
 
@@ -94,48 +89,13 @@ def create_chain(context: Context, request: CreateChainTable) -> OperationResult
     changed = bool(plan)
     if not request.dry_run:
         with attempt(context) as tried:
-            _carry_out(table, plan)
+            carry_out(table, plan)
         changed = changed or tried.retried
         if not changed and request.operation_id:
             forget(table, request.operation_id)
     details = {"created": bool(request.column), **plan.summary}
     head = table.latest_snapshot_id()
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
-
-
-def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """Parse table options given as ``key=value``.
-
-    Raises:
-        InvalidInputError: malformed, or a key is given twice.
-    """
-    out: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        key = key.strip()
-        if not equals or not key or key in out:
-            raise InvalidInputError(f"Option {text!r} is given twice or is not of the form key=value")
-        out[key] = value.strip()
-    return out
-
-
-def parse_column(text: str) -> tuple[str, DataType, str | None]:
-    """Parse ``name TYPE [NOT NULL] ['comment']``; a name with blanks stands in backticks.
-
-    Raises:
-        InvalidInputError: malformed, or an unknown type.
-    """
-    match = _COLUMN.fullmatch(text)
-    if match is None:
-        raise InvalidInputError(f"Column {text!r} is not of the form: name TYPE [NOT NULL] ['comment']")
-    try:
-        data_type = parse_type(match["type"])
-    except FormatError:
-        raise InvalidInputError(
-            f"Column {text!r}: {match['type']!r} is no type; write e.g. BIGINT, STRING, DECIMAL(10, 2) NOT NULL"
-        ) from None
-    comment = match["comment"]
-    return match["quoted"] or match["name"], data_type, None if comment is None else comment.replace("''", "'")
 
 
 def _new_columns(request: CreateChainTable) -> NewColumns | None:
@@ -172,15 +132,15 @@ def _plan(
         )
         if not table.exists():
             _check_names(names)
-            return plan_new_chain(table.name, schema, [_gather(table, n) for n in names], lineage)
+            return plan_new_chain(table.name, schema, [look_at_branch(table, n) for n in names], lineage)
         if not same_schema(table.schema(), schema):
             raise AlreadyExistsError(
                 f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "
                 f"columns out to make it a chain table",
                 table=table.name,
             )
-    main = _gather(table.require(), MAIN)
-    branches = [_gather(table, n) for n in names]
+    main = look_at_branch(table.require(), MAIN)
+    branches = [look_at_branch(table, n) for n in names]
     _check_names([b.name for b in branches if b.schema is None])
     history = _schema_files(table) if any(b.schema is None for b in branches) else {}
     plan, target = plan_conversion(table.name, main, branches, wanted, history, lineage, now_ms)
@@ -199,7 +159,7 @@ def _lineage(branch: str, role: str, now_ms: int, operation_id: str | None) -> L
     return Lineage(branch=branch, created_at=made, reason=reason, operation_id=operation_id)
 
 
-def _gather(table: Table, name: str) -> BranchNow:
+def look_at_branch(table: Table, name: str) -> BranchNow:
     """Look at a branch. One that a cut-off set-up has not given all its schemas yet counts as not there."""
     view = table.branch(name)
     ids = view.schema_ids() if "/" not in name else []
@@ -243,7 +203,12 @@ def _partition_problems(view: Table, layout: ChainLayout) -> list[str]:
     return problems
 
 
-def _carry_out(table: Table, plan: Plan) -> None:
+def carry_out(table: Table, plan: Plan) -> None:
+    """Put the schemas.
+
+    Raises:
+        ConflictError: somebody else was faster with one of them.
+    """
     try:
         execute(table, plan)
     except AlreadyExistsError as error:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.operations.branches import create_branch, delete_branch, rename_branch
-from airflow_paimon.core.operations.chain_request import CheckChainTable, CreateChainTable, ExpirePartitions
+from airflow_paimon.core.operations.chain_alter import alter_chain
+from airflow_paimon.core.operations.chain_request import (
+    AlterChainTable,
+    CheckChainTable,
+    CreateChainTable,
+    ExpirePartitions,
+)
 from airflow_paimon.core.operations.chain_setup import create_chain
 from airflow_paimon.core.operations.check import check_table
 from airflow_paimon.core.operations.check_chain import check_chain
@@ -71,6 +77,8 @@ def _maintain(context: Context, request: Request) -> OperationResult:
             return create_chain(context, request)
         case CheckChainTable():
             return check_chain(context, request)
+        case AlterChainTable():
+            return alter_chain(context, request)
         case ExpirePartitions():
             return expire_partitions(context, request)
         case _:

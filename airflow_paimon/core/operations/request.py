@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.chain_request import CheckChainTable, CreateChainTable, ExpirePartitions
+from airflow_paimon.core.operations.chain_request import (
+    AlterChainTable,
+    CheckChainTable,
+    CreateChainTable,
+    ExpirePartitions,
+)
 from airflow_paimon.core.operations.request_base import IF_EXISTS, IF_MISSING, Request, flag, flag_name
 
 
@@ -165,6 +170,7 @@ REQUESTS: dict[str, type[Request]] = {
         RepairTable,
         CreateChainTable,
         CheckChainTable,
+        AlterChainTable,
         ExpirePartitions,
     )
 }

@@ -1,0 +1,68 @@
+"""alter_chain_table: one schema change for the three branches, all or none; repeating a cut-off run finishes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from airflow_paimon.core.commit import require_committable
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.operations.chain_request import AlterChainTable
+from airflow_paimon.core.operations.chain_setup import carry_out, look_at_branch
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.ledger import forget
+from airflow_paimon.core.operations.once import attempt
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.planners.chain_alter import plan_alter
+from airflow_paimon.core.planners.schema_changes import SchemaChange
+from airflow_paimon.core.planners.schema_text import parse_change
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.table import Table
+
+
+def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
+    """Apply changes to all branches of a chain table and give main's schema. ``table`` is main's view.
+
+    Changes that all branches have already are no error: nothing happens.
+
+    Raises:
+        InvalidInputError: a rule is broken, or a branch can't take it: nothing was changed. NotFoundError: a branch
+            does not exist. ConflictError: somebody altered a branch meanwhile: run it again.
+    """
+    carry_out(table, _plan(table, changes, int(time.time() * 1000)))
+    return table.schema()
+
+
+def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
+    """Run ``alter_chain_table`` as a job or operator asks for it."""
+    table = context.table
+    plan = _plan(table, [parse_change(text) for text in request.change], context.now_ms)
+    changed = bool(plan)
+    if not request.dry_run:
+        with attempt(context) as tried:
+            carry_out(table, plan)
+        changed = changed or tried.retried
+        if not changed and request.operation_id:
+            forget(table, request.operation_id)
+    head = table.latest_snapshot_id()
+    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=dict(plan.summary))
+
+
+def _plan(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:
+    require_committable(table)
+    if table.branch_name != MAIN:
+        raise InvalidInputError(f"{table.label}: a chain table is altered through its main branch", table=table.name)
+    main = look_at_branch(table.require(), MAIN)
+    assert main.schema is not None
+    options = TableOptions(main.schema.options)
+    if not (options.chain_table and options.snapshot_branch and options.delta_branch):
+        raise InvalidInputError(
+            f"{table.name} is no chain table: use alter_table, or make it one with create_chain_table", table=table.name
+        )
+    branches = [look_at_branch(table, name) for name in (options.snapshot_branch, options.delta_branch)]
+    earlier = [i for i in table.schema_ids() if i < main.schema.id]
+    previous = table.schema(earlier[-1]) if earlier else None
+    return plan_alter(table.name, main, branches, previous, changes, now_ms)
