@@ -1,4 +1,4 @@
-"""Operators for chain tables: set up, check, alter."""
+"""Operators for chain tables: compact, set up, check, alter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,67 @@ from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
 
-__all__ = ["AlterChainTableOperator", "CheckChainTableOperator", "CreateChainTableOperator"]
+__all__ = [
+    "AlterChainTableOperator",
+    "ChainCompactOperator",
+    "CheckChainTableOperator",
+    "CreateChainTableOperator",
+]
+
+
+class ChainCompactOperator(PaimonOperator):
+    """
+    Make partitions of a chain table full: anchor and deltas become a partition of the snapshot branch.
+
+    Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
+    partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,
+    ``already-there``, ``gap``, ``nothing-to-do``. A retry goes on where the first try stopped.
+
+    :param partition: ``k=v,...``; without group columns: in every group (templated)
+    :param from_: first partition of a range, ``k=v,...`` of the chain columns (templated)
+    :param to: last partition of a range (templated)
+    :param pending: whatever has grown longer than ``max_chain_length``, and what is stale (templated)
+    :param max_chain_length: with ``pending``: how many deltas a chain may have (templated)
+    :param overwrite: build partitions that the snapshot branch already has again (templated)
+    :param gap_policy: ``empty`` or ``carry_forward``: make partitions without a delta full, too (templated)
+    :param task_memory_mb: MiB of rows that a Spark task holds at once, about, however large a bucket is (templated)
+    """
+
+    operation = "compact_chain_table"
+    template_fields: Sequence[str] = (
+        *PaimonOperator.template_fields,
+        "partition",
+        "from_",
+        "to",
+        "pending",
+        "max_chain_length",
+        "overwrite",
+        "gap_policy",
+        "task_memory_mb",
+    )
+
+    def __init__(
+        self,
+        *,
+        partition: Sequence[str] | str = (),
+        from_: str | None = None,
+        to: str | None = None,
+        pending: bool | str = False,
+        max_chain_length: int | str | None = None,
+        overwrite: bool | str = False,
+        gap_policy: str = "empty",
+        task_memory_mb: int | str = 256,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.partition = partition
+        self.from_ = from_
+        self.to = to
+        self.pending = pending
+        self.max_chain_length = max_chain_length
+        self.overwrite = overwrite
+        self.gap_policy = gap_policy
+        self.task_memory_mb = task_memory_mb
 
 
 class AlterChainTableOperator(PaimonOperator):

@@ -11,6 +11,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.operations.chain_request import (
     AlterChainTable,
     CheckChainTable,
+    CompactChainTable,
     CreateChainTable,
     ExpirePartitions,
 )
@@ -171,6 +172,7 @@ REQUESTS: dict[str, type[Request]] = {
         CreateChainTable,
         CheckChainTable,
         AlterChainTable,
+        CompactChainTable,
         ExpirePartitions,
     )
 }

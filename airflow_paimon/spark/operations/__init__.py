@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.operations.chain_request import CompactChainTable
 from airflow_paimon.core.operations.context import open_context
 from airflow_paimon.core.operations.request import CorrectBranch, DiffBranches
 from airflow_paimon.core.operations.request_base import Request
@@ -27,6 +28,7 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
             f"merge_branch --writers-stopped",
             table=request.table,
         )
+    from airflow_paimon.spark.operations.compact_chain_table import compact_chain_table
     from airflow_paimon.spark.operations.correct_branch import correct_branch
     from airflow_paimon.spark.operations.diff_branches import diff_branches
 
@@ -35,4 +37,6 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
         return correct_branch(spark, context, request)
     if isinstance(request, DiffBranches):
         return diff_branches(spark, context, request)
+    if isinstance(request, CompactChainTable):
+        return compact_chain_table(spark, context, request)
     raise InvalidInputError(f"{request.operation} is no operation on rows: run it without Spark")

@@ -1,0 +1,6 @@
+"""Make partitions of a chain table full. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("compact_chain_table")
