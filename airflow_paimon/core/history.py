@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.lineage import verified_lineage
 from airflow_paimon.core.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.scan import BucketKey, all_manifests, net_change, read_entries, read_index, read_lists
+from airflow_paimon.core.scan import (
+    BucketKey,
+    all_manifests,
+    net_change,
+    one_form,
+    read_entries,
+    read_index,
+    read_lists,
+)
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
+
+Form = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +64,25 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     added |= {k: own_old[1][k] for k in old_deleted - new_deleted}
     removed = {k: e for k, e in own_old[0].items() if k not in own_new[0] and k not in own_old[1]}
     removed |= {k: own_new[1][k] for k in new_deleted - old_deleted}
-    return Difference(_by_bucket(added), _by_bucket(removed), _index_difference(table, before, after))
+    form = one_form(table.schema())
+    return Difference(_by_bucket(added, form), _by_bucket(removed, form), _index_difference(table, before, after, form))
 
 
 def _index_difference(
-    table: Table, before: Snapshot | None, after: Snapshot | None
+    table: Table, before: Snapshot | None, after: Snapshot | None, form: Form
 ) -> dict[BucketKey, frozenset[IndexEntry]]:
     names = [s.index_manifest if s is not None else None for s in (before, after)]
     if names[0] == names[1]:
         return {}
-    old, new = (_index_by_bucket(read_index(table, s)) for s in (before, after))
+    old, new = (_index_by_bucket(read_index(table, s), form) for s in (before, after))
     none: frozenset[IndexEntry] = frozenset()
     return {b: new.get(b, none) for b in old.keys() | new.keys() if old.get(b, none) != new.get(b, none)}
 
 
-def _index_by_bucket(entries: Iterable[IndexEntry]) -> dict[BucketKey, frozenset[IndexEntry]]:
+def _index_by_bucket(entries: Iterable[IndexEntry], form: Form) -> dict[BucketKey, frozenset[IndexEntry]]:
     groups: dict[BucketKey, set[IndexEntry]] = {}
     for entry in entries:
-        groups.setdefault(BucketKey(entry.partition, entry.bucket), set()).add(entry)
+        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), set()).add(entry)
     return {bucket: frozenset(group) for bucket, group in groups.items()}
 
 
@@ -86,11 +97,11 @@ def _net(
     return change.added, change.deleted
 
 
-def _by_bucket(entries: dict[FileId, ManifestEntry]) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
+def _by_bucket(entries: dict[FileId, ManifestEntry], form: Form) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
     out: dict[BucketKey, dict[FileId, ManifestEntry]] = {}
     for key, entry in entries.items():
         add = entry._replace(kind=FileKind.ADD.value)
-        out.setdefault(BucketKey(entry.partition, entry.bucket), {})[key] = add
+        out.setdefault(BucketKey(form(entry.partition), entry.bucket), {})[key] = add
     return out
 
 
@@ -124,12 +135,13 @@ def really_changed(
 def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     """Name the buckets whose files or deletion vectors these commits changed; None when nobody can tell any more."""
     deltas = [m for s in commits for m in read_lists(table, s)[1]]
-    seen = {BucketKey(e.partition, e.bucket) for part in read_entries(table, deltas) for e in part}
+    form = one_form(table.schema())
+    seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
     for snapshot in commits:
         previous = _try_snapshot(table, snapshot.id - 1)
         if previous is None and snapshot.index_manifest is not None:
             return None
-        seen |= _index_difference(table, previous, snapshot).keys()
+        seen |= _index_difference(table, previous, snapshot, form).keys()
     return seen
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.binary_row import decode_row, encode_row
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.index_manifest_io import read_index_manifest
 from airflow_paimon.core.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
@@ -24,7 +24,7 @@ ManifestFilter = Callable[[ManifestFile], bool]
 
 
 class BucketKey(NamedTuple):
-    """A (partition, bucket); ``partition`` is the stored BinaryRow."""
+    """A (partition, bucket); ``partition`` is a BinaryRow, in ``one_form`` where two sides are compared."""
 
     partition: bytes
     bucket: int
@@ -177,12 +177,30 @@ def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
     return tuple(f.type for f in schema.partition_fields)
 
 
-def group_by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketKey, list[ManifestEntry]]:
-    """Group entries by (partition bytes, bucket), keeping their order."""
+def group_by_bucket(
+    entries: Iterable[ManifestEntry], form: Callable[[bytes], bytes]
+) -> dict[BucketKey, list[ManifestEntry]]:
+    """Group entries by (partition, bucket), keeping their order. ``form``: ``one_form`` of the table's schema."""
     groups: dict[BucketKey, list[ManifestEntry]] = {}
     for entry in entries:
-        groups.setdefault(BucketKey(entry.partition, entry.bucket), []).append(entry)
+        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), []).append(entry)
     return groups
+
+
+def one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
+    """Give a function to the form in which we write a partition: Paimon before 1.1 stored some nulls differently.
+
+    Entries keep the bytes that they are stored with; what is compared by partition goes by this form.
+    """
+    types = partition_types(schema)
+    known: dict[bytes, bytes] = {}
+
+    def form(partition: bytes) -> bytes:
+        if partition not in known:
+            known[partition] = encode_row(decode_row(partition, types), types)
+        return known[partition]
+
+    return form if types else lambda partition: partition
 
 
 def plan_scan(

@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_paimon.core.commit_files import CommitMessage
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.scan import BucketKey, BucketSplit, ScanPlan, one_form
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files import BATCH_ROWS
 from airflow_paimon.data.files_write import FileTarget, RollingWriter
@@ -119,7 +119,8 @@ def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSpl
 
 def fold_buckets(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, int]) -> list[CommitMessage]:
     """Rewrite buckets, their rows unchanged, so that no sequence number is above the given one."""
-    found = {BucketKey(s.partition, s.bucket): s for s in plan.splits}
+    form = one_form(plan.schema)
+    found = {BucketKey(form(s.partition), s.bucket): s for s in plan.splits}
     return [
         rewrite_bucket(write, found[key], live_bucket(plan, found[key]), (), limit)
         for key, limit in sorted(highest.items())

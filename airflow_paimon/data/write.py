@@ -6,7 +6,7 @@ in one run are merged as a read would (paimon-format 9.2). Nothing is visible un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.arrow_values import to_values
-from airflow_paimon.core.binary_row import EMPTY_ROW_BYTES, decode_row, encode_row
+from airflow_paimon.core.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.bucket import bucket_of_rows, encode_columns
 from airflow_paimon.core.commit_files import CommitMessage
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.features import check_writable
 from airflow_paimon.core.manifest import DataFile
 from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import BucketKey, live_entries
+from airflow_paimon.core.scan import BucketKey, live_entries, one_form
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.store import Store
@@ -82,9 +82,9 @@ def plan_write(table: Table, *, overwrite: bool = False, buffer_bytes: int = BUF
     sequences: dict[BucketKey, int] = {}
     buckets = TableOptions(schema.options).bucket
     if not overwrite and buckets > 0:
-        one_form = _one_form(schema)
+        form = one_form(schema)
         for entry in live_entries(table, head).values():
-            key = BucketKey(one_form(entry.partition), entry.bucket)
+            key = BucketKey(form(entry.partition), entry.bucket)
             known = totals.setdefault(key.partition, entry.total_buckets)
             if known != entry.total_buckets:
                 raise ConflictError(
@@ -102,19 +102,6 @@ def plan_write(table: Table, *, overwrite: bool = False, buffer_bytes: int = BUF
         replaces=overwrite,
         buffer_bytes=buffer_bytes,
     )
-
-
-def _one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
-    """Give a function to the form in which we write a partition: Paimon before 1.1 stored some nulls differently."""
-    types = [f.type for f in schema.partition_fields]
-    known: dict[bytes, bytes] = {}
-
-    def one_form(partition: bytes) -> bytes:
-        if partition not in known:
-            known[partition] = encode_row(decode_row(partition, types), types)
-        return known[partition]
-
-    return one_form
 
 
 class BucketRows(NamedTuple):

@@ -56,6 +56,26 @@ def test_a_partition_whose_null_is_stored_in_two_forms_is_rewritten_as_one(table
         commit_buckets(table, [_message(new_null, "data-4.parquet", split.files)])
 
 
+def test_a_publish_takes_the_two_forms_of_a_null_for_one_partition(table: Table) -> None:
+    new_null = encode_row((None,), partition_types(table.schema()))
+    commit_append(table, [_message(OLD_NULL, "data-1.parquet")], planned_on=None)
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    commit_buckets(fix, [_message(OLD_NULL, "data-2.parquet", (_file("data-1.parquet"),))])
+    commit_append(table, [_message(new_null, "data-3.parquet")], planned_on=table.latest_snapshot())
+    with pytest.raises(ConflictError, match="both changed ts=__DEFAULT_PARTITION__"):
+        run(table, "merge_branch", branch="fix")
+    for name in ("data-2.parquet", "data-3.parquet"):
+        (table_root(table) / "ts=__DEFAULT_PARTITION__/bucket-0").mkdir(parents=True, exist_ok=True)
+        (table_root(table) / "ts=__DEFAULT_PARTITION__/bucket-0" / name).touch()
+    run(table, "fast_forward", branch="fix", discard_main=True)
+    assert [e.file.file_name for e in live_entries(table, table.latest_snapshot()).values()] == ["data-2.parquet"]
+
+
+def table_root(table: Table) -> Path:
+    return Path(table.store.uri.removeprefix("file://"))
+
+
 class _Meanwhile(_Wrapper):
     """Lets somebody else act right before this process changes the storage for the first time."""
 

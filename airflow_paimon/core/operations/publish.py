@@ -62,7 +62,7 @@ from airflow_paimon.core.planners.publish import (
     within_reach,
 )
 from airflow_paimon.core.planners.schemas import SchemaMapping, plan_schemas
-from airflow_paimon.core.scan import BucketKey, group_by_bucket, live_entries, read_index
+from airflow_paimon.core.scan import BucketKey, group_by_bucket, live_entries, one_form, read_index
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
@@ -281,7 +281,7 @@ def base_highest(
     removed = {b: highest_sequence([e.file for e in group.values()]) for b, group in theirs.removed.items()}
     doubtful = {c.bucket for c in changes if highest_sequence([e.file for e in c.add]) > removed.get(c.bucket, -1)}
     if doubtful:
-        live = group_by_bucket(e for e in live_entries(table, base).values())
+        live = group_by_bucket(live_entries(table, base).values(), one_form(table.schema()))
         removed |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
     return removed
 
@@ -357,7 +357,7 @@ def _draft(
     index, returning = None, {e.file.file_name for c in changes for e in c.add}
     if g.head.index_manifest or g.theirs.index_manifest:
         now = read_index(main, g.head)
-        index = merged_index(now, read_index(branch, g.theirs), changes)
+        index = merged_index(now, read_index(branch, g.theirs), changes, one_form(g.main_schemas[-1]))
         returning |= index_files(index) - index_files(now)
     keep, came_back = plan_keep_tags(main, g.base.id, g.head, returning, request.operation)
     execute(main, keep)

@@ -46,7 +46,7 @@ from airflow_paimon.core.planners.publish import (
     summarize,
     within_reach,
 )
-from airflow_paimon.core.scan import read_index
+from airflow_paimon.core.scan import one_form, read_index
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
 
@@ -222,7 +222,7 @@ def _draft(
     index, returning = None, {e.file.file_name for c in changes for e in c.add}
     if head.index_manifest or target.index_manifest:
         now = read_index(view, head)
-        index = merged_index(now, read_index(view, target), changes)
+        index = merged_index(now, read_index(view, target), changes, one_form(view.schema()))
         returning |= index_files(index) - index_files(now)
     targets = (target,) if returning else ()
     keep, came_back = plan_keep_tags(view, target.id, head, returning, request.operation, *targets)

@@ -233,12 +233,18 @@ def assign_row_ids(
 
 
 def merged_index(
-    head: Sequence[IndexEntry], theirs: Sequence[IndexEntry], changes: Sequence[BucketChange]
+    head: Sequence[IndexEntry],
+    theirs: Sequence[IndexEntry],
+    changes: Sequence[BucketChange],
+    form: Callable[[bytes], bytes],
 ) -> list[IndexEntry]:
-    """Take the index entries (deletion vectors, hash indexes) of each bucket from the side its files come from."""
+    """Take the index entries (deletion vectors, hash indexes) of each bucket from the side its files come from.
+
+    ``form``: ``one_form`` of the table's schema.
+    """
     taken = {c.bucket for c in changes}
-    mine = [i for i in head if BucketKey(i.partition, i.bucket) not in taken]
-    return mine + [i for i in theirs if BucketKey(i.partition, i.bucket) in taken]
+    mine = [i for i in head if BucketKey(form(i.partition), i.bucket) not in taken]
+    return mine + [i for i in theirs if BucketKey(form(i.partition), i.bucket) in taken]
 
 
 def summarize(changes: Sequence[BucketChange]) -> dict[str, Any]:

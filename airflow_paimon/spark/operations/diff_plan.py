@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from airflow_paimon.core.scan import (
     ScanPlan,
     group_by_bucket,
     live_entries,
+    one_form,
     partition_types,
     read_index,
 )
@@ -179,10 +180,11 @@ class _Buckets:
         self._decoded: dict[bytes, tuple[Any, ...]] = {}
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
         diff = difference(branch, before, after)
-        live = group_by_bucket(live_entries(branch, after).values())
+        form = one_form(schema)
+        live = group_by_bucket(live_entries(branch, after).values(), form)
         # another branch may know the same file under another schema id
-        theirs = None if view == branch else group_by_bucket(live_entries(view, before).values())
-        moved = diff.buckets | _moved_vectors(self.index_before, self.index_after)
+        theirs = None if view == branch else group_by_bucket(live_entries(view, before).values(), form)
+        moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, form)
         self.before: list[BucketSplit] = []
         self.after: list[BucketSplit] = []
         self.rows_before: dict[tuple[Any, ...], int] = {}
@@ -251,9 +253,11 @@ def _vectors(entries: Iterable[IndexEntry]) -> set[tuple[BucketKey, str, Any]]:
     }
 
 
-def _moved_vectors(before: Iterable[IndexEntry], after: Iterable[IndexEntry]) -> set[BucketKey]:
+def _moved_vectors(
+    before: Iterable[IndexEntry], after: Iterable[IndexEntry], form: Callable[[bytes], bytes]
+) -> set[BucketKey]:
     """Find buckets that lost rows by deletion vectors alone, their files being the same."""
-    return {key for key, _, _ in _vectors(before) ^ _vectors(after)}
+    return {BucketKey(form(key.partition), key.bucket) for key, _, _ in _vectors(before) ^ _vectors(after)}
 
 
 def _untouched(
