@@ -167,6 +167,17 @@ def test_the_same_operation_id_writes_once(spark: SparkSession, tmp_path: Path) 
         write_table(rows, str(tmp_path), "d.t", mode="overwrite", operation_id="op")
 
 
+def test_a_refused_write_leaves_its_operation_id_free(spark: SparkSession, tmp_path: Path) -> None:
+    make_table(tmp_path)
+    too_many = frame(spark, [(1, "x", None)])  # only the tasks see the null
+    with pytest.raises(InvalidInputError, match="dt"):
+        write_table(too_many, str(tmp_path), "d.t", operation_id="op")
+    result = write_table(
+        frame(spark, [(1, "x", "a")]), str(tmp_path), "d.t", mode="dynamic_overwrite", operation_id="op"
+    )
+    assert result["snapshot_after"] == 1
+
+
 def test_settings_of_the_session_are_put_back(spark: SparkSession, tmp_path: Path) -> None:
     make_table(tmp_path)
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
