@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -121,6 +121,11 @@ def split_spec(text: str) -> dict[str, str]:
     if not found:
         raise InvalidInputError("A partition needs at least one key=value")
     return found
+
+
+def quoted_spec(values: Mapping[str, str]) -> str:
+    """Give the text that ``split_spec`` takes apart again, whatever the values hold."""
+    return ",".join("{}='{}'".format(k, v.replace("'", "''")) for k, v in values.items())
 
 
 def _value(rest: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from airflow_paimon.core.chain_provenance import (
 )
 from airflow_paimon.core.chain_staleness import find_stale, history_of
 from airflow_paimon.core.chain_state import ChainState, splits_by_partition
-from airflow_paimon.core.chain_targets import ChainTargets
+from airflow_paimon.core.chain_targets import ChainTargets, quoted_spec
 from airflow_paimon.core.commit_files import commit_partition
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.operations.context import Context
@@ -136,9 +136,11 @@ def plan_row(pins: Pins, plan: PartitionCompaction) -> dict[str, Any]:
     """Say what is planned for a partition, as plain JSON values."""
     layout, text = pins.layout, pins.layout.text_of
     keys = zip(layout.partition_keys, plan.target, layout.partition_types, strict=True)
+    values = {k: readable_value(v, t) for k, v, t in keys}
     row: dict[str, Any] = {
         "partition": text(plan.target),
-        "group": {k: readable_value(v, t) for k, v, t in list(keys)[: layout.group_width]},
+        "group": dict(list(values.items())[: layout.group_width]),
+        "spec": quoted_spec(values),
         "reason": plan.reason,
     }
     if plan.action.writes:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_paimon.core.chain import ChainLayout, Partitions
 from airflow_paimon.core.chain_compaction import Action, PartitionCompaction, Staleness, plan_compaction
-from airflow_paimon.core.chain_targets import parse_targets, split_spec
+from airflow_paimon.core.chain_targets import parse_targets, quoted_spec, split_spec
 from airflow_paimon.core.errors import InvalidInputError
 from tests.core.test_chain import DAILY, HOURLY, held, layout_of
 
@@ -208,6 +208,11 @@ def test_what_cannot_be_built_again_stays() -> None:
 )
 def test_quotes_change_nothing(text: str, expected: dict[str, str]) -> None:
     assert split_spec(text) == expected
+
+
+def test_quoted_specs_hold_any_value() -> None:
+    values = {"region": "it's d/e=f, \"x\"", "dt": "20250810"}
+    assert split_spec(quoted_spec(values)) == values
 
 
 @pytest.mark.parametrize(
