@@ -94,6 +94,14 @@ def write(request: Request) -> dict[str, Any]:
     return {}
 
 
+def equal(request: Request, projected: Any) -> Any:
+    """A typed value, which JSON can't carry, is the first of an Arrow file's column. `where_of` "projection" asks the
+    projected builder for the predicate: its column numbers are then those of the projection, also for statistics."""
+    name, path = request["where"]
+    builder = projected if request.get("where_of") == "projection" else table(request).new_read_builder()
+    return builder.new_predicate_builder().equal(name, load(path).column("value")[0].as_py())
+
+
 def read(request: Request) -> dict[str, Any]:
     builder = table(request).new_read_builder()
     if "columns" in request:
@@ -102,6 +110,8 @@ def read(request: Request) -> dict[str, Any]:
         predicates = builder.new_predicate_builder()
         method = {"=": predicates.equal, "<": predicates.less_than, ">": predicates.greater_than}[operator]
         builder = builder.with_filter(method(name, value))
+    if "where" in request:
+        builder = builder.with_filter(equal(request, builder))
     plan = builder.new_scan().plan()
     return {**store(builder.new_read().to_arrow(plan.splits()), request), "splits": len(plan.splits())}
 
