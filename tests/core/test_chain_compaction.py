@@ -211,7 +211,7 @@ def test_quotes_change_nothing(text: str, expected: dict[str, str]) -> None:
 
 
 def test_quoted_specs_hold_any_value() -> None:
-    values = {"region": "it's d/e=f, \"x\"", "dt": "20250810"}
+    values = {"region": 'it\'s d/e=f, "x"', "dt": "20250810"}
     assert split_spec(quoted_spec(values)) == values
 
 
