@@ -25,6 +25,7 @@ TAG_PREFIX = "tag-"
 PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
 UNDO_TAG_PREFIX = "airflow-paimon-undo-"
 KEEP_TAG_PREFIX = "airflow-paimon-keep-"
+STAGING_BRANCH_PREFIX = "airflow-paimon-staging-"
 RESERVED_TAG_PREFIXES = (PROTECTIVE_TAG_PREFIX, KEEP_TAG_PREFIX)
 LATEST = "LATEST"
 EARLIEST = "EARLIEST"

@@ -12,8 +12,17 @@ from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Findin
 from airflow_paimon.core.operations.keeping import keep_tag_needed, missing_protection
 from airflow_paimon.core.operations.request import CheckTable
 from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.paths import KEEP_TAG_PREFIX, MAIN, TAG_PREFIX, BranchPaths, protective_tag, protects
+from airflow_paimon.core.paths import (
+    KEEP_TAG_PREFIX,
+    MAIN,
+    STAGING_BRANCH_PREFIX,
+    TAG_PREFIX,
+    BranchPaths,
+    protective_tag,
+    protects,
+)
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
+from airflow_paimon.core.planners.branches import plan_delete_branch
 from airflow_paimon.core.reachability import missing_files, missing_index_files
 from airflow_paimon.core.scan import live_entries, read_index
 from airflow_paimon.core.snapshot import Snapshot
@@ -52,6 +61,9 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
             findings += _guarded(view, _file_findings(view))
     living = [v for v in views[1:] if v.exists()]
     for view in living:
+        if view.branch_name.startswith(STAGING_BRANCH_PREFIX):
+            findings.append(_staging(view))
+            continue
         findings += _guarded(view, _protection(table, view))
     findings += _guarded(table, _publish_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living}))
@@ -101,6 +113,22 @@ def _without_schema(view: Table) -> Finding:
         at_risk="no engine can read it, and Paimon's remove_orphan_files refuses to work on the whole table",
         repair="delete its folder" if actions else None,
         actions=actions,
+        by_name_only=True,
+    )
+
+
+def _staging(view: Table) -> Finding:
+    name = view.branch_name
+    files = view.store.walk(BranchPaths(name).root.rstrip("/"))
+    return Finding(
+        kind="staging-branch",
+        subject=name,
+        severity=INFO,
+        message=f"Branch {name!r} is where a correction with engine=connector stages its files: one is under way, or "
+        f"was cut off",
+        at_risk="nothing; files that were not taken over take up space until orphan cleaning finds them",
+        repair="delete it",
+        actions=plan_delete_branch("repair_table", view.name, name, files, ()).actions,
         by_name_only=True,
     )
 
