@@ -172,8 +172,8 @@ PARAMS = {
         enum=["embedded", "connector"],
         section=MORE,
         title="Engine",
-        description="Who reads and writes rows. connector (Paimon's own Spark connector) is refused in this release; "
-        "metadata always goes through our core.",
+        description="Who reads and writes rows. connector: Paimon's own Spark connector, for tables that the embedded "
+        "engine refuses; name its jar in the Spark options (packages or jars).",
     ),
     "paimon_conn_id": Param(
         "paimon_default",

@@ -19,7 +19,7 @@ DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 SYSTEM_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER"})
 """Columns of row-tracking tables that a rewritten file holds beside the table's own."""
 
-_CONNECTOR = "use Paimon's own Spark connector"
+_CONNECTOR = "use Paimon's own Spark connector (correct_branch and diff_branches: engine='connector')"
 _PLAIN_TYPES = frozenset({
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
     "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
@@ -61,13 +61,15 @@ def check_readable(
     _refuse(table, "read", _read_problems(schema, time_travel, layered, chained, branch))
 
 
-def check_writable(schema: TableSchema, *, table: str, branch: str = "main") -> None:
+def check_writable(schema: TableSchema, *, table: str, branch: str = "main", chained: bool = False) -> None:
     """Refuse a table that the embedded engine would write in a way that Paimon's own writers don't.
+
+    ``chained``: the caller writes branches of chain tables as such, and tells what that means for the others.
 
     Raises:
         UnsupportedFeatureError: names the table, the option and the way out.
     """
-    _refuse(table, "write", _write_problems(schema, branch))
+    _refuse(table, "write", _write_problems(schema, branch, chained))
 
 
 def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
@@ -237,13 +239,13 @@ def _partial_update_problems(options: TableOptions) -> Iterator[Problem]:
             yield f"partial updates with option {key}", _CONNECTOR
 
 
-def _write_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
+def _write_problems(schema: TableSchema, branch: str, chained: bool) -> Iterator[Problem]:
     options = TableOptions(schema.options)
-    if is_chain_main(options, branch):
+    if is_chain_main(options, branch) and not chained:
         yield _CHAIN_MAIN
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES + _WRITE_RULES)
-    if options.chain_table:
+    if options.chain_table and not chained:
         yield "branches of chain tables (option chain-table.enabled)", "use the chain operators"
     function = options.text("bucket-function.type", "default").lower()
     if function != "default" and options.bucket > 0:
@@ -254,7 +256,7 @@ def _write_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     if options.bucket > 0 and not schema.bucket_keys:
         yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
-        yield from _merge_problems(options)
+        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
         yield from _key_table_write_problems(schema, options)
 
 

@@ -159,11 +159,24 @@ def _session(request: Request) -> Any:
 
         if (home := find_java(Path(".java"))) is not None:
             os.environ["JAVA_HOME"] = str(home)
-    spark = SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}").getOrCreate()
+    builder = SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}")
+    if request.needs_spark and request.engine == "connector":
+        _switch_extensions_on(builder)
+    spark = builder.getOrCreate()
     if spark.conf.get("spark.log.level", None) is None:
         # Spark's own progress is thousands of lines, each of which an Airflow task would log; ours is logged anyway.
         spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _switch_extensions_on(builder: Any) -> None:
+    """Add Paimon's SQL extensions to those that the cluster's settings name: no session takes them later."""
+    from pyspark import SparkConf, SparkContext
+
+    from airflow_paimon.spark.connector.session import EXTENSIONS_CONF, with_extensions
+
+    SparkContext._ensure_initialized()  # the settings of spark-submit and of the cluster are the JVM's
+    builder.config(EXTENSIONS_CONF, with_extensions(SparkConf().get(EXTENSIONS_CONF, None)))
 
 
 def _in_yarn_cluster() -> bool:

@@ -1,14 +1,28 @@
-"""Row operations of an engine that is not built are refused by name, before Spark is asked for anything."""
+"""The engine ``connector`` where no connector is needed to see it: settings, names, refusals."""
 
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.spark.connector.session import EXTENSIONS, artifact, with_extensions
 from airflow_paimon.spark.operations import run_spark_operation
 
 
-@pytest.mark.parametrize("operation", ["correct_branch", "diff_branches"])
-def test_the_connector_engine_is_refused_by_name(operation: str) -> None:
-    request = build_request(operation, {"warehouse": "w", "table": "d.t", "branch": "fix", "engine": "connector"})
-    with pytest.raises(UnsupportedFeatureError, match="engine='embedded'"):
+def test_an_operation_that_the_connector_does_not_do_is_refused_by_name() -> None:
+    values = {"warehouse": "w", "table": "d.t", "engine": "connector", "partition": "dt=2025-01-01"}
+    request = build_request("compact_chain_table", values)
+    with pytest.raises(UnsupportedFeatureError, match="compact_chain_table .* engine='embedded'"):
         run_spark_operation(None, request)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("known", "wanted"),
+    [(None, EXTENSIONS), ("", EXTENSIONS), ("a.B", f"a.B,{EXTENSIONS}"), (f"{EXTENSIONS}, a.B", f"{EXTENSIONS},a.B")],
+)
+def test_the_session_keeps_the_extensions_that_it_had(known: str | None, wanted: str) -> None:
+    assert with_extensions(known) == wanted
+
+
+def test_the_artifact_is_that_of_the_session_s_spark() -> None:
+    assert artifact("3.5.9").startswith("org.apache.paimon:paimon-spark-3.5_2.12 ")
+    assert artifact("4.1.3") == "org.apache.paimon:paimon-spark-4.1_2.13"

@@ -73,8 +73,24 @@ class Connector:
             writer.write_table(result)
         return {"path": str(path), "count": result.num_rows, "schema": frame.schema.simpleString()}
 
+    def operation(self, request: Request) -> dict[str, Any]:
+        """Runs an operation of ours, from the archive that a cluster gets, as a job does. A refusal is an answer."""
+        if request["archive"] not in sys.path:
+            sys.path.insert(0, request["archive"])
+        from airflow_paimon.core.errors import PaimonError
+        from airflow_paimon.core.operations.request import build_request
+        from airflow_paimon.core.operations.result import failure_json
+        from airflow_paimon.spark.operations import run_spark_operation
+
+        name, values = request["operation"], request["values"]
+        try:
+            result = run_spark_operation(self.spark, build_request(name, values)).to_json()
+        except PaimonError as error:
+            result = failure_json(name, values["table"], error)
+        return {"result": result}
+
 
 if __name__ == "__main__":
     connector = Connector(sys.argv[1], sys.argv[2])
-    serve({"sql": connector.sql})
+    serve({"sql": connector.sql, "operation": connector.operation})
     connector.spark.stop()

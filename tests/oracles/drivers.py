@@ -196,3 +196,8 @@ class SparkConnectorOracle(_ArrowOracle):
                 views=paths,
             )
         return self._take(answer)
+
+    def operation(self, archive: Path, name: str, **values: Any) -> dict[str, Any]:
+        """Runs an operation of ours on rows in the connector's session; gives the result JSON, of a failure as well."""
+        answer = self.request("operation", archive=str(archive), operation=name, values=values)
+        return dict(answer["result"])

@@ -22,6 +22,8 @@ import layout
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy"
 STEP_TIMEOUT_S = 1200
+OURS = ("fsspec", "fastavro", "backports.zstd")
+"""What our own package needs beside pyarrow: the engine "connector" runs in O4."""
 
 
 class CannotPrepareError(Exception):
@@ -91,7 +93,7 @@ def prepare_java() -> None:
 
 def prepare_connector() -> None:
     copy_jar(f"org.apache.paimon:paimon-spark-3.5:{layout.CONNECTOR}", layout.CONNECTOR_JAR)
-    make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow"])
+    make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow", *OURS])
 
 
 # o4 before o3: the Java engine borrows some jars from O4's PySpark.

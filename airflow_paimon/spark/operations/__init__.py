@@ -21,13 +21,8 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
     Raises:
         PaimonError: see each operation. What tasks raise comes as the error that it is.
     """
-    if request.engine != "embedded":
-        raise UnsupportedFeatureError(
-            f"{request.table}: {request.operation} does not run with engine={request.engine!r} in this release; use "
-            f"engine='embedded', or correct the branch with Paimon's own Spark connector and publish it with "
-            f"merge_branch --writers-stopped",
-            table=request.table,
-        )
+    if request.engine == "connector":
+        return _by_connector(spark, request)
     from airflow_paimon.spark.operations.compact_chain_table import compact_chain_table
     from airflow_paimon.spark.operations.correct_branch import correct_branch
     from airflow_paimon.spark.operations.diff_branches import diff_branches
@@ -40,3 +35,17 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
     if isinstance(request, CompactChainTable):
         return compact_chain_table(spark, context, request)
     raise InvalidInputError(f"{request.operation} is no operation on rows: run it without Spark")
+
+
+def _by_connector(spark: SparkSession, request: Request) -> OperationResult:
+    from airflow_paimon.spark.connector.correct_branch import correct_branch
+    from airflow_paimon.spark.connector.diff_branches import diff_branches
+
+    if isinstance(request, CorrectBranch):
+        return correct_branch(spark, open_context(request), request)
+    if isinstance(request, DiffBranches):
+        return diff_branches(spark, open_context(request), request)
+    raise UnsupportedFeatureError(
+        f"{request.table}: {request.operation} does not run with engine={request.engine!r}; use engine='embedded'",
+        table=request.table,
+    )

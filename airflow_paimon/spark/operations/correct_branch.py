@@ -6,8 +6,6 @@ numbers above the bucket's highest at the branch point. The commit is fenced on 
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.binary_row import encode_row
-from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable, verify_landed
+from airflow_paimon.core.commit import CommitIdentity, require_committable, verify_landed
 from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -29,7 +27,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.history import branch_point
 from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.ledger import LedgerEntry, commit_identity, forget, open_ledger, request_hash
+from airflow_paimon.core.operations.ledger import LedgerEntry
 from airflow_paimon.core.operations.request import CorrectBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import MAIN
@@ -45,6 +43,7 @@ from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.write import TableWrite, plan_write
 from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.operations.correction import check_request, enter, properties, replayed, strike
 from airflow_paimon.spark.operations.partitions import PartitionChoice, choose_partitions, partition_text
 from airflow_paimon.spark.operations.rewriting import BucketResult, Correction, LiveBucket, correct_buckets
 from airflow_paimon.spark.operations.sources import (
@@ -53,7 +52,6 @@ from airflow_paimon.spark.operations.sources import (
     further_views,
     read_sql,
     rows_of,
-    text_digest,
 )
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.read import frame_of, slim_split
@@ -66,9 +64,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
-
-DETAILS = "airflow-paimon.details"
-"""Snapshot property with the result's details: a retry gives the first try's result."""
 
 _NAMED_PARTITIONS = 100
 
@@ -106,10 +101,10 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         )
     branch.require()
     require_committable(branch)
-    identity, ledger = _enter(context, request, sql)
-    replayed = _replayed(context, request, identity, ledger)
-    if replayed is not None:
-        return replayed
+    identity, ledger = enter(context, request, sql)
+    earlier = replayed(context, request, identity, ledger)
+    if earlier is not None:
+        return earlier
     try:
         base = _look(context, request, branch)
         frames = _views(spark, request, base, views)
@@ -118,35 +113,8 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
             results = _run_tasks(spark, request, base, rows)
         return _finish(context, request, base, results, identity, ledger)
     except (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError):
-        _forget(context, ledger)  # refused before it committed
+        strike(context, ledger)  # refused before it committed
         raise
-
-
-def _enter(context: Context, request: CorrectBranch, sql: str | None) -> tuple[CommitIdentity, LedgerEntry | None]:
-    identity = commit_identity(request.operation_id, request.branch, request.operation)
-    if request.operation_id is None or request.dry_run:
-        return identity, None
-    asked = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
-    return identity, open_ledger(context.table, request.operation_id, request_hash(asked), request.branch)
-
-
-def _replayed(
-    context: Context, request: CorrectBranch, identity: CommitIdentity, ledger: LedgerEntry | None
-) -> OperationResult | None:
-    if ledger is None or ledger.first_try:
-        return None
-    landed = find_landed(context.table.branch(request.branch), identity, ledger.head)
-    if landed is None:
-        return None
-    details = json.loads(landed.properties.get(DETAILS, "{}")) | {"replayed": True}
-    return context.result(
-        None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
-    )
-
-
-def _forget(context: Context, ledger: LedgerEntry | None) -> None:
-    if ledger is not None and ledger.first_try:
-        forget(context.table, ledger.operation_id)
 
 
 def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
@@ -176,16 +144,7 @@ def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
 
 
 def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:
-    if request.mode == "upsert" and not schema.primary_keys:
-        raise InvalidInputError(
-            f"{branch.label} has no primary key to upsert by; use --mode overwrite with --partitions", table=branch.name
-        )
-    if request.mode == "overwrite" and schema.partition_keys and not request.partitions:
-        raise InvalidInputError(
-            f"{branch.label} is partitioned by {', '.join(schema.partition_keys)}: name the partitions to overwrite "
-            f"with --partitions, e.g. --partitions {schema.partition_keys[0]}=...",
-            table=branch.name,
-        )
+    check_request(branch, schema, request)
     blurred = unshippable(schema.fields)
     if blurred:
         raise UnsupportedFeatureError(
@@ -272,20 +231,13 @@ def _finish(
         return context.result(
             plan, branch=request.branch, changed=would, before=base.head.id, after=base.head.id, details=details
         )
-    properties = {
-        "airflow-paimon.operation": request.operation,
-        "airflow-paimon.mode": request.mode,
-        DETAILS: json.dumps(details),
-    }
-    if request.operation_id:
-        properties["airflow-paimon.operation-id"] = request.operation_id
     try:
-        receipt = commit_buckets(base.table, messages, identity=identity, properties=properties)
+        receipt = commit_buckets(base.table, messages, identity=identity, properties=properties(request, details))
     except ConflictError:  # nothing of it was published
         discard_files(base.write, messages)
         raise
     if receipt.snapshot is None:
-        _forget(context, ledger)
+        strike(context, ledger)
         return context.result(
             plan, branch=request.branch, changed=False, before=base.head.id, after=base.head.id, details=details
         )

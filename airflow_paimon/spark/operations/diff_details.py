@@ -13,7 +13,7 @@ from airflow_paimon.spark.spark_types import unshippable
 
 KINDS = ("added", "changed", "deleted")
 _LISTED = 1000
-_WITH_SAMPLES = 100
+WITH_SAMPLES = 100
 
 
 def diff_details(
@@ -28,7 +28,7 @@ def diff_details(
     differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))
     same = (by_name.keys() | skipped.keys()) - set(differing)
     partitions = [
-        _partition(name, by_name[name], skipped.get(name, Skipped()), at < _WITH_SAMPLES)
+        _partition(name, by_name[name], skipped.get(name, Skipped()), at < WITH_SAMPLES)
         for at, name in enumerate(differing[:_LISTED])
     ]
     exact = all(s.exact for s in skipped.values())
@@ -87,6 +87,6 @@ def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
         notes.append(f"{', '.join(blurred)}: compared to the microsecond only")
     if differing > _LISTED:
         notes.append(f"{differing - _LISTED} more partitions differ than are listed")
-    if differing > _WITH_SAMPLES:
-        notes.append(f"samples are given for the first {_WITH_SAMPLES} partitions")
+    if differing > WITH_SAMPLES:
+        notes.append(f"samples are given for the first {WITH_SAMPLES} partitions")
     return notes

@@ -1,0 +1,53 @@
+"""diff_branches by the engine ``connector``: partitions whose live files differ are read and compared in Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.request import DiffBranches
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.spark.connector.compare import Comparison, Found, compare_frames
+from airflow_paimon.spark.connector.frames import Reader, in_partitions
+from airflow_paimon.spark.connector.session import paimon_catalog
+from airflow_paimon.spark.operations.diff_details import WITH_SAMPLES, diff_details
+from airflow_paimon.spark.operations.diff_plan import DiffPlan, plan_diff
+from airflow_paimon.spark.progress import progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) -> OperationResult:
+    """Compare as the embedded engine does, and give the same result. Changes nothing.
+
+    Raises:
+        UnsafeOperationError: the branch shares no snapshot with main, so it has no base. InvalidInputError: the two
+            sides have different keys. UnsupportedFeatureError: the session has no connector.
+    """
+    reader = Reader(spark, paimon_catalog(spark, request))
+    plan = plan_diff(context, request)
+    differing = {u.values for u in plan.differing}
+    what = (
+        f"diff_branches {plan.after.table.label}: {len(plan.differing)} buckets in {len(differing)} partitions differ, "
+        f"{plan.skipped_buckets} buckets are the same on both sides"
+    )
+    found: Found = []
+    if differing:
+        with progress(spark, what):
+            found = _compare(reader, plan, request)
+    # the buckets that are the same in a partition that differs were read with it
+    left = dataclasses.replace(plan, skipped={v: s for v, s in plan.skipped.items() if v not in differing})
+    details = diff_details(left, found, request)
+    head = plan.after.snapshot.id if plan.after.snapshot is not None else None
+    return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)
+
+
+def _compare(reader: Reader, plan: DiffPlan, request: DiffBranches) -> Found:
+    where = in_partitions(plan.after.schema, sorted({u.values for u in plan.differing}, key=repr))
+    before, after = (
+        reader.read(side.table, side.snapshot, side.schema).where(where) for side in (plan.before, plan.after)
+    )
+    comparison = Comparison(schema=plan.after.schema, keys=plan.keys, columns=plan.columns, sample=request.sample)
+    return compare_frames(comparison, before, after, WITH_SAMPLES)

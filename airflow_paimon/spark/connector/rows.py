@@ -1,0 +1,144 @@
+"""The rows of a correction on their way to Paimon's connector: fitted to the table's columns and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.operations.request import CorrectBranch
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.table import Table
+from airflow_paimon.core.types import AtomicType
+from airflow_paimon.data.arrow_types import ROW_KIND
+from airflow_paimon.spark.connector.frames import collect_arrow, partition_values_of
+from airflow_paimon.spark.operations.partitions import PartitionChoice, partition_text
+from airflow_paimon.spark.rows_in import check_frame
+from airflow_paimon.spark.spark_types import spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_COUNT = "__count"
+Counts = Mapping[tuple[Any, ...], int]
+
+
+def check_target(branch: Table, schema: TableSchema) -> None:
+    """Refuse tables of which what the connector writes would not be what the branch shows.
+
+    Raises:
+        UnsupportedFeatureError: names the option and the way out.
+    """
+    options = TableOptions(schema.options)
+    problem = None
+    if options.chain_table:
+        problem = "chain tables (option chain-table.enabled)", "use the chain operators"
+    elif options.flag("data-evolution.enabled"):
+        problem = "tables with data-evolution.enabled=true", "write the corrected rows to main"
+    elif schema.primary_keys and options.bucket == -2:
+        problem = "primary-key tables with postponed buckets (bucket=-2)", "write the corrected rows to main"
+    if problem is not None:
+        raise UnsupportedFeatureError(
+            f"{branch.label}: correct_branch with engine=connector does not write {problem[0]}; {problem[1]}",
+            table=branch.name,
+            details={"feature": problem[0]},
+        )
+
+
+def fitted(rows: DataFrame, schema: TableSchema, branch: Table) -> DataFrame:
+    """Give the rows with the table's columns, in order and in its types.
+
+    Raises:
+        InvalidInputError: a column is missing, unknown or of another kind of type, or says which rows to delete.
+    """
+    from pyspark.sql import functions as sf
+
+    if ROW_KIND in rows.columns:
+        raise InvalidInputError(
+            f"{branch.label}: engine=connector can't delete rows by {ROW_KIND}; overwrite the partition with the rows "
+            f"that stay",
+            table=branch.name,
+        )
+    try:
+        check_frame(rows, schema, branch.label)
+    except UnsupportedFeatureError:  # a type that only the connector knows: it checks by itself
+        return rows
+    given = set(rows.columns)
+    kept = [f for f in schema.fields if f.name in given]  # others have a default value
+    return rows.select(*(sf.col(f"`{f.name}`").cast(spark_type(f.type)).alias(f.name) for f in kept))
+
+
+def count_rows(given: DataFrame, rows: DataFrame, schema: TableSchema, branch: Table) -> Counts:
+    """Count the rows by partition, and check each value: ``rows`` are those ``given``, in the table's types.
+
+    Raises:
+        InvalidInputError: a value is null where NOT NULL, too long, or not one of its column's type.
+    """
+    from pyspark.sql import functions as sf
+
+    partitions = [sf.col(f"`{k}`").alias(f"__p{i}") for i, k in enumerate(schema.partition_keys)]
+    problems = _problems(given, rows, schema)
+    sums = [sf.sum(c.cast("long")).alias(f"__x{i}") for i, (c, _) in enumerate(problems)]
+    counted = collect_arrow(given.groupBy(*partitions).agg(sf.count(sf.lit(1)).alias(_COUNT), *sums))
+    for i, (_, what) in enumerate(problems):
+        bad = sum(n or 0 for n in counted.column(f"__x{i}").to_pylist())
+        if bad:
+            raise InvalidInputError(f"{branch.label}: {bad} rows to write have {what}", table=branch.name)
+    found = partition_values_of(counted, schema)
+    return {v: n for v, n in zip(found, counted.column(_COUNT).to_pylist(), strict=True) if n}
+
+
+def _problems(given: DataFrame, rows: DataFrame, schema: TableSchema) -> list[tuple[Column, str]]:
+    from pyspark.sql import functions as sf
+
+    before, after = ({f.name: f.dataType for f in frame.schema.fields} for frame in (given, rows))
+    out: list[tuple[Column, str]] = []
+    for field in schema.fields:
+        if field.name not in after:
+            continue
+        column, where = sf.col(f"`{field.name}`"), f"column {field.name!r}"
+        if not field.type.nullable or field.name in schema.primary_keys:
+            out.append((column.isNull(), f"a null in {where}, which is NOT NULL"))
+        if before[field.name] != after[field.name] and isinstance(field.type, AtomicType):
+            there = column.cast(after[field.name])
+            lost = column.isNotNull() & ~there.cast(before[field.name]).eqNullSafe(column)
+            out.append((lost, f"a value in {where} that is no {field.type}"))
+        if field.type.root in ("CHAR", "VARCHAR") and isinstance(field.type, AtomicType):
+            out.append((sf.length(column) > field.type.args[0], f"a text in {where} that is longer than {field.type}"))
+    return out
+
+
+def check_rows(
+    rows: DataFrame, counts: Counts, choice: PartitionChoice, schema: TableSchema, branch: Table, request: CorrectBranch
+) -> None:
+    """Refuse rows outside the chosen partitions, and keys that come twice where one of the rows would be lost.
+
+    Raises:
+        InvalidInputError: says which.
+    """
+    if request.mode == "overwrite" or request.partitions:
+        strange = next((v for v in counts if not choice.matches(v)), None)
+        if strange is not None:
+            raise InvalidInputError(
+                f"{branch.label}: the rows hold partition {partition_text(schema, strange)}, which is not among those "
+                f"to correct: name it with --partitions, or filter it out",
+                table=branch.name,
+            )
+    if schema.primary_keys and TableOptions(schema.options).merge_engine in ("deduplicate", "first-row"):
+        _check_unique(rows, schema, branch)
+
+
+def _check_unique(rows: DataFrame, schema: TableSchema, branch: Table) -> None:
+    from pyspark.sql import functions as sf
+
+    keys = [f"`{k}`" for k in schema.primary_keys]
+    twice = rows.groupBy(*keys).agg(sf.count(sf.lit(1)).alias(_COUNT)).where(sf.col(_COUNT) > 1)
+    some = twice.agg(sf.count(sf.lit(1)), sf.first(sf.struct(*keys))).collect()[0]
+    if some[0]:
+        named = ", ".join(f"{n} = {some[1][n]!r}" for n in schema.primary_keys)
+        raise InvalidInputError(
+            f"{branch.label}: the rows hold {some[0]} primary keys more than once, such as {named}: each key must come "
+            f"once, for which row is right can't be told",
+            table=branch.name,
+        )

@@ -1,0 +1,104 @@
+"""What a Spark session needs for Paimon's own connector: its jar, its SQL extensions, a catalog for the warehouse."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.operations.request_base import Request
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXTENSIONS_CONF = "spark.sql.extensions"
+EXTENSIONS = "org.apache.paimon.spark.extensions.PaimonSparkSessionExtensions"
+CATALOG = "org.apache.paimon.spark.SparkCatalog"
+
+_CATALOG_CONF = re.compile(r"spark\.sql\.catalog\.([A-Za-z0-9_]+)")
+_OWN_NAME = "airflow_paimon"
+_MISSING_CLASS = re.compile(r"Cannot find catalog plugin class|CATALOG_PLUGIN_CLASS_NOT_FOUND|NoClassDefFoundError")
+
+
+def with_extensions(known: str | None) -> str:
+    """Give the value of ``spark.sql.extensions`` that a session must start with; it can't be set later."""
+    names = [n.strip() for n in (known or "").split(",") if n.strip()]
+    return ",".join(names if EXTENSIONS in names else [*names, EXTENSIONS])
+
+
+def paimon_catalog(spark: SparkSession, request: Request) -> str:
+    """Find the session's Paimon catalog of the request's warehouse, or set one up, and give its name.
+
+    Raises:
+        UnsupportedFeatureError: the connector's jar is not on the class path, or its extensions are not switched on.
+        InvalidInputError: the warehouse is on an object store, and no catalog says how to reach it.
+    """
+    settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    name = _configured(settings, request.warehouse) or _set_up(spark, settings, request)
+    _require_connector(spark, name, settings, request)
+    return name
+
+
+def _configured(settings: dict[str, str], warehouse: str) -> str | None:
+    for key, value in sorted(settings.items()):
+        found = _CATALOG_CONF.fullmatch(key)
+        if found is None or value != CATALOG or settings.get(f"{key}.metastore", "filesystem") != "filesystem":
+            continue
+        if _plain(settings.get(f"{key}.warehouse", "")) == _plain(warehouse):
+            return found[1]
+    return None
+
+
+def _plain(warehouse: str) -> str:
+    return re.sub(r"^file:/*", "/", warehouse).rstrip("/")
+
+
+def _set_up(spark: SparkSession, settings: dict[str, str], request: Request) -> str:
+    path = _plain(request.warehouse)
+    if "://" in path:
+        raise InvalidInputError(
+            f"{request.table}: engine=connector needs a catalog of the session for {path}, which says how Spark gets "
+            f"there; set spark.sql.catalog.paimon={CATALOG}, spark.sql.catalog.paimon.warehouse={path} and the "
+            f"storage's own settings (spark.sql.catalog.paimon.s3.endpoint, ...), and add the jar paimon-s3",
+            table=request.table,
+        )
+    name = f"{_OWN_NAME}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    spark.conf.set(f"spark.sql.catalog.{name}", CATALOG)
+    spark.conf.set(f"spark.sql.catalog.{name}.warehouse", f"file:{path}")
+    # it would make a database "default" where there is none
+    spark.conf.set(f"spark.sql.catalog.{name}.defaultDatabase", request.table.partition(".")[0])
+    # what our core commits must be seen at once
+    spark.conf.set(f"spark.sql.catalog.{name}.cache-enabled", "false")
+    return name
+
+
+def _require_connector(spark: SparkSession, name: str, settings: dict[str, str], request: Request) -> None:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.sql(f"SHOW NAMESPACES IN `{name}`").collect()
+    except (Py4JJavaError, PySparkException) as error:
+        if not _MISSING_CLASS.search(str(error)):
+            raise
+        raise UnsupportedFeatureError(
+            f"{request.table}: engine=connector needs Apache Paimon's Spark connector, and its classes are not on this "
+            f"session's class path. Add the Maven artifact {artifact(spark.version)} with --packages or --jars "
+            f"(operators: spark_options={{'packages': ...}} or {{'jars': ...}}), or use engine=embedded",
+            table=request.table,
+        ) from None
+    if EXTENSIONS not in settings.get(EXTENSIONS_CONF, ""):
+        raise UnsupportedFeatureError(
+            f"{request.table}: engine=connector needs {EXTENSIONS_CONF}={EXTENSIONS}, set before the Spark session "
+            f"starts",
+            table=request.table,
+        )
+
+
+def artifact(spark_version: str) -> str:
+    """Name the connector's Maven artifact for a version of Spark."""
+    line = ".".join(spark_version.split(".")[:2])
+    if line.startswith("3."):
+        return f"org.apache.paimon:paimon-spark-{line}_2.12 (before Paimon 1.1 org.apache.paimon:paimon-spark-{line})"
+    return f"org.apache.paimon:paimon-spark-{line}_2.13"
