@@ -34,6 +34,7 @@ CORE = Layer("core", frozenset({"core"}), AIRFLOW + SPARK)
 DATA = Layer("data", frozenset({"core", "data"}), AIRFLOW + SPARK)
 SPARK_LAYER = Layer("spark", frozenset({"core", "data", "spark"}), AIRFLOW)
 JOBS = Layer("spark_jobs", frozenset({"core", "data", "spark"}), AIRFLOW)
+CLI = Layer("cli", frozenset({"core", "cli"}), AIRFLOW + SPARK)
 # The root imports nothing at all until `open_table` is asked for.
 ROOT = Layer("__init__", frozenset({"core"}), AIRFLOW + SPARK)
 
@@ -54,7 +55,7 @@ def sources() -> list[Path]:
 def layer_of(path: Path) -> Layer:
     if path.parts[0] == "spark_jobs":
         return JOBS
-    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER)}
+    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER, CLI)} | {"__main__.py": CLI}
     if path.parts[1] == "__init__.py":
         return ROOT
     return by_name.get(path.parts[1]) or airflow_layer()
@@ -198,6 +199,7 @@ def cycle(graph: dict[str, set[str]]) -> list[str] | None:
         (DATA, "from pyspark.sql import SparkSession"),
         (SPARK_LAYER, "from airflow_paimon.hooks.paimon import PaimonHook"),
         (JOBS, "from airflow_paimon import bundled"),
+        (CLI, "from airflow_paimon.data.arrow_read import read_arrow"),
         (airflow_layer(), "if True:\n    import pyspark"),
         (airflow_layer(), "import airflow_paimon.data.read"),
     ],

@@ -104,6 +104,11 @@ def test_every_installed_job_says_how_it_is_called(installed: Installed) -> None
         assert "--warehouse" in usage, name
 
 
+def test_the_installed_package_answers_people(installed: Installed) -> None:
+    usage = run([str(installed.python), "-I", "-m", "airflow_paimon", "--help"], installed.scratch)
+    assert "chain" in usage
+
+
 def test_airflow_finds_the_provider(installed: Installed) -> None:
     code = """
         import json

@@ -1,0 +1,1 @@
+"""``python -m airflow_paimon``: look-ups for people. Needs neither Airflow nor Spark, changes nothing."""

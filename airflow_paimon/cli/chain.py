@@ -1,0 +1,163 @@
+"""The look-up of a chain table: what each group holds, and what a read of each partition is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.cli.listing import Listing, limited
+from airflow_paimon.core.chain import ChainLayout, PartitionRead, Values, plan_chain_read
+from airflow_paimon.core.chain_report import GroupReport
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.operations.check_chain import ChainCheck, check_chain_table
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.partition_path import format_partition
+from airflow_paimon.core.table import Table
+
+_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainView:
+    """``findings``: what check_chain_table says; without sound schemas the rest is empty."""
+
+    heading: str
+    branches: Listing
+    groups: Listing
+    reads: Listing
+    findings: Listing
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {"branches": self.branches, "groups": self.groups, "reads": self.reads, "findings": self.findings}
+        return {"table": self.heading, **{name: listing.to_json() for name, listing in parts.items()}}
+
+    def to_text(self) -> str:
+        parts = [self.branches, self.groups, self.reads, *([self.findings] if self.findings.rows else [])]
+        return "\n\n".join([self.heading, *(p.to_text() for p in parts)])
+
+
+def chain(table: Table, limit: int) -> ChainView:
+    """Look at a chain table; the newest partitions of each group come first.
+
+    Raises:
+        InvalidInputError: it is an ordinary table.
+    """
+    if not TableOptions(table.require().schema().options).chain_table:
+        raise InvalidInputError(f"{table.name} is no chain table (option chain-table.enabled)", table=table.name)
+    check = check_chain_table(table)
+    heading = f"{table.name}: {'no sound chain table' if check.state is None else _describe(check.state.layout)}"
+    groups, groups_left = limited(check.groups, limit)
+    reads, reads_left = limited(_reads(check), limit)
+    findings, findings_left = limited(check.findings, limit)
+    return ChainView(
+        heading=heading,
+        branches=_branches(check),
+        groups=_listing("groups", _GROUPS, [_group_row(check, g) for g in groups], groups_left),
+        reads=_listing("partitions", _READS, list(reads), reads_left),
+        findings=_listing("findings", _FINDINGS, [(f.severity, f.id, f.message) for f in findings], findings_left),
+    )
+
+
+_GROUPS = (
+    ("group", "text"),
+    ("anchors", "number"),
+    ("deltas", "number"),
+    ("pending", "number"),
+    ("newest anchor", "text"),
+    ("newest delta", "text"),
+    ("gaps", "number"),
+    ("stale", "number"),
+)
+_READS = (("partition", "text"), ("read from", "text"), ("made of", "text"), ("reason", "text"), ("stale", "text"))
+_FINDINGS = (("severity", "text"), ("finding", "text"), ("message", "text"))
+
+
+def _listing(title: str, columns: tuple[tuple[str, str], ...], rows: list[Any], left: int = 0) -> Listing:
+    return Listing(title=title, columns=columns, rows=rows, left=left)
+
+
+def _describe(layout: ChainLayout) -> str:
+    width = layout.group_width
+    group = f", a group for each {', '.join(layout.partition_keys[:width])}" if width else ""
+    chain_columns = ", ".join(layout.partition_keys[width:])
+    return f"a chain by {layout.clock.step.name.lower()} of {chain_columns}{group}"
+
+
+def _branches(check: ChainCheck) -> Listing:
+    columns = (("part", "text"), ("branch", "text"), ("snapshot", "number"))
+    state = check.state
+    if state is None:
+        return _listing("branches", columns, [])
+    plans = {"main": state.main, "full partitions": state.snapshot, "changes": state.delta}
+    rows = [(part, p.table.branch_name, p.snapshot.id if p.snapshot else None) for part, p in plans.items()]
+    return _listing("branches", columns, rows)
+
+
+def _group_row(check: ChainCheck, group: GroupReport) -> list[Any]:
+    assert check.state is not None
+    layout = check.state.layout
+    stale = [s for s in check.stale if layout.group_of(s.values) == group.group]
+    return [
+        _group_text(layout, group.group),
+        len(group.snapshot),
+        len(group.delta),
+        len(group.pending),
+        _chain_text(layout, group.snapshot[-1]) if group.snapshot else None,
+        _chain_text(layout, group.delta[-1]) if group.delta else None,
+        None if group.gaps is None else len(group.gaps),
+        len(stale),
+    ]
+
+
+def _reads(check: ChainCheck) -> list[list[Any]]:
+    """What each partition is read from, the newest first; groups that can't be read say why."""
+    state = check.state
+    if state is None:
+        return []
+    layout = state.layout
+    stale = {s.values: s for s in check.stale}
+    broken = {g.group for g in check.groups if g.unplaced or g.misspelt}
+    sound = plan_chain_read(layout, state.partitions, lambda v: layout.group_of(v) not in broken)
+    rows = []
+    for read in sorted(sound, key=lambda r: _newest_first(layout, r), reverse=True):
+        anchor = read.anchor if read.anchor is not None else read.target
+        blame = stale.get(anchor)
+        rows.append(
+            [
+                layout.text_of(read.target),
+                read.source.value,
+                _made_of(layout, read),
+                read.reason,
+                None if blame is None else f"{layout.text_of(anchor)}: {blame.reason}",
+            ]
+        )
+    for group in broken:
+        text = _group_text(layout, group)
+        why = "a partition of the group has no place in time; see the findings"
+        rows.append([text, "refused", None, why, None])
+    return rows
+
+
+def _newest_first(layout: ChainLayout, read: PartitionRead) -> Any:
+    moment = layout.parsed_time(read.target)
+    return (moment is not None, moment, layout.text_of(read.target))
+
+
+def _made_of(layout: ChainLayout, read: PartitionRead) -> str:
+    start = [] if read.anchor is None else [f"full {_chain_text(layout, read.anchor)}"]
+    deltas = [_chain_text(layout, d) for d in read.deltas]
+    if len(deltas) > _NAMED:
+        deltas = [deltas[0], "...", deltas[-1]]
+    changes = [f"{len(read.deltas)} deltas {' '.join(deltas)}"] if read.deltas else []
+    return " + ".join([*start, *changes]) or f"{read.source} {_chain_text(layout, read.target)}"
+
+
+def _group_text(layout: ChainLayout, group: Values) -> str:
+    width = layout.group_width
+    return format_partition(group, layout.partition_keys[:width], layout.partition_types[:width]) or "all"
+
+
+def _chain_text(layout: ChainLayout, values: Values) -> str:
+    """The columns of time alone: ``dt=20250101``."""
+    width = layout.group_width
+    return format_partition(values[width:], layout.partition_keys[width:], layout.partition_types[width:])

@@ -1,0 +1,82 @@
+"""Listings: the same rows as an aligned table for people, or as JSON for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time).
+
+    ``left``: rows that are not shown.
+    """
+
+    title: str
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Any]]
+    left: int = 0
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Give one object a row; sizes in bytes, times in ISO, in UTC where that is known."""
+        names = [name.replace(" ", "_") for name, _ in self.columns]
+        kinds = [kind for _, kind in self.columns]
+        return [dict(zip(names, map(_plain, row, kinds), strict=True)) for row in self.rows]
+
+    def to_text(self) -> str:
+        """Give an aligned table; numbers and sizes stand to the right."""
+        kinds = [kind for _, kind in self.columns]
+        cells = [[_shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
+        heads = [name.upper() + (" (UTC)" if kind == "utc" else "") for name, kind in self.columns]
+        widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
+        lines = [_line(line, kinds, widths) for line in (heads, *cells)]
+        if not self.rows:
+            lines.append(f"(no {self.title})")
+        if self.left:
+            lines.append(f"... and {self.left} more {self.title}: --limit 0 shows all")
+        return "\n".join(lines)
+
+
+def limited(rows: Sequence[Any], limit: int) -> tuple[Sequence[Any], int]:
+    """Give the first rows, and how many are left out; 0 = all."""
+    return (rows, 0) if not limit or len(rows) <= limit else (rows[:limit], len(rows) - limit)
+
+
+def size_text(count: int) -> str:
+    """Spell a number of bytes for people."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def _line(cells: Sequence[str], kinds: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (
+        c.rjust(w) if k in ("number", "size") else c.ljust(w) for c, k, w in zip(cells, kinds, widths, strict=True)
+    )
+    return "  ".join(padded).rstrip()
+
+
+def _shown(value: Any, kind: str) -> str:
+    if value is None:
+        return "-"
+    if kind == "size":
+        return size_text(value)
+    if kind == "number":
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "-"
+    return str(value).replace("\n", " ") or "-"
+
+
+def _plain(value: Any, kind: str) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds") + ("Z" if kind == "utc" else "")
+    return list(value) if isinstance(value, tuple) else value

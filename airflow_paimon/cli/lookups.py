@@ -1,0 +1,201 @@
+"""What each look-up shows of a table or a warehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.cli.listing import Listing, limited
+from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.core.inspect import inspect
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.table import Table
+
+
+def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
+    """List the tables of a warehouse with their newest commit.
+
+    Raises:
+        NotFoundError: there is no database folder (``name.db``).
+    """
+    store = open_store(warehouse, storage_options)
+    databases = [e.name for e in store.list("") if e.is_dir and e.name.endswith(".db")]
+    if not databases:
+        raise NotFoundError(f"There is no warehouse at {store.uri}: it has no folder db_name.db")
+    found = [t for folder in databases for t in _tables_of(store, folder)]
+    shown, left = limited(found, limit)
+    columns = (
+        ("table", "text"),
+        ("kind", "text"),
+        ("partitioned by", "text"),
+        ("branches", "number"),
+        ("snapshot", "number"),
+        ("committed", "utc"),
+        ("rows", "number"),
+    )
+    return Listing(title="tables", columns=columns, rows=[_table_row(t) for t in shown], left=left)
+
+
+def _tables_of(store: Store, folder: str) -> list[Table]:
+    names = [e.name for e in store.list(folder) if e.is_dir]
+    views = [Table(store.child(f"{folder}/{n}"), f"{folder.removesuffix('.db')}.{n}") for n in names]
+    return [v for v in views if v.exists()]
+
+
+def _table_row(table: Table) -> list[Any]:
+    """One that can't be read is listed all the same."""
+    try:
+        schema = table.schema()
+        head = table.latest_snapshot()
+    except PaimonError as error:
+        return [table.name, f"unreadable: {error.message}", None, None, None, None, None]
+    options = TableOptions(schema.options)
+    kind = "chain" if options.chain_table else "primary key" if schema.primary_keys else "append"
+    last = [head.id, _moment(head.time_millis), head.total_record_count] if head else [None, None, None]
+    return [table.name, kind, schema.partition_keys, len(table.branch_names()), *last]
+
+
+def _moment(millis: int) -> datetime:
+    return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
+
+
+def branches(table: Table, limit: int) -> Listing:
+    """List main and the branches: their heads, and what they were made from."""
+    made = {row["branch_name"]: row for row in inspect(table, "branches").to_pylist()}
+    options = TableOptions(table.schema().options)
+    roles = {options.snapshot_branch: "chain: full partitions", options.delta_branch: "chain: changes"}
+    if options.fallback_branch:
+        roles[options.fallback_branch] = "fallback"
+    rows = []
+    for name in (MAIN, *made):
+        view = table.branch(name)
+        head = view.latest_snapshot() if view.exists() else None
+        schema = view.schema_ids()[-1] if view.exists() else None
+        about = made.get(name, {})
+        rows.append(
+            [
+                name,
+                head.id if head else None,
+                _moment(head.time_millis) if head else None,
+                schema,
+                about.get("from_branch"),
+                about.get("tag_name"),
+                about.get("tagged_snapshot_id"),
+                about.get("owner"),
+                roles.get(name) or about.get("reason"),
+            ]
+        )
+    shown, left = limited(rows, limit)
+    columns = (
+        ("branch", "text"),
+        ("snapshot", "number"),
+        ("committed", "utc"),
+        ("schema", "number"),
+        ("from", "text"),
+        ("tag", "text"),
+        ("base", "number"),
+        ("owner", "text"),
+        ("what for", "text"),
+    )
+    return Listing(title="branches", columns=columns, rows=shown, left=left)
+
+
+def tags(table: Table, limit: int) -> Listing:
+    """List the branch's tags, the newest snapshot first."""
+    found = [
+        (
+            t.name,
+            t.snapshot.id,
+            _moment(t.snapshot.time_millis),
+            t.snapshot.total_record_count,
+            t.create_time,
+            "for ever" if t.time_retained is None else str(t.time_retained),
+        )
+        for t in reversed(table.require().tags())
+    ]
+    shown, left = limited(found, limit)
+    columns = (
+        ("tag", "text"),
+        ("snapshot", "number"),
+        ("committed", "utc"),
+        ("rows", "number"),
+        ("created", "time"),
+        ("kept", "text"),
+    )
+    return Listing(title="tags", columns=columns, rows=shown, left=left)
+
+
+def snapshots(table: Table, limit: int) -> Listing:
+    """List the branch's snapshots, the newest first; only those that are shown are read."""
+    ids, left = limited(list(reversed(table.require().snapshot_ids())), limit)
+    rows = [
+        (
+            s.id,
+            _moment(s.time_millis),
+            s.commit_kind.value,
+            s.properties.get("airflow-paimon.operation") or s.operation,
+            s.total_record_count,
+            s.delta_record_count,
+            s.schema_id,
+            s.commit_user,
+        )
+        for s in table.snapshots(list(ids))
+    ]
+    columns = (
+        ("snapshot", "number"),
+        ("committed", "utc"),
+        ("kind", "text"),
+        ("operation", "text"),
+        ("rows", "number"),
+        ("change", "number"),
+        ("schema", "number"),
+        ("user", "text"),
+    )
+    return Listing(title="snapshots", columns=columns, rows=rows, left=left)
+
+
+def partitions(table: Table, limit: int) -> Listing:
+    """List the partitions of the branch's newest snapshot, the last one first."""
+    rows = inspect(table, "partitions").sort_by([("partition", "descending")]).to_pylist()
+    names = ("partition", "record_count", "file_count", "file_size_in_bytes", "last_update_time")
+    shown, left = limited([[r[n] for n in names] for r in rows], limit)
+    columns = (
+        ("partition", "text"),
+        ("rows", "number"),
+        ("files", "number"),
+        ("size", "size"),
+        ("newest file", "time"),
+    )
+    return Listing(title="partitions", columns=columns, rows=shown, left=left)
+
+
+def files(table: Table, limit: int) -> Listing:
+    """List the data files of the branch's newest snapshot, by partition and bucket."""
+    order = [("partition", "descending"), ("bucket", "ascending"), ("level", "ascending")]
+    rows = inspect(table, "files").sort_by(order).to_pylist()
+    shown, left = limited(rows, limit)
+    names = ("partition", "bucket", "level", "record_count", "file_size_in_bytes", "schema_id", "file_source")
+    columns = (
+        ("partition", "text"),
+        ("bucket", "number"),
+        ("level", "number"),
+        ("rows", "number"),
+        ("size", "size"),
+        ("schema", "number"),
+        ("source", "text"),
+        ("file", "text"),
+    )
+    found = [[*(r[n] for n in names), r["file_path"].removeprefix(f"{table.store.uri.rstrip('/')}/")] for r in shown]
+    return Listing(title="files", columns=columns, rows=found, left=left)
+
+
+OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {
+    "branches": branches,
+    "tags": tags,
+    "snapshots": snapshots,
+    "partitions": partitions,
+    "files": files,
+}

@@ -1,0 +1,117 @@
+"""Parses the command line, runs the look-up, prints; errors are one line, exit codes those of the jobs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from airflow_paimon import __version__
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+
+_DEFAULT_LIMIT = 50
+LOOKUPS = {
+    "tables": "tables of the warehouse",
+    "branches": "branches of a table, main included",
+    "tags": "tags of a branch",
+    "snapshots": "snapshots of a branch, newest first",
+    "partitions": "partitions of a branch: rows, files, bytes",
+    "chain": "a chain table: its groups, and what each partition is read from",
+    "files": "data files of a branch",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run one look-up as a program."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader (head, less) has seen enough; keep the interpreter from flushing into the closed pipe again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one look-up and give its exit code: 0, 2 for wrong input or what is not there, 1 for anything else."""
+    as_json = "--json" in argv
+    try:
+        options = _parser().parse_args(list(argv))
+        view = _look_up(options)
+        print(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text())
+    except PaimonError as error:
+        _report(error, as_json)
+        return error.exit_code
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        _report(error, as_json)
+        return 1
+    return 0
+
+
+def _report(error: Exception, as_json: bool) -> None:
+    said = error_to_json(error)
+    if as_json:
+        print(json.dumps({"error": said}, ensure_ascii=False))
+    print(f"{said['kind']}: {' '.join(str(said['message']).split())}", file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of exiting, so that wrong flags are reported like everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidInputError(f"{message} (--help lists the look-ups and flags)")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m airflow_paimon", description="Look at Paimon tables.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"airflow-paimon {__version__}")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="LOOK-UP")
+    for name, text in LOOKUPS.items():
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        command.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
+        command.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
+        command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        command.add_argument(
+            "--limit",
+            type=_limit,
+            help=f"rows to show, 0 = all; default {_DEFAULT_LIMIT}, with --json all",
+        )
+        if name != "tables":
+            command.add_argument("--table", required=True, help="table as db.table, or db.table$branch_name")
+        if name in ("tags", "snapshots", "partitions", "files"):
+            command.add_argument("--branch", default="main", help="branch; default main")
+    return parser
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 on, got {text!r}")
+    return int(text)
+
+
+def _look_up(options: argparse.Namespace) -> Any:
+    # Imported here: --help and mistakes need no Arrow.
+    from airflow_paimon.cli import lookups
+    from airflow_paimon.core.operations.arguments import read_storage_options
+    from airflow_paimon.core.table import open_table
+
+    storage = read_storage_options(options.storage_options) if options.storage_options else None
+    limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
+    if options.what == "tables":
+        return lookups.tables(options.warehouse, storage, limit)
+    branch = getattr(options, "branch", "main")
+    table = open_table(options.warehouse, options.table, branch=branch, storage_options=storage).require()
+    if options.what == "chain":
+        from airflow_paimon.cli.chain import chain
+
+        return chain(table.branch("main"), limit)
+    return lookups.OF_A_TABLE[options.what](table, limit)

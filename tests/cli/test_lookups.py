@@ -1,0 +1,235 @@
+"""``python -m airflow_paimon``: what it shows, as text and as JSON, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.cli.listing import Listing, limited, size_text
+from airflow_paimon.cli.main import LOOKUPS, run
+from airflow_paimon.core.table import open_table
+from tests.core.chain_tables import DAILY, add, build, make_chain, overwrite
+from tests.core.tables import append, make_table
+from tests.core.tables import run as operate
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """d.t, an ordinary table with a branch and a tag; d.c, a chain table with a group and a stale partition."""
+    folder = tmp_path_factory.mktemp("made") / "wh"
+    table = make_table(folder)
+    append(table, "1", rows=1200)
+    append(table, "2", bucket=1)
+    operate(table, "create_tag", tag="before", time_retained="7 d")
+    operate(table, "create_branch", branch="fix", tag="before", owner="me", reason="wrong rate")
+    chain = make_chain(
+        folder,
+        name="d.c",
+        partitions=("region", "dt"),
+        options={**DAILY, "chain-table.chain-partition-keys": "dt"},
+    )
+    for day in ("01", "02", "03", "06"):
+        add(chain.branch("delta"), f"CN/202501{day}")
+    add(chain.branch("delta"), "US/20250101")
+    build(chain, "CN/20250102", None, ["CN/20250101", "CN/20250102"])
+    overwrite(chain.branch("delta"), "CN/20250101")
+    return folder
+
+
+@pytest.fixture
+def warehouse(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "wh"))
+
+
+def show(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert run([*arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert run([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_tables(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (warehouse / "d.db" / "no_table").mkdir()
+    broken = make_table(warehouse, "e.broken")
+    broken.store.replace("schema/schema-0", b"{")
+    rows = data(capsys, "tables", f"--warehouse={warehouse}")
+    assert [(r["table"], r["kind"].partition(":")[0], r["branches"], r["rows"]) for r in rows] == [
+        ("d.c", "chain", 2, None),
+        ("d.t", "primary key", 1, 1201),
+        ("e.broken", "unreadable", None, None),
+    ]
+    assert rows[1]["committed"].endswith("Z")
+    lines = show(capsys, "tables", f"--warehouse={warehouse}", "--limit=1")
+    assert " ".join(lines[0].split()) == "TABLE KIND PARTITIONED BY BRANCHES SNAPSHOT COMMITTED (UTC) ROWS"
+    assert lines[1].split() == ["d.c", "chain", "region,", "dt", "2", "-", "-", "-"]
+    assert lines[2] == "... and 2 more tables: --limit 0 shows all"
+
+
+def on(warehouse: Path, table: str = "d.t") -> list[str]:
+    return [f"--warehouse={warehouse}", f"--table={table}"]
+
+
+def test_branches_and_tags(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main, fix = data(capsys, "branches", *on(warehouse))
+    assert (main["branch"], main["snapshot"]) == ("main", 2)
+    assert {k: fix[k] for k in ("branch", "from", "tag", "base", "owner", "what_for")} == {
+        "branch": "fix",
+        "from": "main",
+        "tag": "before",
+        "base": 2,
+        "owner": "me",
+        "what_for": "wrong rate",
+    }
+    roles = {b["branch"]: b["what_for"] for b in data(capsys, "branches", *on(warehouse, "d.c"))}
+    assert roles == {"main": None, "snapshot": "chain: full partitions", "delta": "chain: changes"}
+    tags = {t["tag"]: t["kept"] for t in data(capsys, "tags", *on(warehouse))}
+    assert tags == {"before": "7 days, 0:00:00", "airflow-paimon-branch-fix": "for ever"}
+    assert data(capsys, "tags", *on(warehouse, "d.c")) == []
+    assert show(capsys, "tags", *on(warehouse, "d.c"))[-1] == "(no tags)"
+
+
+def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshots = data(capsys, "snapshots", *on(warehouse))
+    assert [(s["snapshot"], s["kind"], s["rows"], s["change"]) for s in snapshots] == [
+        (2, "APPEND", 1201, 1),
+        (1, "APPEND", 1200, 1200),
+    ]
+    assert [s["snapshot"] for s in data(capsys, "snapshots", *on(warehouse), "--limit=1")] == [2]
+    partitions = data(capsys, "partitions", *on(warehouse), "--branch=fix")
+    assert [(p["partition"], p["rows"], p["files"], p["size"]) for p in partitions] == [
+        ("dt=2", 1, 1, 11),
+        ("dt=1", 1200, 1, 11),
+    ]
+    assert "1,200" in show(capsys, "partitions", *on(warehouse))[2]
+    files = data(capsys, "files", *on(warehouse))
+    assert [(f["partition"], f["bucket"], f["file"].rpartition("/")[0]) for f in files] == [
+        ("dt=2", 1, "dt=2/bucket-1"),
+        ("dt=1", 0, "dt=1/bucket-0"),
+    ]
+    named = data(capsys, "partitions", *on(warehouse, "d.c$branch_delta"))
+    assert [p["partition"] for p in named][-1] == "region=CN/dt=20250101"
+
+
+def test_a_chain_table(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = data(capsys, "chain", *on(warehouse, "d.c"))
+    assert shown["table"] == "d.c: a chain by day of dt, a group for each region"
+    assert [(b["branch"], b["snapshot"]) for b in shown["branches"]] == [("main", None), ("snapshot", 1), ("delta", 6)]
+    cn, us = shown["groups"]
+    assert cn == {
+        "group": "region=CN",
+        "anchors": 1,
+        "deltas": 4,
+        "pending": 2,
+        "newest_anchor": "dt=20250102",
+        "newest_delta": "dt=20250106",
+        "gaps": 2,
+        "stale": 1,
+    }
+    assert (us["anchors"], us["pending"], us["stale"]) == (0, 1, 0)
+    reads = {r["partition"]: r for r in shown["reads"]}
+    newest = reads["region=CN/dt=20250106"]
+    assert newest["made_of"] == "full dt=20250102 + 2 deltas dt=20250103 dt=20250106"
+    assert newest["reason"] == "the nearest earlier snapshot partition, 2 deltas"
+    assert newest["stale"].startswith("region=CN/dt=20250102: delta region=CN/dt=20250101 was changed")
+    assert reads["region=CN/dt=20250102"]["read_from"] == "snapshot"
+    assert reads["region=US/dt=20250101"]["stale"] is None
+    assert shown["findings"][0]["finding"] == "stale-partition:region=CN/dt=20250102"
+    text = show(capsys, "chain", *on(warehouse, "d.c"), "--limit=1")
+    assert "... and 4 more partitions: --limit 0 shows all" in text
+
+
+def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = open_table(str(warehouse), "d.c")
+    add(table.branch("delta"), "US/oops")
+    reads = data(capsys, "chain", *on(warehouse, "d.c"))["reads"]
+    assert [r["partition"] for r in reads if r["read_from"] == "refused"] == ["region=US"]
+    table.store.delete_tree("branch/branch-delta")
+    shown = data(capsys, "chain", *on(warehouse, "d.c"))
+    assert shown["table"] == "d.c: no sound chain table"
+    assert "branch 'delta' does not exist" in shown["findings"][0]["message"]
+    assert "missing-branch" in "\n".join(show(capsys, "chain", *on(warehouse, "d.c")))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["tags", "--warehouse=WH", "--table=d.none"], 2, "not-found: There is no table d.none"),
+        (["tags", "--warehouse=WH", "--table=d.t", "--branch=x"], 2, "not-found: Table d.t has no branch 'x'"),
+        (["tags", "--warehouse=WH", "--table=t"], 2, "invalid-input: Table name 't'"),
+        (["tags", "--warehouse=WH"], 2, "invalid-input: the following arguments are required: --table"),
+        (["tags", "--ware=WH", "--table=d.t"], 2, "invalid-input: the following arguments are required: --warehouse"),
+        (["tables", "--warehouse=/nowhere"], 2, "not-found: There is no warehouse at file:///nowhere"),
+        (["tables", "--warehouse=WH", "--limit=-1"], 2, "invalid-input: argument --limit: must be a whole number"),
+        (["tables", "--warehouse=WH", "--storage-options=none.json"], 2, "invalid-input: The storage options file"),
+        (["chain", "--warehouse=WH", "--table=d.t"], 2, "invalid-input: d.t is no chain table"),
+        (["fly"], 2, "invalid-input: argument LOOK-UP: invalid choice: 'fly'"),
+        ([], 2, "invalid-input: the following arguments are required: LOOK-UP"),
+        (["snapshots", "--warehouse=WH", "--table=d.t"], 1, "corrupt: d.t: snapshot-2 is truncated"),
+    ],
+)
+def test_failures_are_one_line(
+    warehouse: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    if code == 1:
+        (warehouse / "d.db" / "t" / "snapshot" / "snapshot-2").write_text("{")
+    given = [a.replace("WH", str(warehouse)) for a in arguments]
+    assert run(given) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert run([*given, "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == message.partition(":")[0]
+
+
+def program(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "airflow_paimon", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
+
+
+def test_as_a_program_without_spark_and_airflow(warehouse: Path, tmp_path: Path) -> None:
+    for module in ("pyspark", "airflow"):
+        (tmp_path / "poisoned" / module).mkdir(parents=True)
+        (tmp_path / "poisoned" / module / "__init__.py").write_text("raise AssertionError('imported ' + __name__)")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "poisoned")}
+    done = program("chain", *on(warehouse, "d.c"), env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "region=CN" in done.stdout
+    failed = program("tags", *on(warehouse, "d.none"), env=env)
+    assert (failed.returncode, failed.stdout, failed.stderr.count("\n")) == (2, "", 1)
+    helped = program("--help", env=env)
+    assert helped.returncode == 0
+    assert all(name in helped.stdout for name in LOOKUPS)
+
+
+def test_a_reader_that_has_seen_enough(warehouse: Path) -> None:
+    command = f"{sys.executable} -m airflow_paimon files --warehouse {warehouse} --table d.t | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_listings() -> None:
+    listing = Listing(
+        title="things",
+        columns=(("name", "text"), ("big size", "size"), ("rows", "number")),
+        rows=[["a\nb", 1536, 12345], [None, 12, None]],
+    )
+    assert listing.to_text().splitlines() == [
+        "NAME  BIG SIZE    ROWS",
+        "a b    1.5 KiB  12,345",
+        "-         12 B       -",
+    ]
+    assert listing.to_json()[0] == {"name": "a\nb", "big_size": 1536, "rows": 12345}
+    assert limited([1, 2, 3], 2) == ([1, 2], 1)
+    assert limited([1, 2, 3], 0) == ([1, 2, 3], 0)
+    assert size_text(5 * 2**40) == "5.0 TiB"
