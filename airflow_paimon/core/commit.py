@@ -67,6 +67,7 @@ class Draft:
 
     ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
+    ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
     """
 
     kind: CommitKind
@@ -78,6 +79,7 @@ class Draft:
     next_row_id: int | None = None
     operation: str | None = None
     rewrite_base: bool = False
+    follow: Callable[[Snapshot], Draft | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +123,10 @@ def commit(
     require_committable(table)
     identity = identity or CommitIdentity()
     retry = retry or RetryPolicy()
+    draft: Draft | None = None
     for attempt in range(1, retry.max_attempts + 1):
         head = table.latest_snapshot()
-        draft = make_draft(head)
+        draft = _followed(draft, head) or make_draft(head)
         if draft is None:
             return Receipt(before=head, snapshot=None, attempts=attempt)
         staged = _stage(table, head, draft, identity)
@@ -136,6 +139,10 @@ def commit(
         f"run it again when fewer writers commit at once",
         table=table.name,
     )
+
+
+def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
+    return None if draft is None or draft.follow is None or head is None else draft.follow(head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

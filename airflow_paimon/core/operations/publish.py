@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.commit import Draft, commit, execute, put_new, require_committable, verify_landed
@@ -32,6 +32,8 @@ from airflow_paimon.core.operations.keeping import (
     plan_keep_tags,
     protect_published,
 )
+from airflow_paimon.core.operations.publish_follow import with_follow
+from airflow_paimon.core.operations.published import last_published
 from airflow_paimon.core.operations.request import FastForward, PublishBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.safeguards import (
@@ -147,7 +149,11 @@ def _publish(
         _check_approved(main, request, gathered.head, decided.changes)
         if request.dry_run:
             return None
-        return _draft(context, request, branch, gathered, decided, marks)
+        planned = _draft(context, request, branch, gathered, decided, marks)
+        return with_follow(context, request, planned, gathered.head, gathered.sides.theirs, marks, moved)
+
+    def moved(head: Snapshot) -> None:
+        seen[:] = [replace(seen[0], summary={**seen[0].summary, "main_snapshot": head.id})]
 
     receipt = commit(main, draft, marks.identity)
     decided = seen[0]
@@ -191,24 +197,11 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
         ours=our_diff,
         theirs_real=really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral),
         ours_real=really_changed(main, between, candidates, neutral),
-        published=_published(branch, base, between, request.branch),
+        published=last_published(branch, base, between, request.branch),
     )
     return _Gathered(
         head=head, theirs=theirs, base=base, sides=sides, main_schemas=main_schemas, branch_schemas=branch.schemas()
     )
-
-
-def _published(branch: Table, base: Snapshot, between: Sequence[Snapshot] | None, name: str) -> Difference | None:
-    """How the branch stood when it was last published, from the properties of main's snapshots."""
-    for snapshot in reversed(between or ()):
-        identity = snapshot.properties.get("airflow-paimon.branch-identity")
-        if snapshot.properties.get("airflow-paimon.branch") != name or identity is None:
-            continue
-        number = int(snapshot.properties.get("airflow-paimon.branch-snapshot", "0"))
-        if number in branch.snapshot_ids():
-            then = branch.snapshot(number)
-            return difference(branch, base, then) if then.identity == identity else None
-    return None
 
 
 def _decide(context: Context, request: PublishBranch, g: _Gathered) -> _Decided:

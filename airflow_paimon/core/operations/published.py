@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,3 +163,16 @@ def _by_partition(view: Table, change: Difference) -> dict[str, dict[str, int]]:
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
     return {k.removeprefix(_PREFIX): v for k, v in properties.items() if k.startswith(_PREFIX)}
+
+
+def last_published(branch: Table, base: Snapshot, between: Sequence[Snapshot] | None, name: str) -> Difference | None:
+    """Give how the branch stood when it was last published, by the properties of main's snapshots."""
+    for snapshot in reversed(between or ()):
+        identity = snapshot.properties.get(f"{_PREFIX}branch-identity")
+        if snapshot.properties.get(f"{_PREFIX}branch") != name or identity is None:
+            continue
+        number = int(snapshot.properties.get(f"{_PREFIX}branch-snapshot", "0"))
+        if number in branch.snapshot_ids():
+            then = branch.snapshot(number)
+            return difference(branch, base, then) if then.identity == identity else None
+    return None

@@ -1,0 +1,69 @@
+"""Takes a planned merge along to a newer head of main, so that it keeps up with writers that never pause.
+
+Planning a merge reads all that main did since the branch point; a writer that commits in less time than that would win
+every race for the next snapshot id. What other commits left alone needs no second look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_paimon.core.commit import Draft, execute
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.history import Difference, snapshots_between
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.request import MergeBranch, PublishBranch
+from airflow_paimon.core.operations.safeguards import PublishMarks, plan_undo_tag
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.planners.publish import within_reach
+from airflow_paimon.core.scan import BucketKey, one_form, read_delta_list, read_entries
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.table import Table
+
+Moved = Callable[[Snapshot], None]
+"""Is told the head that the merge now goes on top of."""
+
+
+def with_follow(
+    context: Context,
+    request: PublishBranch,
+    planned: Draft,
+    head: Snapshot,
+    theirs: Difference,
+    marks: PublishMarks,
+    moved: Moved,
+) -> Draft:
+    """Give the draft with its ``follow``. A strict publish, or one of an expected head, is planned anew each time."""
+    if not isinstance(request, MergeBranch) or request.expected_main_snapshot is not None:
+        return planned
+
+    def follow(newer: Snapshot) -> Draft | None:
+        if not stands_aside(context.table, head, newer, theirs, planned.schema):
+            return None
+        execute(context.table, plan_undo_tag(context, context.table, newer, marks, request.undo_retention))
+        moved(newer)
+        return with_follow(context, request, planned, newer, theirs, marks, moved)
+
+    return replace(planned, follow=follow)
+
+
+def stands_aside(main: Table, old: Snapshot, new: Snapshot, theirs: Difference, schema: TableSchema) -> bool:
+    """Whether main's commits from ``old`` to ``new`` touch nothing that a merge of ``theirs`` went by."""
+    if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
+        return False
+    if main.schema().id != schema.id or TableOptions(schema.options).row_tracking:
+        return False
+    try:
+        if main.snapshot(old.id).identity != old.identity:
+            return False
+    except NotFoundError:
+        return False
+    between = snapshots_between(main, old.id, new.id)
+    if between is None:
+        return False
+    form = one_form(schema)
+    manifests = [m for s in between for m in read_delta_list(main, s)]
+    touched = {BucketKey(form(e.partition), e.bucket) for part in read_entries(main, manifests) for e in part}
+    return not within_reach(Difference(added={bucket: {} for bucket in touched}), theirs, schema)
