@@ -1,0 +1,96 @@
+"""Chain tables that we set up and alter, in the hands of Paimon's Java engine, at every moment in between too."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.operations.chain_alter import alter_chain_table
+from airflow_paimon.core.operations.chain_setup import NewColumns, create_chain_table
+from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.planners.chain_setup import ChainSettings
+from airflow_paimon.core.planners.schema_changes import AddColumn
+from airflow_paimon.core.store.testing import Crash, FaultStore
+from airflow_paimon.core.table import open_table
+from tests.core.tables import run
+from tests.core.test_chain_setup import faulty
+from tests.oracles.drivers import JavaOracle
+from tests.oracles.processes import OracleError
+
+pytestmark = pytest.mark.oracle
+
+COLUMNS = [("k", "INT"), ("s", "INT"), ("v", "STRING"), ("dt", "STRING")]
+SETTINGS = ChainSettings(
+    timestamp_pattern="$dt", timestamp_formatter="yyyyMMdd", sequence_field=("s",), options={"bucket": "2"}
+)
+NEW = NewColumns(columns=COLUMNS, primary_keys=["dt", "k"], partition_keys=["dt"])
+
+
+def row(k: int, s: int, v: str, day: str, **more: Any) -> dict[str, Any]:
+    return {"k": k, "s": s, "v": v, "dt": f"202501{day}", **more}
+
+
+def rows(java: JavaOracle, folder: Path, branch: str | None = None) -> list[dict[str, Any]]:
+    found = java.read(folder, "d.t", branch=branch).to_pylist()
+    return sorted(found, key=lambda r: (r["dt"], r["k"]))
+
+
+def test_java_writes_and_reads_a_table_that_we_set_up(java_oracle: JavaOracle, tmp_path: Path) -> None:
+    table = create_chain_table(str(tmp_path), "d.t", SETTINGS, NEW)
+    java_oracle.write(tmp_path, "d.t", [row(1, 1, "a", "01"), row(2, 1, "b", "01")], branch="snapshot")
+    java_oracle.write(tmp_path, "d.t", [row(1, 2, "a2", "02"), row(3, 1, "c", "02")], branch="delta")
+    expected = [row(1, 1, "a", "01"), row(2, 1, "b", "01"), row(1, 2, "a2", "02"), row(2, 1, "b", "02")]
+    assert rows(java_oracle, tmp_path) == [*expected, row(3, 1, "c", "02")]
+    assert run(table, "check_chain_table").details["findings"] == []
+    alter_chain_table(table, [AddColumn(name="w", type="INT")])
+    java_oracle.write(tmp_path, "d.t", [row(2, 2, "b2", "02", w=7)], branch="delta")
+    assert [(r["k"], r["v"], r["w"]) for r in rows(java_oracle, tmp_path)[2:]] == [
+        (1, "a2", None),
+        (2, "b2", 7),
+        (3, "c", None),
+    ]
+
+
+def test_java_reads_and_writes_every_state_of_a_set_up_in_between(java_oracle: JavaOracle, tmp_path: Path) -> None:
+    """Main is what it was until the last write, and every branch that is there is a table to Java."""
+    template = tmp_path / "template"
+    plain = create_table(
+        str(template),
+        "d.t",
+        COLUMNS,
+        primary_keys=["dt", "k"],
+        partition_keys=["dt"],
+        options={"bucket": "2", "sequence.field": "s"},
+    )
+    java_oracle.write(template, "d.t", [row(1, 1, "a", "01")])
+    request = {"timestamp_pattern": "$dt", "timestamp_formatter": "yyyyMMdd"}
+    plan = run(plain, "create_chain_table", dry_run=True, **request).details["plan"]
+    for step in range(1, len(plan["actions"]) + 1):
+        folder = tmp_path / f"step{step}"
+        shutil.copytree(template, folder)
+        table = open_table(str(folder), "d.t")
+        with pytest.raises(Crash):
+            faulty(table, request, FaultStore(table.store, step))
+        java_oracle.write(folder, "d.t", [row(2, 1, "b", "01")])
+        for branch in table.branch_names():
+            if table.branch(branch).exists():
+                java_oracle.write(folder, "d.t", [row(9, 1, branch, "03")], branch=branch)
+                assert rows(java_oracle, folder, branch) == [row(9, 1, branch, "03")]
+        assert rows(java_oracle, folder)[:2] == [row(1, 1, "a", "01"), row(2, 1, "b", "01")]
+        create_chain_table(str(folder), "d.t", ChainSettings(**request))
+        java_oracle.write(folder, "d.t", [row(3, 1, "c", "02")], branch="delta")
+        assert [r["k"] for r in rows(java_oracle, folder)][:3] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("missing", ["branches", "options"])
+def test_java_fails_in_the_states_that_our_order_avoids(java_oracle: JavaOracle, tmp_path: Path, missing: str) -> None:
+    options = SETTINGS.as_options()
+    if missing == "options":
+        options = {k: v for k, v in options.items() if not k.startswith("scan.fallback")}
+    create_table(str(tmp_path), "d.t", COLUMNS, primary_keys=["dt", "k"], partition_keys=["dt"], options=options)
+    with pytest.raises(OracleError):
+        java_oracle.write(tmp_path, "d.t", [row(1, 1, "a", "01")])
+        rows(java_oracle, tmp_path)
