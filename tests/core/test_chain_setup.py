@@ -48,6 +48,13 @@ CONVERT: Mapping[str, Any] = {
     "timestamp_pattern": "$dt",
     "timestamp_formatter": "yyyyMMdd",
 }
+HOURLY: Mapping[str, Any] = {
+    "partition_key": ["dt", "hour"],
+    "primary_key": ["dt", "hour", "k"],
+    "chain_partition_key": ["dt", "hour"],
+    "timestamp_pattern": "$dt $hour:00:00",
+    "timestamp_formatter": "yyyyMMdd HH:mm:ss",
+}
 ENDS = ("main", "snapshot", "delta")
 
 
@@ -151,6 +158,9 @@ def test_the_python_function() -> None:
         ({"column": ["k WHATEVER"]}, "is no type"),
         ({"column": []}, "give its columns"),
         ({"column": ["k BIGINT", "s INT", "region STRING", "dt DATE"]}, "is a DATE"),
+        ({"column": ["k BIGINT", "s INT", "region STRING", "dt TIMESTAMP(3)"]}, "spelling differs"),
+        ({"column": ["k BIGINT", "s INT", "region STRING", "dt SMALLINT"]}, "don't give back"),
+        ({**HOURLY, "column": ["k BIGINT", "s INT", "dt STRING", "hour INT"]}, "don't give back"),
     ],
 )
 def test_what_is_refused_before_anything_is_written(change: dict[str, Any], message: str) -> None:
@@ -158,6 +168,24 @@ def test_what_is_refused_before_anything_is_written(change: dict[str, Any], mess
     with pytest.raises(InvalidInputError, match=message):
         setup(folder, **{**NEW, **change}, operation_id="op")
     assert open_table(folder, "d.t").store.walk("") == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {**HOURLY, "column": ["k BIGINT", "s INT", "dt INT", "hour STRING"]},
+        {"column": ["k BIGINT", "s INT", "region STRING", "dt INT"]},
+        {
+            "column": ["k BIGINT", "s INT", "region STRING", "dt DATE"],
+            "timestamp_formatter": "yyyy-MM-dd",
+            "option": ["bucket=1", "partition.legacy-name=false"],
+        },
+    ],
+)
+def test_types_that_can_make_the_time(more: dict[str, Any]) -> None:
+    folder = warehouse()
+    setup(folder, **{**NEW, **more})
+    gather_chain(open_table(folder, "d.t"))
 
 
 def test_a_table_with_other_columns_is_left_alone() -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
-from airflow_paimon.core.chain_schema import branch_problems, chain_keys, schema_problems
+from airflow_paimon.core.chain_schema import branch_problems, chain_keys, chain_layout, schema_problems
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError
 from airflow_paimon.core.lineage import Lineage, lineage_path
 from airflow_paimon.core.options import TableOptions
@@ -24,6 +25,7 @@ from airflow_paimon.core.schema import TableSchema
 
 OPERATION = "create_chain_table"
 _ENABLED = "chain-table.enabled"
+_SAMPLE = datetime(2025, 1, 2, 3, 4, 5)
 _BY_ARGUMENT = {
     "scan.fallback-snapshot-branch": "snapshot_branch",
     "scan.fallback-delta-branch": "delta_branch",
@@ -203,7 +205,7 @@ def _check_branch(table: str, branch: BranchNow) -> None:
 
 
 def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -> None:
-    problems = [*schema_problems(main), *_more_problems(main)]
+    problems = [*schema_problems(main), *_more_problems(main)] or _spelling_problems(main, table)
     if not problems:
         snapshot, delta = branches.values()
         problems = branch_problems(main, snapshot, delta)
@@ -218,15 +220,33 @@ def _more_problems(schema: TableSchema) -> list[str]:
     problems = []
     if schema.primary_keys and set(schema.primary_keys) == set(schema.partition_keys):
         problems.append("the primary key must have a column that is no partition column")
-    legacy = TableOptions(schema.options).legacy_partition_name
     for name in chain_keys(schema):
         root = getattr(schema.field(name).type, "root", "") if name in schema.field_names else ""
-        if legacy and root in ("DATE", "TIME"):
+        if root == "DATE" and TableOptions(schema.options).legacy_partition_name:
             problems.append(
-                f"partition column {name} is a {root}, whose values Paimon writes as plain numbers that "
-                f"partition.timestamp-formatter can't read; use STRING or INT"
+                f"partition column {name} is a DATE, which Paimon spells as a number of days that "
+                f"partition.timestamp-formatter can't read: use STRING, or set partition.legacy-name=false before there "
+                f"is data"
+            )
+        elif root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
+            problems.append(
+                f"partition column {name} is a {root}, whose spelling differs from value to value: use STRING"
             )
     return problems
+
+
+def _spelling_problems(schema: TableSchema, table: str) -> list[str]:
+    """Whether the chain columns' types hold what the formatter writes, and give it back: an INT drops leading zeros."""
+    layout = chain_layout(schema, table)
+    try:
+        layout.time_of(layout.values_at((None,) * layout.group_width, _SAMPLE))
+    except InvalidInputError:
+        columns = ", ".join(f"{k} {t}" for k, t in zip(layout.partition_keys, layout.partition_types, strict=True))
+        return [
+            f"the chain columns' types ({columns}) don't give back what partition.timestamp-formatter "
+            f"{layout.clock.formatter.text!r} writes, e.g. for {_SAMPLE}: use STRING"
+        ]
+    return []
 
 
 def _branch_actions(
