@@ -225,8 +225,8 @@ def _more_problems(schema: TableSchema) -> list[str]:
         if root == "DATE" and TableOptions(schema.options).legacy_partition_name:
             problems.append(
                 f"partition column {name} is a DATE, which Paimon spells as a number of days that "
-                f"partition.timestamp-formatter can't read: use STRING, or set partition.legacy-name=false before there "
-                f"is data"
+                f"partition.timestamp-formatter can't read: use STRING, or set partition.legacy-name=false while "
+                f"there is no data"
             )
         elif root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
             problems.append(
