@@ -43,6 +43,26 @@ def test_a_branch_without_schema(table: Table) -> None:
     assert found(table) == {}
 
 
+def test_a_branch_that_paimon_was_making(table: Table) -> None:
+    """Paimon's create_branch copies the tag, the snapshot, then the schemas: killed before the last it leaves this."""
+    for name in ("tag/tag-t", "snapshot/snapshot-1"):
+        table.store.create(f"branch/branch-x/{name}", table.store.read("snapshot/snapshot-1"))
+    run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch_names() == []
+
+
+def test_a_branch_with_commits_of_its_own_is_never_deleted(table: Table) -> None:
+    run(table, "create_branch", branch="x", snapshot=2)
+    append(table.branch("x"), "b", seq=50)
+    for name in table.store.walk("branch/branch-x/schema"):
+        table.store.delete(name)
+    finding = found(table)["branch-without-schema:x"]
+    assert "snapshots 3 are perhaps its own" in finding["message"]
+    with pytest.raises(InvalidInputError, match="branch-without-schema:x"):
+        run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch("x").snapshot_ids() == [2, 3]
+
+
 def test_a_lost_protective_tag(table: Table) -> None:
     run(table, "create_branch", branch="fix", snapshot=2)
     table.store.delete("tag/tag-airflow-paimon-branch-fix")

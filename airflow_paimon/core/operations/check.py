@@ -96,12 +96,13 @@ def _unreadable(view: Table, error: PaimonError) -> Finding:
 def _without_schema(view: Table) -> Finding:
     root = BranchPaths(view.branch_name).root.rstrip("/")
     name = view.branch_name
-    snapshots = view.snapshot_ids()
+    own = _own_snapshots(view)
+    kept = f"snapshots {', '.join(map(str, own))} are perhaps its own, so only you can say whether its folder may go"
     actions = (
         ()
-        if snapshots
+        if own
         else (
-            DeleteTree(path=root, reason="a branch without schema and snapshot holds nothing"),
+            DeleteTree(path=root, reason="a branch without a schema and without a commit of its own holds nothing"),
             Delete(path=lineage_path(name), reason="its lineage"),
         )
     )
@@ -109,12 +110,31 @@ def _without_schema(view: Table) -> Finding:
         kind="branch-without-schema",
         subject=name,
         severity=ERROR,
-        message=f"Branch {name!r} has no schema: half made or half deleted",
+        message=f"Branch {name!r} has no schema: half made or half deleted" + (f"; {kept}" if own else ""),
         at_risk="no engine can read it, and Paimon's remove_orphan_files refuses to work on the whole table",
         repair="delete its folder" if actions else None,
         actions=actions,
         by_name_only=True,
     )
+
+
+def _own_snapshots(view: Table) -> list[int]:
+    """Snapshots of a branch that main holds neither as such nor in a tag, or that can't be read: perhaps rows of its
+    own. Paimon's create_branch copies tag and snapshot first, the schemas last, so one that is cut off has none."""
+    main = view.branch(MAIN)
+    own = []
+    try:
+        shared = {tag.snapshot.identity for tag in main.tags()}
+    except (FormatError, NotFoundError):
+        shared = set()
+    for snapshot_id in view.snapshot_ids():
+        try:
+            identity = view.snapshot(snapshot_id).identity
+            if identity not in shared and identity != main.snapshot(snapshot_id).identity:
+                own.append(snapshot_id)
+        except (FormatError, NotFoundError):
+            own.append(snapshot_id)
+    return own
 
 
 def _staging(view: Table) -> Finding:
