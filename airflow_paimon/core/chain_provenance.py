@@ -73,16 +73,29 @@ def record_provenance(table: Table, layout: ChainLayout, built: Provenance) -> N
 def read_provenance(table: Table, layout: ChainLayout, values: Values, files: str) -> Provenance | None:
     """Read how a partition that holds these files was built; None when nobody recorded it, or it is unreadable."""
     try:
-        return _from_json(layout, json.loads(table.store.read(_path(layout, values, files))))
-    except (NotFoundError, ValueError, KeyError, TypeError, PaimonError):
+        return _parse(layout, table.store.read(_path(layout, values, files)))
+    except NotFoundError:
+        return None
+
+
+def _parse(layout: ChainLayout, data: bytes) -> Provenance | None:
+    try:
+        return _from_json(layout, json.loads(data))
+    except (ValueError, KeyError, TypeError, PaimonError):
         return None
 
 
 def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values, str]) -> dict[Values, Provenance]:
     """Read how partitions that hold these files were built, as far as it was recorded: one listing, and the records."""
-    there = set(table.store.names(FOLDER))
-    recorded = {v: files for v, files in digests.items() if _path(layout, v, files).rsplit("/", 1)[-1] in there}
-    found = {v: read_provenance(table, layout, v, files) for v, files in recorded.items()}
+    there = {f"{FOLDER}/{name}" for name in table.store.names(FOLDER)}
+    paths = {v: _path(layout, v, files) for v, files in digests.items()}
+    recorded = {v: path for v, path in paths.items() if path in there}
+    try:
+        contents = table.store.read_many(list(recorded.values()))
+    except NotFoundError:  # somebody tidied up meanwhile
+        found = {v: read_provenance(table, layout, v, digests[v]) for v in recorded}
+    else:
+        found = {v: _parse(layout, data) for v, data in zip(recorded, contents, strict=True)}
     return {v: built for v, built in found.items() if built is not None}
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from airflow_paimon.core.chain_staleness import StalePartition, gather_provenances, stale_partitions
 from airflow_paimon.core.chain_state import gather_chain
+from airflow_paimon.core.store.testing import CountingStore
 from airflow_paimon.core.table import Table
-from tests.core.chain_tables import DAILY, add, build, compact, drop, make_chain, overwrite
+from tests.core.chain_tables import DAILY, add, as_another_engine, build, compact, drop, make_chain, overwrite
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_nearer_anchor(table: Table) -> None:
 
 def test_a_partition_that_another_engine_overwrote_is_not_judged(table: Table) -> None:
     overwrite(table.branch("snapshot"), "20250103")
-    add(table.branch("delta"), "20250102")
+    as_another_engine(table, lambda: add(table.branch("delta"), "20250102"))
     assert set(stale(table)) == {"20250105"}, "its anchor was replaced; S[03] itself has no record now"
 
 
@@ -128,3 +129,26 @@ def test_groups_are_apart(tmp_path: Path) -> None:
     assert {k: s.reason for k, s in stale(table).items()} == {
         "US/20250101": "delta region=US/dt=20241231 came after it was built"
     }
+
+
+def test_a_record_that_cannot_be_read_is_no_record(table: Table) -> None:
+    names = table.store.names("_airflow_paimon/chain")
+    assert len(names) == 2
+    table.store.replace(f"_airflow_paimon/chain/{names[0]}", b"{")
+    assert len(gather_provenances(table, gather_chain(table))) == 1
+
+
+def test_records_are_read_together(tmp_path: Path) -> None:
+    options = {**DAILY, "chain-table.chain-partition-keys": "dt"}
+    table = make_chain(f"memory://{tmp_path.name}/wh", partitions=("region", "dt"), options=options)
+    days = [f"r{g}/202501{d:02}" for g in range(3) for d in range(1, 4)]
+    for day in days:
+        add(table.branch("delta"), day)
+        build(table, day, None, [d for d in days if d.split("/")[0] == day.split("/")[0] and d <= day])
+    store = CountingStore(table.store)
+    counted = Table(store, table.name)
+    state = gather_chain(counted)
+    store.tally.reset()
+    assert len(gather_provenances(counted, state)) == len(days)
+    assert store.tally.calls == {"names": 1, "read_many": 1}
+    assert stale_partitions(table, state) == ()
