@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_paimon.core.chain import Branch, ChainLayout, Values
 from airflow_paimon.core.chain_state import ChainState, splits_by_partition
-from airflow_paimon.core.commit import put_new
+from airflow_paimon.core.commit_put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
 from airflow_paimon.core.partition_path import parse_partition_spec, readable_value
 from airflow_paimon.core.paths import PRIVATE_DIR

@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon import __version__
+from airflow_paimon.core.commit_chain import OnStale, guard_chain
+from airflow_paimon.core.commit_put import put_new as put_new
+from airflow_paimon.core.commit_put import require_committable as require_committable
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -21,7 +24,6 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     OutcomeUnknownError,
     StorageError,
-    UnsupportedStorageError,
 )
 from airflow_paimon.core.index_manifest_io import write_index_manifest
 from airflow_paimon.core.manifest import FileKind, IndexEntry, ManifestEntry, ManifestFile
@@ -68,6 +70,7 @@ class Draft:
     ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
     ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
+    ``on_stale``, ``settled``: see ``guard_chain``; expiry settles what goes stale by itself.
     """
 
     kind: CommitKind
@@ -80,6 +83,8 @@ class Draft:
     operation: str | None = None
     rewrite_base: bool = False
     follow: Callable[[Snapshot], Draft | None] | None = None
+    on_stale: OnStale = "refuse"
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +102,6 @@ class Receipt:
 
 
 MakeDraft = Callable[[Snapshot | None], Draft | None]
-
-
-def require_committable(table: Table) -> None:
-    """Refuse a storage without an honest put-if-absent, before anything is written."""
-    if not table.store.can_commit:
-        scheme = table.store.uri.partition(":")[0]
-        raise UnsupportedStorageError(
-            f"{table.label}: storage {scheme!r} offers no put-if-absent here, so a commit could be lost; "
-            f"keep the table on a local disk or on S3, or commit through that catalog's own engine",
-            table=table.name,
-        )
 
 
 def commit(
@@ -129,6 +123,7 @@ def commit(
         draft = _followed(draft, head) or make_draft(head)
         if draft is None:
             return Receipt(before=head, snapshot=None, attempts=attempt)
+        _guard(table, head, draft)
         staged = _stage(table, head, draft, identity)
         if _publish(table, staged):
             return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt)
@@ -143,6 +138,10 @@ def commit(
 
 def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
     return None if draft is None or draft.follow is None or head is None else draft.follow(head)
+
+
+def _guard(table: Table, head: Snapshot | None, draft: Draft) -> None:
+    guard_chain(table, head, draft.schema, draft.entries, draft.kind, on_stale=draft.on_stale, settled=draft.settled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,12 +374,6 @@ def _perform(table: Table, action: Action) -> None:
             table.store.delete(action.path)
         case DeleteTree():
             table.store.delete_tree(action.path)
-
-
-def put_new(table: Table, path: str, data: bytes) -> None:
-    """Put one file if absent, outside a plan: schema versions, ledger entries."""
-    require_committable(table)
-    table.store.create(path, data)
 
 
 def check_identifier(value: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.commit import CommitIdentity, Draft, Receipt, RetryPolicy, commit
+from airflow_paimon.core.commit_chain import OnStale
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.manifest import DataFile, FileId, FileKind, ManifestEntry
 from airflow_paimon.core.partition_path import format_partition, parse_partition_spec
@@ -63,6 +64,7 @@ def commit_append(
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
     watermark: int | None = None,
+    on_stale: OnStale = "refuse",
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Add files. ``planned_on`` is the snapshot whose bucket counts and sequence numbers the writer went by.
@@ -85,6 +87,7 @@ def commit_append(
             properties=properties or {},
             watermark=watermark,
             operation="WRITE",
+            on_stale=on_stale,
         )
 
     return commit(table, draft, identity, retry)
@@ -146,6 +149,7 @@ def commit_overwrite(
     partitions: Overwrite = None,
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
+    on_stale: OnStale = "refuse",
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Replace partitions by new files in one OVERWRITE snapshot.
@@ -174,6 +178,7 @@ def commit_overwrite(
             schema=schema,
             properties=properties or {},
             operation="OVERWRITE",
+            on_stale=on_stale,
         )
 
     return commit(table, draft, identity, retry)
@@ -185,12 +190,15 @@ def drop_partitions(
     *,
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
+    on_stale: OnStale = "refuse",
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Delete all files of the given partitions (full or partial specs). Nothing there: nothing is committed."""
     if not specs:
         raise InvalidInputError(f"{table.label}: name at least one partition to drop", table=table.name)
-    return commit_overwrite(table, (), partitions=specs, identity=identity, properties=properties, retry=retry)
+    return commit_overwrite(
+        table, (), partitions=specs, identity=identity, properties=properties, on_stale=on_stale, retry=retry
+    )
 
 
 def _partition_predicate(

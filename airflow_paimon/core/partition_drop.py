@@ -125,6 +125,7 @@ def drop_held(
             schema=schema,
             properties=properties or {},
             operation="OVERWRITE",
+            settled=True,
         )
 
     return commit(view, draft, identity)

@@ -13,24 +13,30 @@ import pyarrow as pa
 
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
-from airflow_paimon.core.commit_files import CommitMessage, commit_append, commit_overwrite
+from airflow_paimon.core.commit_chain import OnStale
+from airflow_paimon.core.commit_files import CommitMessage, Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
+    NotFoundError,
     OutcomeUnknownError,
     StorageError,
+    UnsafeOperationError,
     UnsupportedError,
 )
 from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.scan import bucket_folder
 from airflow_paimon.core.table import Table
+from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 
 log = logging.getLogger(__name__)
 
 MODES = ("append", "overwrite", "dynamic_overwrite")
+NOTHING_PUBLISHED = (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError)
+"""Refusals of a commit after which its files can be discarded and the operation id used again."""
 _TRIES = 5
 _BATCH_ROWS = 1 << 20
 
@@ -41,6 +47,7 @@ def write_arrow(
     mode: str = "append",
     partition: Mapping[str, Any] | None = None,
     operation_id: str | None = None,
+    on_stale: str | None = None,
 ) -> dict[str, Any]:
     """Write rows with one commit and give the operation's result (DESIGN section 4).
 
@@ -49,8 +56,13 @@ def write_arrow(
     in the rows. A column ``_row_kind`` (``+I -U +U -D``) expresses deletes. With ``operation_id`` a retry returns the
     first try's result and writes nothing.
 
+    ``on_stale`` goes with the delta branch of a chain table, whose snapshot partitions the rows may make stale: rows
+    appended to a partition that one hides are refused unless it is ``record`` (leave it, listed in ``details.stale``),
+    ``rebuild`` (build it and what was built from it again) or ``drop``; overwriting records unless told otherwise.
+
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.
+        UnsafeOperationError: a chain table's anchor that is needed would be dropped, or rows would be invisible.
         UnsupportedFeatureError: the table has a feature that this engine does not write.
         ConflictError: other writers kept changing the same buckets.
     """
@@ -58,22 +70,25 @@ def write_arrow(
     check_mode(table, mode, partition)
     table.require()
     require_committable(table)
+    policy = parse_on_stale(table, on_stale, mode)
     identity, entry = CommitIdentity(), None
     if operation_id is not None:
         identity = commit_identity(operation_id, table.branch_name, "write_arrow")
         entry = open_ledger(table, operation_id, _request(data, mode, partition), table.branch_name)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
         if landed is not None:
-            return _result(table, mode, landed.id - 1 or None, landed.id, (), data.num_rows, started)
+            more = settle(table, touched_by(table, landed), policy, operation_id)
+            return _result(table, mode, landed.id - 1 or None, landed.id, (), data.num_rows, started, more)
     try:
-        receipt, messages = _write(table, data, mode, partition, identity)
-    except (ConflictError, InvalidInputError, UnsupportedError):
+        receipt, messages = _write(table, data, mode, partition, identity, policy)
+    except NOTHING_PUBLISHED:
         if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
             forget(table, entry.operation_id)
         raise
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
-    return _result(table, mode, before, after, messages, data.num_rows, started)
+    more = settle(table, touched_by(table, receipt.snapshot), policy, operation_id)
+    return _result(table, mode, before, after, messages, data.num_rows, started, more)
 
 
 def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> None:
@@ -96,16 +111,17 @@ def _write(
     mode: str,
     partition: Mapping[str, Any] | None,
     identity: CommitIdentity,
+    on_stale: OnStale,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write and commit; when a bucket moved meanwhile, with new sequence numbers again."""
     for attempt in range(1, _TRIES + 1):
-        write = plan_write(table, overwrite=mode != "append")
+        write = plan_write(table, overwrite=mode != "append", chained=True)
         messages = write_rows(write, _batches(data, write))
         try:
-            return commit_write(table, write, messages, mode, partition, identity), messages
-        except (ConflictError, InvalidInputError) as error:  # nothing of it was published
+            return commit_write(table, write, messages, mode, partition, identity, on_stale), messages
+        except NOTHING_PUBLISHED as error:
             discard_files(write, messages)
-            if isinstance(error, InvalidInputError) or attempt == _TRIES:
+            if not isinstance(error, ConflictError) or attempt == _TRIES:
                 raise
     raise AssertionError("unreachable")
 
@@ -124,18 +140,19 @@ def commit_write(
     mode: str,
     partition: Mapping[str, Any] | None,
     identity: CommitIdentity,
+    on_stale: OnStale = "refuse",
 ) -> Receipt:
     """Publish what a write made, as its mode says.
 
     Raises:
-        ConflictError, InvalidInputError: nothing was published; the files can be discarded.
+        NOTHING_PUBLISHED: the files can be discarded.
     """
     if mode == "append":
-        return commit_append(table, messages, planned_on=write.planned_on, identity=identity)
+        return commit_append(table, messages, planned_on=write.planned_on, identity=identity, on_stale=on_stale)
+    specs: Overwrite = None if partition is None else [partition]
     if mode == "dynamic_overwrite" and write.schema.partition_keys:
-        return commit_overwrite(table, messages, partitions="dynamic", identity=identity)
-    specs = None if partition is None else [partition]
-    return commit_overwrite(table, messages, partitions=specs, identity=identity)
+        specs = "dynamic"
+    return commit_overwrite(table, messages, partitions=specs, identity=identity, on_stale=on_stale)
 
 
 def discard_files(write: TableWrite, messages: Sequence[CommitMessage]) -> None:
@@ -158,6 +175,7 @@ def _result(
     messages: Sequence[CommitMessage],
     rows: int,
     started: float,
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
     details: dict[str, Any] = {
         "mode": mode,
@@ -165,6 +183,7 @@ def _result(
         "files": sum(len(m.new_files) for m in messages),
         "bytes": sum(f.file_size for m in messages for f in m.new_files),
         "buckets": len(messages),
+        **more,
     }
     return OperationResult(
         operation="write_arrow",

@@ -69,14 +69,17 @@ class TableWrite:
         return self.total_buckets.get(partition, self.default_buckets)
 
 
-def plan_write(table: Table, *, overwrite: bool = False, buffer_bytes: int = BUFFER_BYTES) -> TableWrite:
+def plan_write(
+    table: Table, *, overwrite: bool = False, chained: bool = False, buffer_bytes: int = BUFFER_BYTES
+) -> TableWrite:
     """Look at what a write goes by. ``overwrite``: the files that are there will be gone, so nothing of them counts.
+    ``chained``: branches of chain tables may be written; the caller tells what becomes stale.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
     """
     schema = table.schema()
-    check_writable(schema, table=table.label, branch=table.branch_name)
+    check_writable(schema, table=table.label, branch=table.branch_name, chained=chained)
     head = table.latest_snapshot()
     totals: dict[bytes, int] = {}
     sequences: dict[BucketKey, int] = {}
@@ -201,6 +204,7 @@ class BucketWriter:
         self._key = BucketKey(partition, bucket)
         self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         self._target = FileTarget(store=write.store, schema=write.schema, values=values, bucket=bucket)
+        self._options = TableOptions(write.schema.options)
         self._sequence = write.next_sequence.get(self._key, 0)
         self._buffer: list[Part] = []
         self._buffer_bytes = 0
@@ -225,9 +229,10 @@ class BucketWriter:
             self._files += self._plain.finish()
         else:
             alone = self._write.replaces and not self._runs  # nothing to merge with: as if it were compacted
-            self._flush(keep_deletes=not alone)
-            if alone:
-                top = TableOptions(self._write.schema.options).num_levels - 1
+            # in a chain deletes go on hiding rows of other partitions
+            self._flush(keep_deletes=not alone or self._options.chain_table)
+            if alone and len(self._runs) == 1 and not any(f.delete_row_count for f in self._files):
+                top = self._options.num_levels - 1
                 self._files = [f._replace(level=top) for f in self._files]
         return CommitMessage(
             partition=self._key.partition,
@@ -245,15 +250,18 @@ class BucketWriter:
         """Sort what is buffered and write it as a run."""
         if not self._buffer:
             return
-        rows, order = sorted_run(self._buffer, self._write.schema)
-        numbered = rows.append_column(SEQUENCE_NUMBER, pa.array(self._sequence + order))
+        runs = [sorted_run(self._buffer, self._write.schema)]
+        if self._options.merge_engine == "partial-update":
+            runs = sorted_versions(self._buffer, self._write.schema)
+        for rows, order in runs:
+            numbered = rows.append_column(SEQUENCE_NUMBER, pa.array(self._sequence + order))
+            run = RollingWriter(self._target)
+            self._runs.append(run)
+            for batch in numbered.to_batches():
+                run.write(batch if keep_deletes else drop_retracts(batch))
+            self._files += run.finish()
         self._sequence += sum(b.num_rows if i is None else len(i) for b, i in self._buffer)
         self._buffer, self._buffer_bytes = [], 0
-        run = RollingWriter(self._target)
-        self._runs.append(run)
-        for batch in numbered.to_batches():
-            run.write(batch if keep_deletes else drop_retracts(batch))
-        self._files += run.finish()
 
 
 Part = tuple[pa.RecordBatch, Indices | None]
@@ -265,14 +273,34 @@ def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, In
 
     Later rows are newer. Each row is gathered once, in its final place.
     """
+    order = run_order(_deciding(parts, schema), schema)
+    return _gathered(parts, order), order
+
+
+def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa.Table, Indices]]:
+    """As ``sorted_run``, but give all versions of a key, each in a run of its own: partial updates add up."""
+    deciding = _deciding(parts, schema)
+    if not deciding.num_rows:
+        return []
+    keys = sort_keys([[deciding.column(name) for name in merge_rules(schema).keys]])[0]
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1]))
+    version = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    chosen = [order[version == at] for at in range(int(version.max()) + 1)]
+    return [(_gathered(parts, rows), rows) for rows in chosen]
+
+
+def _deciding(parts: Sequence[Part], schema: TableSchema) -> pa.RecordBatch:
     names = _deciding_columns(schema)
     small = pa.Table.from_batches([_picked(b.select(names), i) for b, i in parts]).combine_chunks()
     (deciding,) = small.to_batches() or [pa.RecordBatch.from_pylist([], schema=small.schema)]
-    order = run_order(deciding, schema)
+    return deciding
+
+
+def _gathered(parts: Sequence[Part], order: Indices) -> pa.Table:
     starts = np.cumsum([0, *(b.num_rows for b, _ in parts)]).tolist()
     places = [start + (np.arange(b.num_rows) if i is None else i) for start, (b, i) in zip(starts, parts, strict=False)]
-    whole = pa.Table.from_batches([b for b, _ in parts])
-    return whole.take(pa.array(np.concatenate(places)[order])), order
+    return pa.Table.from_batches([b for b, _ in parts]).take(pa.array(np.concatenate(places)[order]))
 
 
 def _picked(batch: pa.RecordBatch, indices: Indices | None) -> pa.RecordBatch:

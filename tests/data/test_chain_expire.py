@@ -22,6 +22,7 @@ from airflow_paimon.core.store import open_store
 from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data import write_arrow
+from tests.core.chain_tables import as_another_engine
 from tests.core.tables import run
 from tests.data.test_chain_read import Row, Writes, chain_table, seen, set_options
 
@@ -293,7 +294,8 @@ def add(table: Table, branch: str, name: str) -> None:
     ("meanwhile", "left"),
     [
         # The anchor is gone: the older one is needed in its place, and stays.
-        (lambda t: drop(t, "snapshot", "US/0201"), ("EU/0120 US/0101 US/0301", "US/0205 US/0315")),
+        (lambda t: as_another_engine(t, lambda: drop(t, "snapshot", "US/0201")),
+         ("EU/0120 US/0101 US/0301", "US/0205 US/0315")),
         # A late delta behind the old anchor goes with it, in a commit of its own, not without its base.
         (lambda t: add(t, "delta", "US/0106"), LEFT),
         # So does one in a partition that was dropped already.

@@ -1,0 +1,267 @@
+"""The guard that every commit on a branch of a chain table passes, on every attempt, against the head it goes on.
+
+It refuses to drop anchors that later deltas need and to append rows that nobody would see, and it records what snapshot
+partitions were built from before one of their deltas is changed, so that they are found to be stale afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.chain import Branch, ChainLayout, Values
+from airflow_paimon.core.chain_provenance import (
+    Part,
+    Provenance,
+    files_digest,
+    read_provenance,
+    read_provenances,
+    record_provenance,
+)
+from airflow_paimon.core.chain_schema import chain_layout
+from airflow_paimon.core.chain_state import chain_views, splits_by_partition
+from airflow_paimon.core.chain_writes import Affected, BuiltFrom, NeededAnchor, affected, chain_neighbours, veto
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.scan import BucketSplit, partition_types, plan_scan, plan_snapshot
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table import Table
+
+ASSUMED = "assumed"
+"""Origin of records that nobody made when the partition was built."""
+
+OnStale = Literal["refuse", "record", "rebuild", "drop"]
+"""What a writer of the delta branch wants of snapshot partitions that it makes stale. ``refuse``: appends that would be
+hidden are refused, anything else is recorded. The guard refuses what could not be done; the writer does it."""
+
+_SHOWN = 5
+_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
+_Held = dict[Values, tuple[BucketSplit, ...]]
+
+
+def chain_role(table: Table, schema: TableSchema) -> Branch | None:
+    """Tell what a branch is for its chain table; None: nothing."""
+    options = TableOptions(schema.options)
+    names = ((options.snapshot_branch, Branch.SNAPSHOT), (options.delta_branch, Branch.DELTA), (MAIN, Branch.MAIN))
+    if not options.chain_table or not options.snapshot_branch or not options.delta_branch:
+        return None
+    return next((role for name, role in names if name and name.lower() == table.branch_name.lower()), None)
+
+
+def guard_chain(
+    table: Table,
+    head: Snapshot | None,
+    schema: TableSchema,
+    entries: Sequence[ManifestEntry],
+    kind: CommitKind,
+    *,
+    on_stale: OnStale = "refuse",
+    settled: bool = False,
+) -> None:
+    """Check a commit, and write what has to be recorded before it. ``settled``: nothing has to be.
+
+    Raises:
+        UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
+            numbers of buckets differ. NotFoundError: the other branch does not exist.
+    """
+    role = chain_role(table, schema)
+    if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
+        return
+    main = table.branch(MAIN)
+    main_schema = main.schema()
+    if chain_role(main, main_schema) is None:
+        return  # being set up: nothing reads it as a chain yet
+    adds = any(e.kind == FileKind.ADD for e in entries)
+    layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
+    change = _change(table, head, schema, entries)
+    if role == Branch.SNAPSHOT:
+        _guard_snapshot(main, layout, change, head, settled)
+    else:
+        if on_stale == "refuse" and kind != CommitKind.APPEND:
+            on_stale = "record"
+        _guard_delta(main, layout, change, on_stale, head, settled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """``before``: what the branch holds; ``added``: the number of buckets of partitions that get files."""
+
+    before: _Held
+    after: frozenset[Values]
+    added: dict[Values, int]
+    touched: frozenset[Values]
+    replaced: frozenset[Values]
+
+
+def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: Sequence[ManifestEntry]) -> _Change:
+    types = partition_types(schema)
+    before = splits_by_partition(plan_snapshot(table, head, schema))
+    files = {v: {f.file_name for s in splits for f in s.files} for v, splits in before.items()}
+    added: dict[Values, int] = {}
+    touched, replaced = set(), set()
+    for deletes in (True, False):
+        for entry in (e for e in entries if (e.kind != FileKind.ADD) == deletes):
+            values = decode_row(entry.partition, types)
+            touched.add(values)
+            names = files.setdefault(values, set())
+            if deletes:
+                replaced.add(values)
+                names.discard(entry.file.file_name)
+            else:
+                names.add(entry.file.file_name)
+                added[values] = entry.total_buckets
+    after = frozenset(v for v, names in files.items() if names)
+    return _Change(before, after, added, frozenset(touched), frozenset(replaced & after))
+
+
+def _guard_snapshot(main: Table, layout: ChainLayout, change: _Change, head: Snapshot | None, settled: bool) -> None:
+    before = frozenset(change.before)
+    delta = plan_scan(main.branch(layout.delta_branch))
+    deltas = splits_by_partition(delta)
+    _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
+    if before - change.after:
+        needed = veto(layout, before, change.after, frozenset(deltas), _records(main, layout, change.before))
+        if needed:
+            raise _needed(main, layout, needed)
+    if change.replaced and not settled:
+        found = affected(layout, change.replaced, before, frozenset(deltas))
+        behind = Affected(hidden=(), rebuilt={v: p for v, p in found.rebuilt.items() if v not in change.touched})
+        ids = {layout.snapshot_branch: _id(head), layout.delta_branch: _id(delta.snapshot)}
+        _assume(main, layout, behind, dict(change.before), deltas, ids)
+
+
+def _id(snapshot: Snapshot | None) -> int | None:
+    return None if snapshot is None else snapshot.id
+
+
+def _records(main: Table, layout: ChainLayout, snapshots: _Held) -> BuiltFrom:
+    def built_from(values: Values) -> tuple[Values | None, tuple[Values, ...]] | None:
+        found = read_provenance(main, layout, values, files_digest(snapshots.get(values, ())))
+        if found is None:
+            return None
+        return (found.anchor.values if found.anchor else None), tuple(d.values for d in found.deltas)
+
+    return built_from
+
+
+def _needed(main: Table, layout: ChainLayout, needed: Sequence[NeededAnchor]) -> UnsafeOperationError:
+    first, text = needed[0], layout.text_of
+    lacking = [m for m in first.missing if m is not None]
+    why = (
+        f"of what it was built from {_listed([text(m) for m in lacking])} is gone"
+        if lacking
+        else "no earlier snapshot partition would be left for them"
+    )
+    more = f" (and {len(needed) - 1} more such partitions)" if len(needed) > 1 else ""
+    return UnsafeOperationError(
+        f"{main.label}: snapshot partition {text(first.values)} can't be dropped{more}: "
+        f"{_listed([text(f) for f in first.followers])} of branch {layout.delta_branch} builds on it, and {why}. Make "
+        f"the first delta behind it full first (compact_chain_table), or drop those deltas first",
+        table=main.name,
+        details={"needed": [text(n.values) for n in needed], "followers": [text(f) for f in first.followers]},
+    )
+
+
+def _guard_delta(
+    main: Table, layout: ChainLayout, change: _Change, on_stale: OnStale, head: Snapshot | None, settled: bool
+) -> None:
+    snapshot = plan_scan(main.branch(layout.snapshot_branch))
+    snapshots = splits_by_partition(snapshot)
+    _check_buckets(layout, change, snapshots, change.before, Branch.DELTA)
+    found = affected(layout, change.touched, frozenset(snapshots), frozenset(change.before))
+    if settled or not found.rebuilt:
+        return
+    if on_stale == "refuse" and found.hidden:
+        raise _hidden(main, layout, found.hidden)
+    if on_stale == "rebuild":
+        _check_rebuilt(main, layout, found, snapshots, change.before)
+    if on_stale == "drop":
+        held, records = frozenset(snapshots), _records(main, layout, snapshots)
+        needed = veto(layout, held, held - found.rebuilt.keys(), change.after, records)
+        if needed:
+            raise _needed(main, layout, needed)
+    ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}
+    _assume(main, layout, found, snapshots, change.before, ids)
+
+
+def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> UnsafeOperationError:
+    texts = [layout.text_of(v) for v in hidden]
+    return UnsafeOperationError(
+        f"{main.label}: rows appended to {_listed(texts)} of branch {layout.delta_branch} would be invisible: the "
+        f"snapshot branch holds that partition in full. Write with on_stale='rebuild' (builds the snapshot partition "
+        f"again), 'drop' (drops it) or 'record' (leaves it, listed as stale), or write the rows to a later partition",
+        table=main.name,
+        details={"partitions": texts},
+    )
+
+
+def _check_rebuilt(main: Table, layout: ChainLayout, found: Affected, snapshots: _Held, deltas: _Held) -> None:
+    """Refuse to build a partition from a chain that was not built from one: its own rows would be lost."""
+    loaded = [v for v in found.rebuilt if v not in deltas]
+    digests = {v: files_digest(snapshots[v]) for v in loaded}
+    recorded = read_provenances(main, layout, digests) if loaded else {}
+    alone = [layout.text_of(v) for v in loaded if v not in recorded]
+    if alone:
+        raise UnsafeOperationError(
+            f"{main.label}: snapshot partition {_listed(alone)} can't be rebuilt: there was no delta that it was built "
+            f"from, so it was loaded as it is and its rows are nowhere else. Write with on_stale='record' and load it "
+            f"again, or write the rows to a later partition",
+            table=main.name,
+            details={"partitions": alone},
+        )
+
+
+def _assume(
+    main: Table,
+    layout: ChainLayout,
+    found: Affected,
+    snapshots: _Held,
+    deltas: _Held,
+    ids: dict[str, int | None],
+) -> None:
+    """Record of partitions that another engine built that they were built from what is there now."""
+    digests = {v: files_digest(snapshots[v]) for v in found.rebuilt}
+    if not digests:
+        return
+    recorded = read_provenances(main, layout, digests)
+    for values, (anchor, parts) in found.rebuilt.items():
+        if values in recorded:
+            continue
+        own = None if anchor is None else Part(values=anchor, files=files_digest(snapshots[anchor]))
+        record = Provenance(
+            values=values,
+            files=digests[values],
+            anchor=own,
+            deltas=tuple(Part(values=d, files=files_digest(deltas[d])) for d in parts),
+            snapshots=ids,
+            origin=ASSUMED,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        record_provenance(main, layout, record)
+
+
+def _check_buckets(layout: ChainLayout, change: _Change, snapshots: _Held, deltas: _Held, role: Branch) -> None:
+    for values, total in change.added.items():
+        near, own = chain_neighbours(layout, values, frozenset(snapshots), frozenset(deltas))
+        others = [(v, snapshots[v]) for v in near if role != Branch.SNAPSHOT or v != values]
+        others += [(v, deltas[v]) for v in own if role != Branch.DELTA or v != values]
+        for other, splits in others:
+            counts = {s.total_buckets for s in splits} - {total}
+            if counts and total > 0:
+                raise InvalidInputError(
+                    f"{layout.label}: partition {layout.text_of(values)} would have {total} buckets, but "
+                    f"{layout.text_of(other)}, which it is merged with, has {min(counts)}: a key must have one bucket "
+                    f"in all of a chain; write with option bucket={min(counts)} in all three branches, or write the "
+                    f"other partitions again",
+                    table=layout.label,
+                )
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")

@@ -1,0 +1,150 @@
+"""What a write to a branch of a chain table leaves to do: snapshot partitions that its delta partitions made stale.
+
+All of it follows from what the branches hold, so that a retry of the write goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.chain import Branch, ChainLayout, Values
+from airflow_paimon.core.chain_provenance import read_provenances, state_digests
+from airflow_paimon.core.chain_staleness import StalePartition, find_stale, history_of
+from airflow_paimon.core.chain_state import ChainState, gather_chain
+from airflow_paimon.core.chain_writes import affected
+from airflow_paimon.core.commit_chain import OnStale, chain_role
+from airflow_paimon.core.commit_files import drop_partitions
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.history import touched
+from airflow_paimon.core.operations.chain_request import CompactChainTable
+from airflow_paimon.core.operations.context import Context
+from airflow_paimon.core.operations.ledger import commit_identity
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.partition_path import readable_value
+from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.scan import partition_types
+from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.table import Table
+from airflow_paimon.data.compact_chain import compact_chain_table
+
+ON_STALE = ("refuse", "record", "rebuild", "drop")
+Compact = Callable[[Context, CompactChainTable], OperationResult]
+"""Makes partitions full, in this process or with Spark."""
+
+
+def parse_on_stale(table: Table, on_stale: str | None, mode: str) -> OnStale:
+    """Give what to do about partitions that go stale: by default appends that would be hidden are refused.
+
+    Raises:
+        InvalidInputError: an unknown choice, or one for anything but the delta branch of a chain table.
+    """
+    default: Literal["refuse", "record"] = "refuse" if mode == "append" else "record"
+    if on_stale is None:
+        return default
+    if on_stale not in ON_STALE:
+        raise InvalidInputError(f"on_stale is one of {', '.join(ON_STALE)}, not {on_stale!r}", table=table.name)
+    if chain_role(table, table.schema()) != Branch.DELTA:
+        raise InvalidInputError(
+            f"{table.label}: on_stale goes with writes to the delta branch of a chain table only", table=table.name
+        )
+    choices: dict[str, OnStale] = {"refuse": "refuse", "record": "record", "rebuild": "rebuild", "drop": "drop"}
+    return choices[on_stale]
+
+
+def partitions_of(table: Table, partitions: Iterable[bytes]) -> frozenset[Values]:
+    """Decode stored partitions."""
+    types = partition_types(table.schema())
+    return frozenset(decode_row(p, types) for p in partitions)
+
+
+def touched_by(table: Table, snapshot: Snapshot | None) -> frozenset[Values]:
+    """Give the partitions that a commit changed; those of an expired one are not known."""
+    buckets = None if snapshot is None else touched(table, [snapshot])
+    return partitions_of(table, {b.partition for b in buckets or ()})
+
+
+def settle(
+    table: Table,
+    changed: frozenset[Values],
+    on_stale: OnStale,
+    operation_id: str | None = None,
+    compact: Compact = compact_chain_table,
+) -> dict[str, Any]:
+    """Do what ``on_stale`` says after a commit on a chain table's branch, and give what the write's result tells of it.
+
+    Raises:
+        PaimonError: rebuilding or dropping failed. ``details["done"]`` says that the write itself stands; a retry with
+            the same operation id goes on.
+    """
+    role = chain_role(table, table.schema())
+    main = table.branch(MAIN)
+    if role is None or not changed or chain_role(main, main.schema()) is None:
+        return {}
+    state = gather_chain(main)
+    text = state.layout.text_of
+    if role == Branch.MAIN:
+        held = state.partitions
+        over = sorted(text(v) for v in changed if v in held.snapshot | held.delta)
+        warning = f"main's rows of {', '.join(over)} hide what the snapshot and delta branches hold there, for good"
+        return {"warnings": [warning]} if over else {}
+    stale = _stale(main, state, changed)
+    details: dict[str, Any] = {}
+    try:
+        if on_stale == "rebuild" and role == Branch.DELTA:
+            details["rebuilt"] = _rebuild(main, state.layout, stale, operation_id, compact)
+        elif on_stale == "drop" and role == Branch.DELTA:
+            details["dropped"] = _drop(main, state.layout, stale, operation_id)
+    except PaimonError as error:
+        error.details.setdefault("done", [f"the write to {table.label}"])
+        raise
+    if details:
+        stale = _stale(main, gather_chain(main), changed)
+    rows = [{"partition": text(s.values), "reason": s.reason, "cascade": s.cascade} for s in stale]
+    return {**details, **({"stale": rows} if rows else {})}
+
+
+def _stale(main: Table, state: ChainState, changed: frozenset[Values]) -> tuple[StalePartition, ...]:
+    """Judge the snapshot partitions at and behind the changed ones."""
+    layout, held = state.layout, state.partitions
+    found = affected(layout, changed, held.snapshot, held.delta | held.snapshot)
+    groups = {layout.group_of(v) for v in changed}
+    digests = {v: d for v, d in state_digests(state, Branch.SNAPSHOT).items() if layout.group_of(v) in groups}
+    judged = find_stale(state, read_provenances(main, layout, digests), history_of(state))
+    return tuple(s for s in judged if s.values in found.rebuilt)
+
+
+def _rebuild(
+    main: Table, layout: ChainLayout, stale: Sequence[StalePartition], operation_id: str | None, compact: Compact
+) -> list[Mapping[str, Any]]:
+    """Build stale partitions again, each from the one before it; what can't be is left as it is."""
+    wanted = [s.values for s in stale if not s.lost]
+    if not wanted:
+        return []
+    request = CompactChainTable(
+        table=main.name,
+        partition=tuple(_spec(layout, v) for v in wanted),
+        overwrite=True,
+        operation_id=None if operation_id is None else f"{operation_id}-rebuild",
+    )
+    started = time.monotonic()
+    result = compact(Context(request, main, int(time.time() * 1000), started), request)
+    keys = ("partition", "outcome", "snapshot", "reason")
+    return [{k: row[k] for k in keys if k in row} for row in result.details["partitions"]]
+
+
+def _spec(layout: ChainLayout, values: Values) -> str:
+    typed = zip(layout.partition_keys, values, layout.partition_types, strict=True)
+    return ",".join(f'{k}="{readable_value(v, t).replace(chr(34), chr(34) * 2)}"' for k, v, t in typed)
+
+
+def _drop(main: Table, layout: ChainLayout, stale: Sequence[StalePartition], operation_id: str | None) -> list[str]:
+    if not stale:
+        return []
+    view = main.branch(layout.snapshot_branch)
+    specs = [dict(zip(layout.partition_keys, s.values, strict=True)) for s in stale]
+    identity = commit_identity(operation_id, view.branch_name, "drop-stale") if operation_id else None
+    drop_partitions(view, specs, identity=identity, properties={"airflow-paimon.operation": "drop-stale"})
+    return [layout.text_of(s.values) for s in stale]
