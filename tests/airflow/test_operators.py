@@ -13,6 +13,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.operations.request import REQUESTS
+from airflow_paimon.core.table import open_table
 from airflow_paimon.operators import branch as branch_operators
 from airflow_paimon.operators import chain as chain_operators
 from airflow_paimon.operators import maintenance
@@ -28,6 +29,11 @@ from airflow_paimon.operators.branch import (
     MergeBranchOperator,
     RenameBranchOperator,
     RollbackOperator,
+)
+from airflow_paimon.operators.chain import (
+    AlterChainTableOperator,
+    CheckChainTableOperator,
+    CreateChainTableOperator,
 )
 from airflow_paimon.operators.maintenance import CheckTableOperator, RepairTableOperator
 from tests.airflow.conftest import RunDag, set_connection
@@ -184,6 +190,39 @@ def test_the_life_of_a_branch(warehouse: Path, run_dag: RunDag) -> None:
     assert [snapshot.id for snapshot in main.snapshots()] == [1, 2, 3, 4, 5]
     assert [event[0] for event in run.asset_events] == ["paimon://paimon_default/d/t"] * 2
     assert run.asset_events[0][1]["snapshot_after"] == 3
+
+
+def test_the_life_of_a_chain_table(warehouse: Path, run_dag: RunDag) -> None:
+    def build() -> None:
+        create = CreateChainTableOperator(
+            task_id="create",
+            column=["k BIGINT", "s BIGINT", "v STRING 'what it is'", "dt STRING"],
+            primary_key="['dt', 'k']",
+            partition_key="dt",
+            timestamp_pattern="$dt",
+            timestamp_formatter="{{ params.form }}",
+            sequence_field="s",
+            option=["bucket=2"],
+            outlets=[AssetAlias("what-changed")],
+        )
+        alter = AlterChainTableOperator(task_id="alter", change=["add column {{ params.new }} INT", "reset x"])
+        check = CheckChainTableOperator(task_id="check")
+        again = CreateChainTableOperator(
+            task_id="again", timestamp_pattern="$dt", timestamp_formatter="yyyyMMdd", table="d.t"
+        )
+        create >> alter >> check >> again
+
+    made = dag("chain", build)
+    made.params.update({"form": "yyyyMMdd", "new": "w"})
+    run = run_dag(made)
+    assert run.state == "success", run.tasks
+    assert run.xcom("create")["changed"] is True
+    assert run.xcom("alter")["details"]["branches"] == ["snapshot", "delta", "main"]
+    assert run.xcom("check")["details"]["ok"] is True
+    assert run.xcom("again")["changed"] is False
+    table = open_table(str(warehouse), "d.t")
+    assert [table.branch(b).schema().field_names[-1] for b in ("main", "snapshot", "delta")] == ["w"] * 3
+    assert [event[1]["operation"] for event in run.asset_events] == ["create_chain_table"]
 
 
 def test_what_fails_at_once_and_what_is_retried(
