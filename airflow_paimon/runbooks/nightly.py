@@ -1,0 +1,167 @@
+"""What ``dags/nightly_chain_maintenance.py`` plans and tells; no function here changes a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.runbooks.form import open_main, request_for
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.chain import ChainLayout, Values
+    from airflow_paimon.core.chain_compaction import PartitionCompaction
+    from airflow_paimon.core.chain_state import ChainState
+    from airflow_paimon.core.chain_targets import ChainTargets
+    from airflow_paimon.core.table import Table
+
+_LISTED = 200
+
+
+def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the form against the table, and choose the groups that have something to compact.
+
+    Returns ``{"table", "jobs", "expires", "lines"}``. Each of ``jobs`` holds arguments of one compaction: of one group,
+    or of several where there are more groups than jobs. It plans again when it runs, so an old plan does no harm.
+
+    Raises:
+        InvalidInputError: the form does not fit the table. NotFoundError: no such table, or a branch of it is missing.
+    """
+    from airflow_paimon.core.chain_state import gather_chain
+    from airflow_paimon.core.options import TableOptions
+
+    main = open_main(params).require()
+    state = gather_chain(main)
+    asked = _asked(state.layout, params)
+    plans = _plans(main, state, params, asked)
+    jobs = _jobs(state.layout, plans, asked, params["max_jobs"])
+    option = TableOptions(main.schema().options).text("partition.expiration-time")
+    if params["expiration_time"] or option:
+        request_for(params, "expire_partitions", expiration_time=params["expiration_time"])
+    lines = [f"{state.layout.text_of(p.target)}: {p.action}: {p.reason}" for p in plans]
+    return {
+        "table": main.name,
+        "jobs": jobs,
+        "expires": bool(params["expiration_time"] or option),
+        "lines": _shortened(lines) or [f"Nothing to compact in {main.name}"],
+    }
+
+
+def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what every job is asked: the partition at a date, or whatever has grown too long."""
+    from airflow_paimon.core.chain_targets import quoted_spec
+    from airflow_paimon.core.partition_path import readable_value
+
+    if not params["date"]:
+        return {"pending": True, "max_chain_length": params["max_chain_length"]}
+    try:
+        moment = datetime.fromisoformat(params["date"])
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is not None:
+        raise InvalidInputError(f"Date {params['date']!r} is no local date; write 2026-11-20, or 2026-11-20T05:00:00")
+    width = layout.group_width
+    values = layout.values_at((None,) * width, moment)[width:]
+    typed = zip(layout.partition_keys[width:], values, layout.partition_types[width:], strict=True)
+    spec = quoted_spec({k: readable_value(v, t) for k, v, t in typed})
+    return {"from_": spec, "to": spec}
+
+
+def _plans(
+    main: Table, state: ChainState, params: Mapping[str, Any], asked: Mapping[str, Any]
+) -> list[PartitionCompaction]:
+    """Plan as the jobs will, and keep what writes; of the chains that end at a date, only those that are too long."""
+    from airflow_paimon.core.chain_compaction import Staleness, plan_compaction
+    from airflow_paimon.core.chain_staleness import stale_partitions
+
+    known = Staleness()
+    if "pending" in asked:
+        stale = stale_partitions(main, state)
+        known = Staleness(stale={s.values: s.reason for s in stale if not s.lost})
+    plans = plan_compaction(state.layout, state.partitions, _targets(state.layout, params, asked), known)
+    found = [p for p in plans if p.action.writes]
+    if "pending" in asked:
+        return found
+    longest = params["max_chain_length"]
+    return [p for p in found if len(p.deltas) > longest or (longest == 0 and not p.deltas)]
+
+
+def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str, Any]) -> ChainTargets:
+    from airflow_paimon.core.chain_targets import parse_targets
+
+    return parse_targets(
+        layout,
+        first=asked.get("from_"),
+        last=asked.get("to"),
+        pending=asked.get("pending", False),
+        max_chain_length=asked.get("max_chain_length"),
+        gap_policy=params["gap_policy"],
+    )
+
+
+def _jobs(
+    layout: ChainLayout, plans: Iterable[PartitionCompaction], asked: Mapping[str, Any], most: int
+) -> list[dict[str, Any]]:
+    from airflow_paimon.core.chain_targets import quoted_spec
+    from airflow_paimon.core.partition_path import readable_value
+
+    def spec(group: Values) -> str:
+        typed = zip(layout.partition_keys, group, layout.partition_types, strict=False)
+        return quoted_spec({k: readable_value(v, t) for k, v, t in typed})
+
+    groups = list(dict.fromkeys(layout.group_of(p.target) for p in plans))
+    if not layout.group_width:
+        return [dict(asked)] if groups else []
+    count = min(most, len(groups))
+    return [{"partition": [spec(g) for g in groups[i::count]], **asked} for i in range(count)]
+
+
+def tell_night(
+    params: Mapping[str, Any], compacted: Sequence[Mapping[str, Any] | None], expired: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Sum up what the night did, and how the table stands now: plain JSON values, for the asset event.
+
+    ``longest_chain``: deltas that a read of the newest partition of the worst group merges.
+    """
+    from airflow_paimon.core.chain import find_gaps, plan_chain_read
+    from airflow_paimon.core.chain_state import gather_chain
+    from airflow_paimon.core.errors import PaimonError
+
+    state = gather_chain(open_main(params))
+    outcomes: dict[str, int] = {}
+    rows = files_in = files_out = 0
+    for result in filter(None, compacted):
+        for one in result["details"]["partitions"]:
+            outcomes[one["outcome"]] = outcomes.get(one["outcome"], 0) + 1
+            rows += one.get("rows_out", 0)
+            files_in += one.get("files_in", 0)
+            files_out += one.get("files_out", 0)
+    try:
+        longest = max((len(r.deltas) for r in plan_chain_read(state.layout, state.partitions)), default=0)
+        gaps = len(find_gaps(state.layout, state.partitions))
+    except PaimonError:  # a partition without a place in time: check_chain_table tells which
+        longest = gaps = None
+    gone = expired["details"] if expired else {}
+    held = state.partitions
+    return {
+        "table": state.main.table.name,
+        "compacted": outcomes,
+        "rows_written": rows,
+        "files_in": files_in,
+        "files_out": files_out,
+        "expired_partitions": gone.get("partitions", 0),
+        "expired_segments": gone.get("segments", 0) if expired and expired["changed"] else 0,
+        "warnings": gone.get("warnings", []),
+        "snapshot_partitions": len(held.snapshot),
+        "delta_partitions": len(held.delta),
+        "groups": len({state.layout.group_of(v) for v in held.all}),
+        "longest_chain": longest,
+        "gaps": gaps,
+        "snapshots": state.snapshot_ids,
+    }
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    return [*lines[:_LISTED], *more]

@@ -1,0 +1,176 @@
+"""The night of a chain table: make long chains full, group by group, expire whole segments, say how the table stands.
+
+plan -> compact (a mapped task for each group with something to do) -> expire -> figures. Each partition is committed on
+its own, and only while what it was built from stands; so a run that is cleared, killed or started twice repeats
+nothing and loses nothing. docs/chain-tables.md tells what the parameters mean.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, AssetAlias, Param, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_paimon.assets import paimon_asset
+from airflow_paimon.operators.chain import ChainCompactOperator
+from airflow_paimon.operators.maintenance import PartitionExpireOperator
+from airflow_paimon.runbooks import nightly
+from airflow_paimon.runbooks.form import given, in_airflows_terms, refuse_unknown
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+SCHEDULE = None
+"""Such as "0 3 * * *": give `table` a default then, in a copy of this file."""
+FIGURES = AssetAlias("nightly_chain_maintenance")
+MORE = "More: limits, connections"
+
+PARAMS = {
+    "table": Param(
+        type="string",
+        minLength=3,
+        title="Table",
+        description="The chain table, as database.table",
+    ),
+    "date": Param(
+        None,
+        type=["null", "string"],
+        title="Date",
+        description="Make the partition at this date full, such as 2026-11-20 (or 2026-11-20T05:00:00). Left empty: "
+        "every partition at which a chain has grown too long, and what has become stale.",
+    ),
+    "max_chain_length": Param(
+        6,
+        type="integer",
+        minimum=0,
+        title="Longest chain",
+        description="How many deltas a read may have to merge: with more, a partition is made full. 0: each one.",
+    ),
+    "gap_policy": Param(
+        "empty",
+        enum=["empty", "carry_forward"],
+        title="Gaps",
+        description="A group without a delta at the date: empty leaves it out, as Paimon does; carry_forward makes it "
+        "full from what comes before.",
+    ),
+    "dry_run": Param(
+        False,
+        type="boolean",
+        title="Dry run",
+        description="Only say what would be compacted and expired, and why.",
+    ),
+    "expiration_time": Param(
+        None,
+        type=["null", "string"],
+        title="Expire after",
+        description="Age at which segments expire, such as 90 d; left empty, the table's option "
+        "partition.expiration-time decides, and without that nothing expires.",
+    ),
+    "min_anchors": Param(
+        1,
+        type="integer",
+        minimum=1,
+        section=MORE,
+        title="Anchors to keep",
+        description="Full partitions that each group keeps at least, however old.",
+    ),
+    "max_jobs": Param(
+        16,
+        type="integer",
+        minimum=1,
+        maximum=500,
+        section=MORE,
+        title="Compaction jobs",
+        description="With more groups than this to compact, several share a task and its Spark job.",
+    ),
+    "paimon_conn_id": Param(
+        "paimon_default",
+        type="string",
+        section=MORE,
+        title="Paimon connection",
+        description="Airflow connection with the warehouse.",
+    ),
+    "spark_conn_id": Param(
+        "spark_default", type="string", section=MORE, title="Spark connection", description="Where Spark jobs run."
+    ),
+    "spark_conf": Param(
+        {}, type="object", section=MORE, title="Spark settings", description='Such as {"spark.executor.cores": "4"}.'
+    ),
+    "spark_options": Param(
+        {},
+        type="object",
+        section=MORE,
+        title="Spark options",
+        description='Of spark-submit, such as {"driver_memory": "4g", "num_executors": 8}.',
+    ),
+}
+
+
+@task
+def plan(**context: Any) -> list[dict[str, Any]]:
+    """Check the form, say what is to be compacted and why, and give the mapped tasks their groups."""
+    with in_airflows_terms():
+        refuse_unknown(context["dag_run"].conf, PARAMS)
+        planned = nightly.plan_night(context["params"])
+    print(*planned["lines"], sep="\n")
+    context["ti"].xcom_push(key="expires", value=planned["expires"])
+    return [] if context["params"]["dry_run"] else list(planned["jobs"])
+
+
+@task(multiple_outputs=False, trigger_rule="none_failed", outlets=[FIGURES])
+def figures(**context: Any) -> dict[str, Any]:
+    """Sum up the night and how the table stands; a run that was no dry run leaves it in an asset event, too."""
+    ti, params = context["ti"], context["params"]
+    compacted = ti.xcom_pull(task_ids="compact") or []
+    with in_airflows_terms():
+        found = nightly.tell_night(params, list(compacted), ti.xcom_pull(task_ids="expire"))
+    for name, value in found.items():
+        print(f"{name}: {value}")
+    if not params["dry_run"]:
+        context["outlet_events"][FIGURES].add(paimon_asset(params["paimon_conn_id"], found["table"]), extra=found)
+    return found
+
+
+def unless_nothing_expires(context: Context) -> None:
+    """Skip the expiry of a table for which nothing says how old its partitions may become."""
+    if not context["ti"].xcom_pull(task_ids="plan", key="expires"):
+        raise AirflowSkipException("Neither 'Expire after' nor option partition.expiration-time says when")
+
+
+with DAG(
+    "nightly_chain_maintenance",
+    schedule=SCHEDULE,
+    catchup=False,
+    params=PARAMS,
+    tags=["paimon"],
+    description="Compact the chains of a Paimon chain table, expire old segments, tell how it stands",
+    doc_md=__doc__,
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(minutes=1),
+        "table": "{{ params.table }}",
+        "paimon_conn_id": "{{ params.paimon_conn_id }}",
+        "spark_conn_id": "{{ params.spark_conn_id }}",
+    },
+) as dag:
+    planned = plan()
+    compact = ChainCompactOperator.partial(
+        task_id="compact",
+        map_index_template="{{ (task.partition or ['all']) | join(' + ') | replace(\"'\", '') }}",
+        max_active_tis_per_dagrun=4,
+        gap_policy="{{ params.gap_policy }}",
+        spark_conf=given("spark_conf"),
+        spark_options=given("spark_options"),
+    ).expand_kwargs(planned)
+    expire = PartitionExpireOperator(
+        task_id="expire",
+        run_on="worker",
+        trigger_rule="none_failed",
+        expiration_time=given("expiration_time"),
+        min_anchors="{{ params.min_anchors }}",
+        dry_run="{{ params.dry_run }}",
+        pre_execute=unless_nothing_expires,
+    )
+    compact >> expire >> figures()

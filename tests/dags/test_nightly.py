@@ -1,0 +1,159 @@
+"""dags/nightly_chain_maintenance.py on real flights: carriers are the groups, days the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.operations.context import open_context
+from airflow_paimon.core.operations.registry import run_operation
+from airflow_paimon.core.partition_drop import held_partitions
+from airflow_paimon.core.scan import plan_scan
+from airflow_paimon.core.table import Table
+from airflow_paimon.data.compact_chain import compact_chain_table
+from airflow_paimon.runbooks import nightly
+from airflow_paimon.runbooks.form import request_for
+from tests.airflow.conftest import Run
+from tests.dags.conftest import load_dag, load_program, make_orders, run_dag, states
+from tests.data.chains import Row, chain_table, seen
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
+
+DAG = "nightly_chain_maintenance"
+FULL = 1
+"""The day of July 2013 that every carrier has in full; what follows are deltas."""
+DAYS = {"AA": range(2, 6), "UA": range(2, 6), "HA": range(2, 4)}
+CONF = {"table": "d.t", "max_chain_length": 2}
+
+
+def day(number: int) -> str:
+    return f"201307{number:02d}"
+
+
+@pytest.fixture(scope="module")
+def flights() -> dict[tuple[str, int], list[Row]]:
+    """Flight number, day and delay, by carrier and day: the last known delay of each flight number is the table."""
+    rows = load_program("_flights").read_flights()
+    found: dict[tuple[str, int], list[Row]] = {}
+    for carrier, days in DAYS.items():
+        own = rows.filter(pc.equal(rows["carrier"], carrier))
+        for number in (FULL, *days):
+            of_day = own.filter(pc.equal(own["flight_date"], date(2013, 7, number)))
+            last = {r["flight"]: (r["flight"], number, str(r["dep_delay"])) for r in of_day.to_pylist()}
+            found[carrier, number] = list(last.values())
+    return found
+
+
+@pytest.fixture
+def table(warehouse: Path, flights: Mapping[tuple[str, int], list[Row]]) -> Table:
+    writes = [
+        ("snapshot" if number == FULL else "delta", f"{carrier}/{day(number)}", rows)
+        for (carrier, number), rows in flights.items()
+    ]
+    return chain_table(warehouse, writes, partitions={"carrier": "STRING", "dt": "STRING"}, chain_keys="dt", buckets=1)
+
+
+def held(table: Table, branch: str) -> list[str]:
+    return [
+        h.text.replace("carrier=", "").replace("/dt=201307", "")
+        for h in held_partitions(plan_scan(table.branch(branch)))
+    ]
+
+
+def form(**conf: Any) -> dict[str, Any]:
+    params = load_dag(DAG).params
+    return {key: params.get_param(key).value for key in params if key != "table"} | CONF | conf
+
+
+def labels(run: Run) -> list[str]:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(TaskInstance).where(TaskInstance.run_id == run.run_id, TaskInstance.task_id == "compact")
+        return sorted(str(ti.rendered_map_index) for ti in session.scalars(query))
+
+
+# -- the plan -----------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_names_the_groups_that_have_something_to_do(table: Table) -> None:
+    planned = nightly.plan_night(form())
+    pending = {"pending": True, "max_chain_length": 2}
+    assert planned["jobs"] == [{"partition": ["carrier='AA'"], **pending}, {"partition": ["carrier='UA'"], **pending}]
+    assert "carrier=AA/dt=20130704: compact: anchor carrier=AA/dt=20130701, 3 deltas" in planned["lines"]
+    assert planned["expires"] is False
+    packed = nightly.plan_night(form(max_jobs=1))["jobs"]
+    assert packed == [{"partition": ["carrier='AA'", "carrier='UA'"], **pending}]
+    assert nightly.plan_night(form(max_chain_length=4, expiration_time="90 d")) == {
+        "table": "d.t", "jobs": [], "expires": True, "lines": ["Nothing to compact in d.t"],
+    }  # fmt: skip
+
+
+def test_a_date_asks_for_that_day_in_every_group(table: Table) -> None:
+    spec = {"from_": "dt='20130703'", "to": "dt='20130703'"}
+    jobs = nightly.plan_night(form(date="2013-07-03", max_chain_length=0))["jobs"]
+    assert jobs == [{"partition": [f"carrier='{c}'"], **spec} for c in ("AA", "HA", "UA")]
+    assert nightly.plan_night(form(date="2013-07-03", max_chain_length=2))["jobs"] == []
+    last = form(date="2013-07-05", max_chain_length=0)
+    assert [j["partition"] for j in nightly.plan_night(last)["jobs"]] == [["carrier='AA'"], ["carrier='UA'"]]
+    carried = nightly.plan_night(last | {"gap_policy": "carry_forward"})
+    assert [j["partition"] for j in carried["jobs"]] == [["carrier='AA'"], ["carrier='HA'"], ["carrier='UA'"]]
+
+
+@pytest.mark.parametrize(
+    ("conf", "error", "says"),
+    [
+        ({"table": "d.nope"}, NotFoundError, "no table d.nope"),
+        ({"table": "sales.orders"}, InvalidInputError, "no chain table"),
+        ({"date": "yesterday"}, InvalidInputError, "no local date"),
+        ({"date": "2013-07-03T00:00:00+00:00"}, InvalidInputError, "no local date"),
+    ],
+)
+def test_a_wrong_form_is_refused(table: Table, warehouse: Path, conf: Any, error: type[PaimonError], says: str) -> None:
+    make_orders(str(warehouse))
+    with pytest.raises(error, match=says):
+        nightly.plan_night(form(**conf))
+
+
+# -- the night ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
+    before = seen(table)
+    early = nightly.plan_night(form())["jobs"]
+    dry = run_dag(DAG, {**CONF, "expiration_time": "30 d", "dry_run": True})
+    assert states(dry) == {"plan": "success", "compact": "skipped", "expire": "success", "figures": "success"}
+    assert dry.asset_events == []
+    assert seen(table) == before
+
+    run = run_dag(DAG, {**CONF, "expiration_time": "30 d"})
+    assert set(states(run).values()) == {"success"}
+    assert labels(run) == ["carrier=AA", "carrier=UA"]
+    assert held(table, "snapshot") == ["AA04", "HA01", "UA04"]
+    assert held(table, "delta") == ["AA04", "AA05", "HA02", "HA03", "UA04", "UA05"]
+    left = {(c, day(n)) for c, n in (("AA", 4), ("AA", 5), ("UA", 4), ("UA", 5), ("HA", 1), ("HA", 2), ("HA", 3))}
+    assert seen(table) == [r for r in before if (r[-2], r[-1]) in left]
+    figures = run.xcom("figures")
+    assert figures["compacted"] == {"compacted": 2}
+    assert (figures["expired_segments"], figures["expired_partitions"]) == (2, 6)
+    assert (figures["groups"], figures["longest_chain"], figures["gaps"]) == (3, 2, 0)
+    assert figures["rows_written"] == sum(r[-1] == day(4) for r in before if r[-2] != "HA")
+    assert run.asset_events == [("paimon://paimon_default/d/t", figures)]
+
+    # The next run, and one that planned before this one wrote, find that there is nothing left to do.
+    heads = {b: table.branch(b).latest_snapshot_id() for b in ("snapshot", "delta")}
+    assert nightly.plan_night(form())["jobs"] == []
+    for job in early:
+        request = request_for(form(), "compact_chain_table", **job)
+        assert compact_chain_table(open_context(request), request).changed is False  # type: ignore[arg-type]
+    assert run_operation(request_for(form(), "expire_partitions", expiration_time="30 d")).changed is False
+    assert {b: table.branch(b).latest_snapshot_id() for b in ("snapshot", "delta")} == heads
