@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 
@@ -97,29 +98,14 @@ class DateTimeFormat:
         Raises:
             ValueError: the text is not of this format.
         """
-        fields: dict[str, int] = {}
-        at = 0
-        for element in self.elements:
-            if element.literal:
-                if value[at : at + 1] != element.literal:
-                    raise ValueError(value)
-                at += 1
-                continue
-            end = _end_of_number(value, at, element)
-            number = _number(element, int(value[at:end]))
-            at = end
-            field = _SAME_FIELD.get(element.letter, element.letter)
-            if fields.setdefault(field, number) != number:
-                raise ValueError(value)
-        if at != len(value):
-            raise ValueError(value)
-        return _resolved(fields)
+        return _parse(self.text, value)
 
     def format(self, moment: datetime, elements: Sequence[Element] | None = None) -> str:
         """Write a time, or some elements of it."""
         return "".join(_written(e, moment) for e in (self.elements if elements is None else elements))
 
 
+@lru_cache(maxsize=64)
 def parse_format(text: str) -> DateTimeFormat:
     """Read a formatter pattern such as ``yyyyMMdd HH:mm:ss``.
 
@@ -230,6 +216,28 @@ def _number(element: Element, number: int) -> int:
             raise ValueError(number)
         return number % 24
     return number
+
+
+@lru_cache(maxsize=2**16)
+def _parse(text: str, value: str) -> datetime:
+    """Parse once what many groups and branches hold. ``parse_format`` alone makes formats, so the text says all."""
+    fields: dict[str, int] = {}
+    at = 0
+    for element in parse_format(text).elements:
+        if element.literal:
+            if value[at : at + 1] != element.literal:
+                raise ValueError(value)
+            at += 1
+            continue
+        end = _end_of_number(value, at, element)
+        number = _number(element, int(value[at:end]))
+        at = end
+        field = _SAME_FIELD.get(element.letter, element.letter)
+        if fields.setdefault(field, number) != number:
+            raise ValueError(value)
+    if at != len(value):
+        raise ValueError(value)
+    return _resolved(fields)
 
 
 def _resolved(fields: dict[str, int]) -> datetime:

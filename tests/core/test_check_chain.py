@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ import pytest
 from airflow_paimon.core.chain import Partitions
 from airflow_paimon.core.chain_report import MAX_GRID, report_groups
 from airflow_paimon.core.commit_files import commit_append
+from airflow_paimon.core.operations.check_chain import check_chain_table
 from airflow_paimon.core.operations.tables import alter_table
 from airflow_paimon.core.planners.schema_changes import AddColumn, RemoveOption, SetOption
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table import Table, open_table
 from tests.core.chain_tables import DAILY, add, build, make_chain, message, overwrite, parts
 from tests.core.tables import run
 from tests.core.test_chain import held, layout_of
@@ -171,3 +174,13 @@ def test_a_grid_that_is_too_long_is_not_walked() -> None:
 
 def held_in_delta(*texts: str) -> Partitions:
     return Partitions(delta=held(*texts))
+
+
+def test_what_paimon_wrote_is_sound(golden: Callable[[str], Path]) -> None:
+    """Connector 2.0.0's chain tables: no error in any; a delta overwritten under its full partition is told."""
+    warehouse = str(golden("paimon-2.0.0") / "wh")
+    checks = {n: check_chain_table(open_table(warehouse, f"d.{n}")) for n in ("ch_daily", "ch_delete", "ch_group")}
+    assert not any(f.severity == "error" for check in checks.values() for f in check.findings)
+    late = [f.id for f in checks["ch_daily"].findings if f.severity == "warning"]
+    assert late == ["hidden-delta:dt=20250810"]
+    assert checks["ch_delete"].findings == ()
