@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.sort_keys import Keys, order_values, sort_keys
+from airflow_paimon.data.sort_keys import Keys, are_stable, order_values, sort_keys
 
 Indices = npt.NDArray[np.int64]
 
@@ -122,7 +122,10 @@ def align_runs(
 
 
 def _keys_of(inputs: Sequence[_Input], rules: MergeRules) -> list[Keys]:
-    return sort_keys([[one.batch.column(name) for name in rules.keys] for one in inputs])
+    columns = [[one.batch.column(name) for name in rules.keys] for one in inputs]
+    if not are_stable(columns[0]):
+        return sort_keys(columns)
+    return [sort_keys([own])[0] if one.is_new else one.keys for one, own in zip(inputs, columns, strict=True)]
 
 
 class _Input:
@@ -135,7 +138,7 @@ class _Input:
         self.batch: pa.RecordBatch = None
         self.keys: Keys = np.empty(0)
         self.exhausted = False
-        self._is_new = False
+        self.is_new = False
 
     @property
     def rows(self) -> int:
@@ -146,7 +149,7 @@ class _Input:
         while not self.rows and not self.exhausted:
             self.batch = next(self._source, None)
             self.exhausted = self.batch is None
-            self._is_new = True
+            self.is_new = True
             if self.batch is not None and self._rules.ignore_delete:
                 self.batch = drop_retracts(self.batch)
             if self.rows:
@@ -164,14 +167,14 @@ class _Input:
     def take_keys(self, keys: Keys) -> None:
         """Keep the keys of what is left of the batch."""
         self.keys = keys
-        if self._is_new and (keys[1:] < keys[:-1]).any():
+        if self.is_new and (keys[1:] < keys[:-1]).any():
             raise _unsorted()
-        self._is_new = False
+        self.is_new = False
 
     def cut(self, count: int) -> tuple[pa.RecordBatch, Keys]:
         """Take the first rows away."""
         head, part = self.batch.slice(0, count), self.keys[:count]
-        self.batch = self.batch.slice(count)
+        self.batch, self.keys = self.batch.slice(count), self.keys[count:]
         return head, part
 
 

@@ -35,6 +35,11 @@ def sort_keys(runs: Sequence[Sequence[pa.Array]]) -> list[Keys]:
     return [_packed([word[r] for column in parts for word in column]) for r in range(len(runs))]
 
 
+def are_stable(columns: Sequence[pa.Array]) -> bool:
+    """Tell whether the keys of such columns compare with those of every other call: only texts depend on the call."""
+    return not any(pa.types.is_string(c.type) or pa.types.is_binary(c.type) for c in columns)
+
+
 def order_values(column: pa.Array, descending: bool) -> list[Keys]:
     """Give arrays, most significant first, that order a nullable column: null is lowest in both directions."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -127,18 +132,24 @@ def _flat(word: Keys) -> Keys:
 
 
 def _packed(words: Sequence[Keys]) -> Keys:
-    """Put the words of each row behind each other, each so that its bytes compare as its values do."""
-    rows = len(words[0])
-    matrices = [w if w.ndim == 2 else _big_endian(w).view(np.uint8).reshape(rows, w.itemsize) for w in words]
-    return _joined(np.hstack(matrices))
+    """Put the words of each row behind each other, each so that its bytes compare as its values do.
+
+    Written field by field into rows of bytes: several times as fast as putting columns of bytes side by side.
+    """
+    width = sum(w.shape[1] if w.ndim == 2 else w.itemsize for w in words)
+    fields: list[Any] = [("pad", np.uint8, (8 - width,))] if width < 8 else []
+    for at, word in enumerate(words):
+        fields.append((f"w{at}", np.uint8, (word.shape[1],)) if word.ndim == 2 else (f"w{at}", f">u{word.itemsize}"))
+    rows = np.zeros(len(words[0]), np.dtype(fields))
+    for at, word in enumerate(words):
+        rows[f"w{at}"] = word if word.ndim == 2 else _unsigned(word)
+    return rows.view(f"S{width}") if width > 8 else rows.view(">u8").astype(np.uint64)
 
 
-def _big_endian(word: Keys) -> Keys:
+def _unsigned(word: Keys) -> Keys:
     if word.dtype.kind == "i":
-        unsigned = word.view(f"u{word.itemsize}") ^ np.array(1 << (8 * word.itemsize - 1), f"u{word.itemsize}")
-    else:
-        unsigned = word
-    return np.ascontiguousarray(unsigned.astype(f">u{word.itemsize}"))
+        return word.view(f"u{word.itemsize}") ^ np.array(1 << (8 * word.itemsize - 1), f"u{word.itemsize}")
+    return word
 
 
 def _joined(matrix: npt.NDArray[np.uint8]) -> Keys:
