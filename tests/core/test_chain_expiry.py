@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from airflow_paimon.core.chain import Partitions, Values
+from airflow_paimon.core.chain import Partitions, Values, plan_chain_read
 from airflow_paimon.core.chain_expiry import all_expired, plan_chain_expiry
 from airflow_paimon.core.errors import InvalidInputError
 from tests.core.test_chain import layout_of
@@ -123,3 +125,38 @@ def test_what_a_writer_writes_in_vain(snapshot: str, delta: str, asked: str, exp
     layout = layout_of(*(("region", "dt") if grouped else ("dt",)), group=int(grouped))
     partitions = Partitions(snapshot=days(snapshot), delta=days(delta))
     assert all_expired(layout, partitions, days(asked), CUTOFF) is expected
+
+
+_DAYS = st.sets(st.sampled_from([f"20250{m}{d:02d}" for m in (1, 2, 3) for d in range(1, 28, 3)]), max_size=12)
+_HELD = st.tuples(_DAYS, _DAYS)
+
+
+@given(st.dictionaries(st.sampled_from("AB"), _HELD), st.integers(0, 90), st.integers(1, 3), st.integers(1, 3))
+def test_what_stays_is_read_from_the_same_parts_as_before(
+    groups: dict[str, tuple[set[str], set[str]]], age: int, limit: int, min_anchors: int
+) -> None:
+    layout = layout_of("region", "dt", group=1)
+    cutoff = NOW - timedelta(days=age)
+    snapshot, delta = (
+        frozenset((group, day) for group, both in groups.items() for day in both[side]) for side in (0, 1)
+    )
+    plans = plan_chain_expiry(
+        layout, Partitions(snapshot=snapshot, delta=delta), cutoff, max_segments=limit, min_anchors=min_anchors
+    )
+    left = Partitions(
+        snapshot=snapshot - {v for p in plans for v in p.snapshots},
+        delta=delta - {v for p in plans for v in p.deltas},
+    )
+    before = {r.target: r for r in plan_chain_read(layout, Partitions(snapshot=snapshot, delta=delta))}
+    for read in plan_chain_read(layout, left):
+        was = before[read.target]
+        assert (read.source, read.anchor, read.deltas) == (was.source, was.anchor, was.deltas)
+    for plan in plans:
+        own = sorted(v for v in snapshot if v[0] == plan.group[0])
+        kept = sorted(v for v in left.snapshot if v[0] == plan.group[0])
+        assert len(plan.segments) <= limit
+        assert kept == own[len(plan.segments) :]
+        assert len(kept) >= min(min_anchors, len(own))
+        # Only what is older than an old anchor goes, and all of it, up to the limits.
+        gone = {v for v in plan.deltas if v[0] == plan.group[0]}
+        assert gone == ({v for v in delta if v[0] == plan.group[0] and v < kept[0]} if plan.segments else set())

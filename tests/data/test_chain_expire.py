@@ -24,6 +24,7 @@ from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from tests.core.chain_tables import as_another_engine
 from tests.core.tables import run
+from tests.data.compactions import compact
 from tests.data.test_chain_read import Row, Writes, chain_table, seen, set_options
 
 NOW = "2025-03-31T00:00:00+00:00"
@@ -407,3 +408,16 @@ def test_options_of_the_table_are_enough(tmp_path: Path) -> None:
     set_options(table, {"partition.expiration-time": "30 d"})
     assert run(table, "expire_partitions", now=NOW).changed
     assert both(table) == ("0201 0301", "0210")
+
+
+def test_expiry_after_compaction_leaves_nothing_stale_behind() -> None:
+    """What the kept anchor was built from is gone; it is as good as before, and stays when the night comes again."""
+    table = made("0101", "0110 0115 0210 0215 0305")
+    compact(table, "dt=20250115", "dt=20250215")
+    before = rows_of(table, ["0215", "0305"])
+    assert run(table, "expire_partitions", expiration_time="20 d", now=NOW).details["segments"] == 2
+    assert both(table) == ("0215", "0215 0305")
+    assert rows_of(table, ["0215", "0305"]) == before
+    found = run(table, "check_chain_table").details["findings"]
+    assert [f["kind"] for f in found if f["severity"] != "info"] == []
+    assert compact(table, pending=True, max_chain_length=0).details["counts"] == {"compacted": 1}

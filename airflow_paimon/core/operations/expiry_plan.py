@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.commit import put_new
-from airflow_paimon.core.errors import AlreadyExistsError, FormatError, NotFoundError
+from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.operations.ledger import name_part
 from airflow_paimon.core.partition_drop import HeldPartition
 from airflow_paimon.core.paths import PRIVATE_DIR
@@ -21,7 +21,7 @@ from airflow_paimon.core.plan import Delete, Plan, Precondition
 from airflow_paimon.core.table import Table
 
 MAX_ROUNDS = 10
-"""How often a run plans again because somebody changed what it was about to drop."""
+"""How often one try plans again because somebody changed what it was about to drop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +121,9 @@ def load_plans(table: Table, operation_id: str) -> list[ExpiryPlan]:
     Raises:
         FormatError: a journal is unreadable.
     """
-    plans = []
-    for number in range(MAX_ROUNDS):
-        try:
-            plans.append(_read(table, operation_id, number))
-        except NotFoundError:
-            break
+    plans: list[ExpiryPlan] = []
+    while table.store.exists(_path(operation_id, len(plans))):
+        plans.append(_read(table, operation_id, len(plans)))
     return plans
 
 

@@ -90,7 +90,8 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
     latest = earlier[-1] if earlier else None
     cutoff = latest.cutoff if latest is not None else source.cutoff
     moved: ConflictError | None = None
-    for number in range(max(0, len(earlier) - 1), MAX_ROUNDS):
+    first = max(0, len(earlier) - 1)
+    for number in range(first, first + MAX_ROUNDS):
         plan = latest or source.plan(cutoff)
         if not plan.steps:
             return _result(context, source, plan, done, replayed=bool(earlier))
