@@ -17,7 +17,7 @@ from airflow_paimon.core.operations.check_chain import check_chain_table
 from airflow_paimon.core.operations.tables import alter_table
 from airflow_paimon.core.planners.schema_changes import AddColumn, RemoveOption, SetOption
 from airflow_paimon.core.table import Table, open_table
-from tests.core.chain_tables import DAILY, add, build, make_chain, message, overwrite, parts
+from tests.core.chain_tables import DAILY, add, as_another_engine, build, make_chain, message, overwrite, parts
 from tests.core.tables import run
 from tests.core.test_chain import held, layout_of
 
@@ -96,7 +96,7 @@ def test_drift_of_options(table: Table) -> None:
 
 def test_rescaled_partitions(table: Table) -> None:
     wide = replace(message(table.branch("delta"), parts("20250104")), total_buckets=8)
-    commit_append(table.branch("delta"), [wide], planned_on=None)
+    as_another_engine(table, lambda: commit_append(table.branch("delta"), [wide], planned_on=None))
     assert "dt=20250104" in found(table)["bucket-drift"]["message"]
 
 
@@ -133,11 +133,14 @@ def written_at(branch: Table, text: str, millis: int, source: int = 0) -> None:
 
 
 def test_a_delta_that_a_snapshot_partition_of_another_engine_hides(table: Table) -> None:
-    written_at(table.branch("snapshot"), "20250105", 2000, source=1)
-    written_at(table.branch("delta"), "20250105", 1000)
-    written_at(table.branch("delta"), "20250105", 3000, source=1)
+    def before() -> None:
+        written_at(table.branch("snapshot"), "20250105", 2000, source=1)
+        written_at(table.branch("delta"), "20250105", 1000)
+        written_at(table.branch("delta"), "20250105", 3000, source=1)
+
+    as_another_engine(table, before)
     assert "hidden-delta" not in found(table)
-    written_at(table.branch("delta"), "20250105", 2500)
+    as_another_engine(table, lambda: written_at(table.branch("delta"), "20250105", 2500))
     assert found(table)["hidden-delta"]["id"] == "hidden-delta:dt=20250105"
 
 
