@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store import Store, open_store, s3
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
 from tests.s3_proxy import Proxy, s3_proxy
@@ -396,3 +396,17 @@ except UnsupportedStorageError as error:
 
 def test_store_is_one_of_ours(direct: Store) -> None:
     assert isinstance(direct, S3Store)
+
+
+def test_a_tree_of_more_keys_than_one_request_takes_is_deleted(
+    proxy: Proxy, store: Store, direct: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert s3._DELETE_BATCH == 1000, "what S3 takes; to put more objects than that takes a minute"
+    monkeypatch.setattr(s3, "_DELETE_BATCH", 3)
+    for number in range(7):
+        direct.create(f"many/{number}", b"x")
+    direct.create("many2", b"stays")
+    proxy.requests.clear()
+    store.delete_tree("many")
+    assert [r.method for r in proxy.requests if r.method != "GET"] == ["POST"] * 3
+    assert (direct.walk("many"), direct.names("")) == ([], ["many2"])
