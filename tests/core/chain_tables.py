@@ -22,6 +22,7 @@ from airflow_paimon.core.commit_files import (
 )
 from airflow_paimon.core.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.planners.schema_changes import SchemaChange, apply_changes
 from airflow_paimon.core.scan import BucketSplit, bucket_folder, live_entries, partition_types
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import CommitKind
@@ -136,6 +137,12 @@ def build(table: Table, text: str, anchor: str | None, deltas: Sequence[str]) ->
 
 def gathered(table: Table) -> ChainState:
     return gather_chain(table)
+
+
+def alter_alone(branch: Table, *changes: SchemaChange) -> None:
+    """Alter one branch as another engine does."""
+    new = apply_changes(branch.schema(), changes, has_data=True, now_ms=0)
+    branch.store.create(branch.paths.schema(new.id), new.to_bytes())
 
 
 def as_another_engine(table: Table, what: Callable[[], object]) -> None:

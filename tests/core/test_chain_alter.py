@@ -18,7 +18,7 @@ from airflow_paimon.core.operations.tables import alter_table
 from airflow_paimon.core.planners.schema_changes import AddColumn, SetOption, WidenColumn
 from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import Table
-from tests.core.chain_tables import add, make_chain
+from tests.core.chain_tables import add, alter_alone, make_chain
 from tests.core.tables import run
 
 ENDS = ("main", "snapshot", "delta")
@@ -118,7 +118,7 @@ def test_an_empty_chain_table_may_change_more() -> None:
 
 
 def test_a_branch_that_cannot_take_it(table: Table) -> None:
-    alter_table(table.branch("delta"), [AddColumn(name="mine", type="INT")])
+    alter_alone(table.branch("delta"), AddColumn(name="mine", type="INT"))
     before = shape(table)
     with pytest.raises(InvalidInputError, match="branch 'delta' has other columns or keys than main"):
         alter(table, "add column w INT")
@@ -142,10 +142,18 @@ def test_a_branch_whose_own_options_forbid_it() -> None:
 @pytest.mark.parametrize("altered", [["main"], ["delta"], ["main", "snapshot"]])
 def test_what_another_engine_altered_is_brought_to_the_others(table: Table, altered: Sequence[str]) -> None:
     for name in altered:
-        alter_table(table.branch(name), [AddColumn(name="w", type="INT")])
+        alter_alone(table.branch(name), AddColumn(name="w", type="INT"))
     result = alter(table, "add column w INT")
     assert set(result.details["branches"]) == set(ENDS) - set(altered)
     gather_chain(table)
+
+
+def test_one_branch_alone_is_not_altered(table: Table) -> None:
+    for name in ENDS:
+        with pytest.raises(InvalidInputError, match="use alter_chain_table"):
+            alter_table(table.branch(name), [AddColumn(name="w", type="INT")])
+    run(table, "create_branch", branch="other")
+    alter_table(table.branch("other"), [AddColumn(name="w", type="INT")])
 
 
 def faulty(table: Table, values: Mapping[str, Any], fault: FaultStore) -> Any:

@@ -17,7 +17,17 @@ from airflow_paimon.core.operations.check_chain import check_chain_table
 from airflow_paimon.core.operations.tables import alter_table
 from airflow_paimon.core.planners.schema_changes import AddColumn, RemoveOption, SetOption
 from airflow_paimon.core.table import Table, open_table
-from tests.core.chain_tables import DAILY, add, as_another_engine, build, make_chain, message, overwrite, parts
+from tests.core.chain_tables import (
+    DAILY,
+    add,
+    alter_alone,
+    as_another_engine,
+    build,
+    make_chain,
+    message,
+    overwrite,
+    parts,
+)
 from tests.core.tables import run
 from tests.core.test_chain import held, layout_of
 
@@ -74,10 +84,10 @@ def test_a_missing_branch(table: Table) -> None:
 
 
 def test_drift_of_columns_options_and_schema_ids(table: Table) -> None:
-    alter_table(table.branch("delta"), [AddColumn(name="w", type="INT")])
+    alter_alone(table.branch("delta"), AddColumn(name="w", type="INT"))
     assert "other columns than main" in found(table)["branch-drift"]["message"]
     for branch in (table, table.branch("snapshot")):
-        alter_table(branch, [AddColumn(name="x", type="INT")])
+        alter_alone(branch, AddColumn(name="x", type="INT"))
     assert "Schema 1 of branch 'delta'" in found(table)["schema-id-clash"]["message"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_paimon.core.commit import put_new, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.lineage import verified_lineage
+from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.planners.branches import PROTECTIVE_OPTIONS
 from airflow_paimon.core.planners.schema_changes import (
@@ -86,13 +87,15 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
     """Apply changes to one branch's schema as one new version; other branches keep theirs.
 
     Raises:
-        InvalidInputError: a rule is broken. UnsafeOperationError: the option keeps a branch's files from expiring.
+        InvalidInputError: a rule is broken, or columns of a chain table's branch are to change: its branches must have
+            the same (``alter_chain_table``). UnsafeOperationError: the option keeps a branch's files from expiring.
         ConflictError: others altered the table again and again.
     """
     if not changes:
         raise InvalidInputError(f"{table.label}: name at least one change", table=table.name)
     require_committable(table)
     _check_protection(table, changes)
+    _check_chain(table, changes)
     for _ in range(_ATTEMPTS):
         current = table.require().schema()
         has_data = table.latest_snapshot_id() is not None
@@ -103,6 +106,20 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
             continue
         return new
     raise ConflictError(f"{table.label}: others alter the table all the time; try again", table=table.name)
+
+
+def _check_chain(table: Table, changes: Sequence[SchemaChange]) -> None:
+    """Columns that differ make every read of a chain table fail in Paimon."""
+    if all(isinstance(c, SetOption | RemoveOption) for c in changes):
+        return
+    options = TableOptions(table.branch(MAIN).require().schema().options)
+    parts = (MAIN, options.snapshot_branch, options.delta_branch)
+    if options.chain_table and all(parts) and table.branch_name in parts:
+        raise InvalidInputError(
+            f"{table.label} is a branch of a chain table, whose three branches must have the same columns; use "
+            f"alter_chain_table, which alters them together",
+            table=table.name,
+        )
 
 
 def _check_protection(table: Table, changes: Sequence[SchemaChange]) -> None:
