@@ -30,6 +30,7 @@ from airflow_paimon.core.planners.chain_setup import ChainSettings
 from airflow_paimon.core.planners.schema_changes import AddColumn, SetOption
 from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import Table, open_table
+from tests.core.chain_tables import DAILY as CHAIN_OPTIONS
 from tests.core.chain_tables import add
 from tests.core.tables import run
 
@@ -275,6 +276,40 @@ def test_a_half_finished_set_up_by_hand_is_finished() -> None:
         [SetOption(key="chain-table.enabled", value="true"), SetOption(key="partition.timestamp-pattern", value="$dt")],
     )
     setup(folder, **CONVERT)
+    gather_chain(table)
+
+
+def test_branches_that_lack_mains_options_get_them() -> None:
+    """As after Paimon's CREATE TABLE, two create_branch and only one of the three ALTERs."""
+    folder = warehouse()
+    table = plain_table(folder)
+    for name in ("snapshot", "delta"):
+        run(table, "create_branch", branch=name)
+    setup(folder, **CONVERT, dry_run=True)
+    changes = {**CHAIN_OPTIONS, "chain-table.chain-partition-keys": "dt"}
+    alter_table(table, [SetOption(key=k, value=v) for k, v in changes.items()])
+    result = setup(folder, snapshot_branch="snapshot")
+    assert result.changed
+    assert gather_chain(table).layout.group_width == 1
+
+
+@pytest.mark.parametrize("where", ["branch/branch-snapshot/schema/schema-0", "schema/schema-0"])
+def test_two_set_up_the_same_table_at_the_same_moment(where: str) -> None:
+    """The one who comes in between finishes what is there; the other one has the same, or is told to run again."""
+    table = open_table(warehouse(), "d.t")
+    others: list[OperationResult] = []
+
+    def compete(method: str, path: str) -> None:
+        if path == where and not others:
+            others.append(run(table, "create_chain_table", **{**NEW, "now": "2026-01-01T00:00:00+00:00"}))
+
+    late = {**NEW, "now": "2026-01-02T00:00:00+00:00"}
+    try:
+        faulty(table, late, FaultStore(table.store, on_mutation=compete))
+    except ConflictError:
+        assert where.startswith("branch")
+    assert others[0].changed
+    assert not run(table, "create_chain_table", **late).changed
     gather_chain(table)
 
 

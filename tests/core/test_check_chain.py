@@ -14,7 +14,7 @@ from airflow_paimon.core.chain import Partitions
 from airflow_paimon.core.chain_report import MAX_GRID, report_groups
 from airflow_paimon.core.commit_files import commit_append
 from airflow_paimon.core.operations.check_chain import check_chain_table
-from airflow_paimon.core.operations.tables import alter_table
+from airflow_paimon.core.operations.tables import alter_table, create_table
 from airflow_paimon.core.planners.schema_changes import AddColumn, RemoveOption, SetOption
 from airflow_paimon.core.table import Table, open_table
 from tests.core.chain_tables import (
@@ -73,6 +73,19 @@ def test_a_plain_table_is_no_chain_table() -> None:
     assert any("it is no chain table" in m for m in messages)
     assert any("merge-engine=aggregation" in m for m in messages)
     assert any("partition.timestamp-pattern is missing" in m for m in messages)
+
+
+def test_a_date_that_paimon_spells_as_a_number() -> None:
+    table = create_table(
+        f"memory://{uuid.uuid4()}/wh",
+        "d.t",
+        [("k", "INT"), ("s", "INT"), ("dt", "DATE")],
+        primary_keys=["dt", "k"],
+        partition_keys=["dt"],
+        options={**DAILY, "bucket": "1", "sequence.field": "s", "partition.timestamp-formatter": "yyyy-MM-dd"},
+    )
+    messages = [f["message"] for f in run(table, "check_chain_table").details["findings"] if f["severity"] == "error"]
+    assert any("partition column dt is a DATE" in m for m in messages)
 
 
 def test_a_missing_branch(table: Table) -> None:

@@ -22,6 +22,7 @@ from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.partition_path import format_partition
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.planners.branches import PROTECTIVE_OPTIONS
+from airflow_paimon.core.planners.chain_setup import time_column_problems
 from airflow_paimon.core.scan import BucketSplit, plan_scan
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.table import Table
@@ -75,7 +76,7 @@ def check_chain_table(table: Table) -> ChainCheck:
     options = TableOptions(main.options)
     names = [n or "" for n in (options.snapshot_branch, options.delta_branch)]
     schemas = [table.branch(n).schema() if _there(table, n) else None for n in names]
-    findings = [_settings(p) for p in schema_problems(main)]
+    findings = [_settings(p) for p in (*schema_problems(main), *time_column_problems(main))]
     findings += [_drift(p) for p in branch_problems(main, *schemas) if all(names)]
     for name, schema in zip(names, schemas, strict=True):
         if schema is not None:

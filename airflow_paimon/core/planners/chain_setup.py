@@ -217,9 +217,15 @@ def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -
 
 def _more_problems(schema: TableSchema) -> list[str]:
     """What only a new chain table is held to: an existing one of another engine may be read all the same."""
-    problems = []
+    problems = time_column_problems(schema)
     if schema.primary_keys and set(schema.primary_keys) == set(schema.partition_keys):
         problems.append("the primary key must have a column that is no partition column")
+    return problems
+
+
+def time_column_problems(schema: TableSchema) -> list[str]:
+    """Name the columns of time whose values Paimon spells in a way that its own formatter fails at (measured)."""
+    problems = []
     for name in chain_keys(schema):
         root = getattr(schema.field(name).type, "root", "") if name in schema.field_names else ""
         if root == "DATE" and TableOptions(schema.options).legacy_partition_name:
