@@ -54,6 +54,17 @@ def chain_role(table: Table, schema: TableSchema) -> Branch | None:
     return next((role for name, role in names if name and name.lower() == table.branch_name.lower()), None)
 
 
+def refuse_chain_branch(branch: Table) -> None:
+    """Refuse to publish a chain table's snapshot or delta branch onto main."""
+    role = chain_role(branch, branch.schema())
+    if role is not None:
+        raise UnsafeOperationError(
+            f"{branch.label} is the {role} branch of a chain table: on main its partitions would hide both branches' "
+            f"for good; compact_chain_table makes partitions full, write_table writes to main",
+            table=branch.name,
+        )
+
+
 def guard_chain(
     table: Table,
     head: Snapshot | None,

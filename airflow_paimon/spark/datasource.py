@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,17 +28,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from airflow_paimon.core.catch_up import parse_spec
 from airflow_paimon.core.chain import GapPolicy
 from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable
+from airflow_paimon.core.commit_chain import OnStale
 from airflow_paimon.core.commit_files import CommitMessage
-from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.operations.arguments import read_storage_options
 from airflow_paimon.core.operations.ledger import commit_identity, open_ledger
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.predicate import AllOf, Predicate
 from airflow_paimon.core.scan import BucketKey
 from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
+from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
 from airflow_paimon.data.chain_plan import is_chain_read, parse_gap_policy, plan_chain
+from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from airflow_paimon.spark.read import read_schema
@@ -52,10 +56,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+log = logging.getLogger(__name__)
+
 NAME = "airflow_paimon"
 OPTIONS = (
     "warehouse", "table", "path", "branch", "version", "timestamp", "columns", "where", "mode", "partition",
-    "operation-id", "storage-options", "gap-policy",
+    "operation-id", "storage-options", "gap-policy", "on-stale",
 )  # fmt: skip
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -95,7 +101,14 @@ class PaimonDataSource(DataSource):
         return PaimonReader(*self._read_arguments(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return _plan_writer(self._open(), schema, self._mode(overwrite), self._partition(), self._get("operation-id"))
+        return _plan_writer(
+            self._open(),
+            schema,
+            self._mode(overwrite),
+            self._partition(),
+            self._get("operation-id"),
+            self._get("on-stale"),
+        )
 
     def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
         policy = parse_gap_policy(self._get("gap-policy") or "empty")
@@ -247,12 +260,16 @@ class PaimonWriter(DataSourceArrowWriter):
         mode: str,
         partition: Mapping[str, Any] | None,
         identity: CommitIdentity,
+        on_stale: OnStale,
+        landed: Snapshot | None = None,
     ) -> None:
         self._table = table
         self._write = write
         self._mode = mode
         self._partition = partition
         self._identity = identity
+        self._on_stale = on_stale
+        self._landed = landed
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         write = self._write
@@ -269,14 +286,19 @@ class PaimonWriter(DataSourceArrowWriter):
             forget_zip_importers()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._write is None:
-            return
-        files = [m for task in messages if isinstance(task, TaskFiles) for m in task.messages]
-        try:
-            commit_write(self._table, self._write, files, self._mode, self._partition, self._identity)
-        except (ConflictError, InvalidInputError):  # nothing of it was published
-            discard_files(self._write, files)
-            raise
+        landed = self._landed
+        if self._write is not None:
+            files = [m for task in messages if isinstance(task, TaskFiles) for m in task.messages]
+            try:
+                receipt = commit_write(
+                    self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale
+                )
+            except NOTHING_PUBLISHED:
+                discard_files(self._write, files)
+                raise
+            landed = receipt.snapshot
+        for name, told in settle(self._table, touched_by(self._table, landed), self._on_stale).items():
+            log.warning("%s: %s: %s", self._table.label, name, told)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files: Spark calls this after a failed commit as well, which may have landed."""
@@ -300,10 +322,16 @@ class _Sequences(Mapping[BucketKey, int]):
 
 
 def _plan_writer(
-    table: Table, schema: StructType, mode: str, partition: Mapping[str, Any] | None, operation_id: str | None
+    table: Table,
+    schema: StructType,
+    mode: str,
+    partition: Mapping[str, Any] | None,
+    operation_id: str | None,
+    on_stale: str | None,
 ) -> PaimonWriter:
     table.require()
     check_mode(table, mode, partition)
+    policy = parse_on_stale(table, on_stale, mode)
     require_committable(table)
     conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
     identity = CommitIdentity()
@@ -311,6 +339,8 @@ def _plan_writer(
         identity = commit_identity(operation_id, table.branch_name, NAME)
         asked = json.dumps([mode, partition, schema.fieldNames()], sort_keys=True, default=str)
         entry = open_ledger(table, operation_id, hashlib.sha256(asked.encode()).hexdigest(), table.branch_name)
-        if not entry.first_try and find_landed(table, identity, entry.head) is not None:
-            return PaimonWriter(table, None, mode, partition, identity)
-    return PaimonWriter(table, plan_write(table, overwrite=mode != "append"), mode, partition, identity)
+        landed = None if entry.first_try else find_landed(table, identity, entry.head)
+        if landed is not None:
+            return PaimonWriter(table, None, mode, partition, identity, policy, landed)
+    write = plan_write(table, overwrite=mode != "append", chained=True)
+    return PaimonWriter(table, write, mode, partition, identity, policy)

@@ -7,20 +7,24 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
+from airflow_paimon.core.commit_chain import OnStale
 from airflow_paimon.core.commit_files import CommitMessage
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedError
+from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
+from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
+from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.operations.compact_chain_table import compact_chain_table
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
@@ -43,25 +47,29 @@ def write_table(
     partition: Mapping[str, Any] | None = None,
     operation_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    on_stale: str | None = None,
     *,
     path: str | None = None,
 ) -> dict[str, Any]:
     """Write the rows of a DataFrame with one commit and give the operation's result (DESIGN section 4).
 
-    Modes, ``partition``, ``_row_kind`` and ``operation_id`` are those of ``write_arrow``. Columns go by name; none may
-    be missing, unknown or of another type. Of two rows with one key in the DataFrame either may win, unless
-    ``sequence.field`` decides. Task retries and speculation leave files that nobody refers to, never doubled rows. When
-    a writer of the same buckets comes in between, the DataFrame is computed and written again.
+    Modes, ``partition``, ``_row_kind``, ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Columns go by
+    name; none may be missing, unknown or of another type. Of two rows with one key in the DataFrame either may win,
+    unless ``sequence.field`` decides. Task retries and speculation leave files that nobody refers to, never doubled
+    rows. When a writer of the same buckets comes in between, the DataFrame is computed and written again.
 
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.
         UnsupportedFeatureError: the table has a feature that this engine does not write.
+        UnsafeOperationError: a chain table's anchor that is needed would be dropped, or rows would be invisible.
         ConflictError: other writers kept changing the same buckets.
     """
     started = time.monotonic()
     table = open_table(warehouse, name, branch, storage_options, path=path).require()
     check_mode(table, mode, partition)
     require_committable(table)
+    policy = parse_on_stale(table, on_stale, mode)
+    compact = partial(compact_chain_table, frame.sparkSession)
     check_frame(frame, table.schema(), table.label)
     identity, entry = CommitIdentity(), None
     if operation_id is not None:
@@ -69,16 +77,18 @@ def write_table(
         entry = open_ledger(table, operation_id, _request(frame, mode, partition), table.branch_name)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
         if landed is not None:
-            return _result(table, mode, landed.id - 1 or None, landed.id, (), started, replayed=True)
+            more = settle(table, touched_by(table, landed), policy, operation_id, compact)
+            return _result(table, mode, landed.id - 1 or None, landed.id, (), started, more, replayed=True)
     try:
-        receipt, messages = _write(frame, table, mode, partition, identity)
-    except (ConflictError, InvalidInputError, UnsupportedError):
+        receipt, messages = _write(frame, table, mode, partition, identity, policy)
+    except NOTHING_PUBLISHED:
         if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
             forget(table, entry.operation_id)
         raise
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
-    return _result(table, mode, before, after, messages, started)
+    more = settle(table, touched_by(table, receipt.snapshot), policy, operation_id, compact)
+    return _result(table, mode, before, after, messages, started, more)
 
 
 def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -> str:
@@ -87,16 +97,21 @@ def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -
 
 
 def _write(
-    frame: DataFrame, table: Table, mode: str, partition: Mapping[str, Any] | None, identity: CommitIdentity
+    frame: DataFrame,
+    table: Table,
+    mode: str,
+    partition: Mapping[str, Any] | None,
+    identity: CommitIdentity,
+    on_stale: OnStale,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     for attempt in range(1, _TRIES + 1):
-        write = plan_write(table, overwrite=mode != "append")
+        write = plan_write(table, overwrite=mode != "append", chained=True)
         messages = write_files(frame, write)
         try:
-            return commit_write(table, write, messages, mode, partition, identity), messages
-        except (ConflictError, InvalidInputError) as error:  # nothing of it was published
+            return commit_write(table, write, messages, mode, partition, identity, on_stale), messages
+        except NOTHING_PUBLISHED as error:
             discard_files(write, messages)
-            if isinstance(error, InvalidInputError) or attempt == _TRIES:
+            if not isinstance(error, ConflictError) or attempt == _TRIES:
                 raise
             log.warning("%s: another writer came in between (%s); writing again", table.label, error.message)
     raise AssertionError("unreachable")
@@ -120,6 +135,7 @@ def _result(
     after: int | None,
     messages: Sequence[CommitMessage],
     started: float,
+    more: Mapping[str, Any],
     replayed: bool = False,
 ) -> dict[str, Any]:
     files = [f for m in messages for f in m.new_files]
@@ -137,6 +153,6 @@ def _result(
         changed=before != after,
         snapshot_before=before,
         snapshot_after=after,
-        details={"mode": mode, "replayed": True} if replayed else details,
+        details={**({"mode": mode, "replayed": True} if replayed else details), **more},
         duration_s=time.monotonic() - started,
     ).to_json()

@@ -24,7 +24,7 @@ KINDS = ("+I", "-U", "+U", "-D")
 
 
 def chain_table(
-    folder: Path,
+    folder: Path | str,
     writes: Writes,
     *,
     values: Mapping[str, str] | None = None,

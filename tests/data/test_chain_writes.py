@@ -12,8 +12,9 @@ from airflow_paimon.core.chain_provenance import FOLDER
 from airflow_paimon.core.commit_files import drop_partitions
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.scan import plan_scan
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data import write_arrow
+from tests.core.tables import run
 from tests.data.chains import Row, Writes, chain_table, day_is, on, seen, set_options
 
 COLUMNS = {"k": pa.int32(), "s": pa.int32(), "v": pa.string(), "dt": pa.string(), "_row_kind": pa.string()}
@@ -213,6 +214,24 @@ def test_an_anchor_that_nobody_built_needs_every_step(tmp_path: Path) -> None:
     table = chain_table(tmp_path, writes)
     with pytest.raises(UnsafeOperationError, match="of what it was built from dt=20250802, "):
         drop(table.branch("snapshot"), "20250805")
+
+
+def test_a_rollback_that_would_drop_a_needed_anchor(tmp_path: Path) -> None:
+    """testRollbackToAsLatestRejectedWhenDroppingAnchorSnapshotPartition; plain rollback_to checks nothing in Paimon."""
+    writes: Writes = [
+        ("snapshot", "US/20250101", [(1, 1, "a")]),
+        ("snapshot", "CN/20250301", [(1, 1, "a")]),
+        ("delta", "CN/20250315", [(1, 2, "b")]),
+    ]
+    chain_table(tmp_path, writes, partitions={"region": "STRING", "dt": "STRING"}, chain_keys="dt")
+    table = open_table(str(tmp_path), "d.t")
+    with pytest.raises(UnsafeOperationError, match="region=CN/dt=20250301 can't be dropped"):
+        run(table, "rollback_to", branch="snapshot", snapshot=1)
+    assert len(plan_scan(table.branch("snapshot")).splits) == 2
+    with pytest.raises(UnsafeOperationError, match="option"):
+        run(table, "delete_branch", branch="delta")
+    with pytest.raises(UnsafeOperationError, match="is the delta branch of a chain table"):
+        run(table, "merge_branch", branch="delta")
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

@@ -6,16 +6,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.operations.tables import alter_table
 from airflow_paimon.core.planners.schema_changes import RemoveOption, SetOption
 from airflow_paimon.core.table import Table
 from airflow_paimon.data.chain_plan import plan_chain
-from airflow_paimon.spark import read_table
+from airflow_paimon.spark import read_table, write_table
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.native_scan import divide
-from tests.data.chains import DAYS, EXPECTED, GAPPED, PARTIAL, TWO_VALUES, Row, chain_table, day_is, on, seen, write
+from tests.data.chains import (
+    DAYS,
+    EXPECTED,
+    GAPPED,
+    PARTIAL,
+    TWO_VALUES,
+    Row,
+    Writes,
+    chain_table,
+    day_is,
+    on,
+    seen,
+    write,
+)
 from tests.data.tables import make_table
 
 if TYPE_CHECKING:
@@ -120,3 +134,28 @@ def test_layered_tables(spark: SparkSession, tmp_path: Path) -> None:
 
 def _put(table: Table, day: str, *rows: tuple[int, str]) -> None:
     write(table, ["k", "s", "v"], ["dt"], day, [(k, 0, v) for k, v in rows])
+
+
+def test_writes(spark: SparkSession, tmp_path: Path) -> None:
+    writes: Writes = [
+        ("delta", "20250810", [(1, 1, "a")]),
+        ("snapshot", "20250810", [(1, 1, "a")]),
+        ("delta", "20250811", [(2, 1, "b")]),
+        ("snapshot", "20250811", [(1, 1, "a"), (2, 1, "b")]),
+    ]
+    table = chain_table(tmp_path, writes)
+    late = spark.createDataFrame([(3, 2, "late", "20250811")], "k int, s int, v string, dt string")
+    with pytest.raises(UnsafeOperationError, match="would be invisible"):
+        write_table(late, str(tmp_path), "d.t", branch="delta")
+    done = write_table(late, str(tmp_path), "d.t", branch="delta", on_stale="rebuild", operation_id="late")
+    assert [r["outcome"] for r in done["details"]["rebuilt"]] == ["stale-rebuilt"]
+    full = on("20250811", (1, 1, "a"), (2, 1, "b"), (3, 2, "late"))
+    assert seen(table, where=day_is("20250811")) == full
+    again = write_table(late, str(tmp_path), "d.t", branch="delta", on_stale="rebuild", operation_id="late")
+    assert again["snapshot_after"] == done["snapshot_after"]
+    register(spark)
+    source = late.write.format("airflow_paimon").option("warehouse", str(tmp_path)).option("table", "d.t$branch_delta")
+    with pytest.raises(PySparkException, match="would be invisible"):
+        source.mode("append").save()
+    source.option("mode", "dynamic_overwrite").option("on-stale", "rebuild").mode("overwrite").save()
+    assert seen(table, where=day_is("20250811")) == on("20250811", (1, 1, "a"), (3, 2, "late"))

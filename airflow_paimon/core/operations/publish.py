@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.commit import Draft, commit, execute, put_new, require_committable, verify_landed
+from airflow_paimon.core.commit_chain import refuse_chain_branch
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -33,7 +34,7 @@ from airflow_paimon.core.operations.keeping import (
     protect_published,
 )
 from airflow_paimon.core.operations.publish_follow import with_follow
-from airflow_paimon.core.operations.published import last_published
+from airflow_paimon.core.operations.published import last_published, main_since
 from airflow_paimon.core.operations.request import FastForward, PublishBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.safeguards import (
@@ -104,6 +105,7 @@ def publish_branch(context: Context, request: PublishBranch, fold: Fold | None =
     if request.branch == MAIN:
         raise InvalidInputError(f"{main.name}: branch main can't be published onto itself", table=main.name)
     branch.require()
+    refuse_chain_branch(branch)
     require_committable(main)
     theirs = _branch_head(branch, request)
     marks = PublishMarks.start(context, MAIN)
@@ -197,7 +199,7 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
         ours=our_diff,
         theirs_real=really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral),
         ours_real=really_changed(main, between, candidates, neutral),
-        published=last_published(branch, base, between, request.branch),
+        published=last_published(branch, base, main_since(main, base, head) if between is None else between),
     )
     return _Gathered(
         head=head, theirs=theirs, base=base, sides=sides, main_schemas=main_schemas, branch_schemas=branch.schemas()
