@@ -165,11 +165,23 @@ def _own(properties: Mapping[str, str]) -> dict[str, str]:
     return {k.removeprefix(_PREFIX): v for k, v in properties.items() if k.startswith(_PREFIX)}
 
 
-def last_published(branch: Table, base: Snapshot, between: Sequence[Snapshot] | None, name: str) -> Difference | None:
-    """Give how the branch stood when it was last published, by the properties of main's snapshots."""
-    for snapshot in reversed(between or ()):
+def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
+    """Give what is left of main's history behind ``base``: snapshots that are there still, and those that tags hold.
+
+    A publish is among them while its branch lives: the tag that protects what the two share is on it.
+    """
+    found = {t.snapshot.id: t.snapshot for t in main.tags() if base.id < t.snapshot.id <= head.id}
+    for number in main.snapshot_ids():
+        if base.id < number <= head.id and (snapshot := main.find_snapshot(number)) is not None:
+            found[number] = snapshot
+    return [found[number] for number in sorted(found)]
+
+
+def last_published(branch: Table, base: Snapshot, since: Sequence[Snapshot]) -> Difference | None:
+    """Give how the branch stood when it was last published, by the properties of main's snapshots since the base."""
+    for snapshot in reversed(since):
         identity = snapshot.properties.get(f"{_PREFIX}branch-identity")
-        if snapshot.properties.get(f"{_PREFIX}branch") != name or identity is None:
+        if snapshot.properties.get(f"{_PREFIX}branch") != branch.branch_name or identity is None:
             continue
         number = int(snapshot.properties.get(f"{_PREFIX}branch-snapshot", "0"))
         if number in branch.snapshot_ids():
