@@ -138,7 +138,7 @@ def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     form = one_form(table.schema())
     seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
     for snapshot in commits:
-        previous = _try_snapshot(table, snapshot.id - 1)
+        previous = table.find_snapshot(snapshot.id - 1)
         if previous is None and snapshot.index_manifest is not None:
             return None
         seen |= _index_difference(table, previous, snapshot, form).keys()
@@ -150,24 +150,25 @@ def branch_point(main: Table, branch: Table) -> Snapshot | None:
 
     A branch of a branch begins with a snapshot that main never had: its parent's branch point is its own.
     """
-    shared = _greatest_shared(main, branch)
+    shared = greatest_shared(main, branch)
     if shared is not None:
         return shared
     lineage = verified_lineage(main, branch.branch_name)
     if lineage is None or lineage.from_branch in (MAIN, branch.branch_name) or lineage.snapshot_id is None:
         return None
     parent = main.branch(lineage.from_branch)
-    began = _try_snapshot(parent, lineage.snapshot_id)
+    began = parent.find_snapshot(lineage.snapshot_id)
     return branch_point(main, parent) if began is not None and began.identity == lineage.identity else None
 
 
-def _greatest_shared(main: Table, branch: Table) -> Snapshot | None:
+def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
+    """Find the greatest snapshot that one branch's history and tags share with another's, by identity."""
     theirs = _known(branch)
     ours_ids = set(main.snapshot_ids())
     main_tags = {t.snapshot.id: t.snapshot for t in main.tags()} if not theirs.keys() <= ours_ids else {}
     for snapshot_id in sorted(theirs, reverse=True):
-        mine = theirs[snapshot_id] or _try_snapshot(branch, snapshot_id)
-        candidates = [_try_snapshot(main, snapshot_id)] if snapshot_id in ours_ids else []
+        mine = theirs[snapshot_id] or branch.find_snapshot(snapshot_id)
+        candidates = [main.find_snapshot(snapshot_id)] if snapshot_id in ours_ids else []
         candidates.append(main_tags.get(snapshot_id))
         if mine is not None and any(c is not None and c.identity == mine.identity for c in candidates):
             return mine
@@ -181,10 +182,3 @@ def _known(branch: Table) -> dict[int, Snapshot | None]:
         if tag.snapshot.id not in known:
             known[tag.snapshot.id] = tag.snapshot
     return known
-
-
-def _try_snapshot(table: Table, snapshot_id: int) -> Snapshot | None:
-    try:
-        return table.snapshot(snapshot_id)
-    except NotFoundError:
-        return None

@@ -69,6 +69,11 @@ def read_lineage(table: Table, branch: str) -> Lineage | None:
         return None
 
 
+def is_unfinished(view: Table, lineage: Lineage) -> bool:
+    """Whether a branch that has no snapshot was to get one, or more schemas than it has."""
+    return lineage.snapshot_id is not None or view.schema_ids()[-1] < (lineage.schema_id or 0)
+
+
 def verified_lineage(table: Table, branch: str) -> Lineage | None:
     """Give the lineage only if the branch that is there now does start from that snapshot."""
     lineage = read_lineage(table, branch)

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.history import difference
+from airflow_paimon.core.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import INDEX_DIR
-from airflow_paimon.core.scan import (
-    all_manifests,
-    data_file_path,
-    legacy_schema,
-    net_change,
-    partition_types,
-    read_entries,
-)
+from airflow_paimon.core.scan import data_file_path, legacy_schema, partition_types
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
@@ -71,19 +65,9 @@ def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> l
 
     Reads just the manifests that the two don't share.
     """
-    if head is None or head.identity == snapshot.identity:
+    if head is None:
         return []
-    then, now = (all_manifests(table, s) for s in (snapshot, head))
-    shared = {m.file_name for m in then} & {m.file_name for m in now}
-    changed_now = net_change(
-        e for part in read_entries(table, [m for m in now if m.file_name not in shared]) for e in part
-    )
-    own_then = net_change(
-        e for part in read_entries(table, [m for m in then if m.file_name not in shared]) for e in part
-    )
-    gone = {k: e for k, e in changed_now.deleted.items() if k not in own_then.deleted and k not in changed_now.added}
-    gone |= {k: e for k, e in own_then.added.items() if k not in changed_now.added}
-    return [e._replace(kind=FileKind.ADD.value) for e in gone.values()]
+    return [e for group in difference(table, snapshot, head).removed.values() for e in group.values()]
 
 
 def lost_between(table: Table, snapshot: Snapshot) -> list[str]:

@@ -156,6 +156,13 @@ class Table:
             raise FormatError(f"{self.label}: snapshot-{snapshot_id} holds id {snapshot.id}", table=self.name)
         return snapshot
 
+    def find_snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """Read one snapshot, None when it is not there."""
+        try:
+            return self.snapshot(snapshot_id)
+        except NotFoundError:
+            return None
+
     def snapshots(self, ids: list[int] | None = None) -> list[Snapshot]:
         """Read the given snapshots, or all that exist, in order."""
         ids = self.snapshot_ids() if ids is None else ids
@@ -189,10 +196,13 @@ class Table:
             return None
 
     def tags(self) -> list[Tag]:
-        """Read all tags of this branch, by snapshot id and name."""
+        """Read all tags of this branch, by snapshot id and name. One that is deleted meanwhile is left out."""
         names = self.tag_names()
-        data = self.store.read_many([self.paths.tag(n) for n in names])
-        tags = [parse_tag(d, n) for n, d in zip(names, data, strict=True)]
+        try:
+            data = self.store.read_many([self.paths.tag(n) for n in names])
+            tags = [parse_tag(d, n) for n, d in zip(names, data, strict=True)]
+        except NotFoundError:
+            tags = [tag for n in names if (tag := self.find_tag(n)) is not None]
         return sorted(tags, key=lambda t: (t.snapshot.id, t.name))
 
     def branch_names(self) -> list[str]:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.operations.context import open_context
+from airflow_paimon.core.operations.registry import _dispatch
+from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.core.operations.tables import alter_table
+from airflow_paimon.core.planners.schema_changes import SetOption
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.store.testing import _Wrapper
 from airflow_paimon.core.table import Table, open_table
 from tests.core.tables import append, files, make_table, rewrite, run
 
@@ -131,3 +140,70 @@ def test_a_missing_index_file_is_found(golden: Callable[[str], Path], tmp_path: 
     assert "missing-files:main/head" not in found(table)
     shutil.rmtree(tmp_path / "wh" / "d.db" / "dv" / "index")
     assert "index/" in found(table)["missing-files:main/head"]["message"]
+
+
+def test_a_protective_tag_on_another_snapshot_protects_nothing(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    other = table.tag("airflow-paimon-branch-fix")
+    table.store.replace(table.paths.tag(other.name), replace(other, snapshot=table.snapshot(1)).to_bytes())
+    assert list(found(table)) == ["unprotected-branch:fix"]
+    run(table, "repair_table")
+    tags = {t.name: t.snapshot.id for t in table.tags()}
+    assert tags == {"airflow-paimon-branch-fix": 1, "airflow-paimon-branch-fix.2": 2}
+    assert found(table) == {}
+
+
+def test_a_stale_protective_tag_stays_and_the_new_branch_gets_its_own(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=1)
+    table.store.delete_tree("branch/branch-fix")  # another engine drops it
+    result = run(table, "create_branch", branch="fix", snapshot=2)
+    assert result.details["protective_tag"] == "airflow-paimon-branch-fix.2"
+    assert [(t.name, t.snapshot.id) for t in table.tags()] == [
+        ("airflow-paimon-branch-fix", 1),
+        ("airflow-paimon-branch-fix.2", 2),
+    ]
+    assert found(table) == {}
+    run(table, "delete_branch", branch="fix")
+    assert table.tag_names() == []
+
+
+def test_a_half_made_empty_branch_is_found(table: Table) -> None:
+    alter_table(table, [SetOption(key="a", value="b")])
+    run(table, "create_branch", branch="fix")
+    assert found(table) == {}
+    table.store.delete(table.branch("fix").paths.schema(1))
+    assert "get schema 1 of main" in found(table)["half-made-branch:fix"]["message"]
+    run(table, "repair_table", finding=["half-made-branch:fix"])
+    assert (table.branch_names(), found(table)) == ([], {})
+
+
+class _Before(_Wrapper):
+    """Lets somebody else act right before the n-th call of a method."""
+
+    def __init__(self, inner: Store, method: str, act: Callable[[], object], number: int = 1) -> None:
+        super().__init__(inner)
+        self.method, self.act, self.left = method, act, number
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        self.left -= method == self.method
+        if method == self.method and self.left == 0:
+            self.act()
+        return action()
+
+
+def test_tags_that_vanish_while_they_are_listed_are_left_out(table: Table) -> None:
+    for name in ("one", "two"):
+        run(table, "create_tag", tag=name)
+    store = _Before(table.store, "read_many", lambda: table.store.delete(table.paths.tag("one")))
+    assert [t.name for t in replace(table, store=store).tags()] == ["two"]
+
+
+def test_a_branch_that_is_written_while_it_is_deleted_is_kept(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    fix = table.branch("fix")
+    values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "branch": "fix"}
+    context = open_context(build_request("delete_branch", values))
+    store = _Before(table.store, "walk", lambda: append(fix, "a", seq=5))
+    with pytest.raises(ConflictError, match="nothing was deleted"):
+        _dispatch(replace(context, table=replace(table, store=store)), context.request, None)
+    assert fix.latest_snapshot_id() == 3 and table.find_tag("airflow-paimon-branch-fix") is not None

@@ -13,13 +13,14 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.lineage import Lineage, read_lineage, read_rename, verified_lineage
+from airflow_paimon.core.lineage import Lineage, is_unfinished, read_lineage, read_rename, verified_lineage
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.once import attempt
 from airflow_paimon.core.operations.request import CreateBranch, DeleteBranch, RenameBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import (
     MAIN,
+    TAG_PREFIX,
     BranchPaths,
     check_branch_name,
     manifest_path,
@@ -73,8 +74,8 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
             return done
         assert existing.lineage is not None
         wanted = existing.lineage  # a half-made branch of the same request: go on with its own time stamp
-    stale = existing is None and _has_protective_tag(context, request)
-    protect = plan_protect(request.operation, context.table.name, name, source, replace_stale=stale)
+    known = context.table.branch(request.from_branch).find_tag(protective_tag(name))
+    protect = plan_protect(request.operation, context.table.name, name, source, known)
     made_ms = parse_timestamp(wanted.created_at)
     plan = plan_create_branch(request.operation, context.table.name, source, wanted, made_ms)
     after = source.snapshot.id if source.snapshot else None
@@ -88,7 +89,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
                 f"{context.table.name}: branch {name!r} was created by somebody else at the same moment; run it again",
                 table=context.table.name,
             ) from error
-    details = _details(wanted) | {"protective_tag": protective_tag(name) if source.snapshot else None}
+    details = _details(wanted) | {"protective_tag": _protective_tag(protect, name, source)}
     both = Plan(
         operation=plan.operation,
         table=plan.table,
@@ -99,8 +100,10 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     return context.result(both, branch=name, changed=True, before=None, after=after, details=details)
 
 
-def _has_protective_tag(context: Context, request: CreateBranch) -> bool:
-    return context.table.branch(request.from_branch).find_tag(protective_tag(request.branch)) is not None
+def _protective_tag(protect: Plan, branch: str, source: BranchSource) -> str | None:
+    if source.snapshot is None:
+        return None
+    return protect.actions[0].path.rsplit(f"/{TAG_PREFIX}", 1)[-1] if protect.actions else protective_tag(branch)
 
 
 def _details(lineage: Lineage) -> dict[str, object]:
@@ -128,13 +131,8 @@ def _existing(table: Table, name: str) -> _Existing | None:
         return None
     lineage = read_lineage(table, name)
     head = view.latest_snapshot()
-    half = not view.exists() or (head is None and lineage is not None and _is_unfinished(view, lineage))
+    half = not view.exists() or (head is None and lineage is not None and is_unfinished(view, lineage))
     return _Existing(lineage if half else verified_lineage(table, name), half, head)
-
-
-def _is_unfinished(view: Table, lineage: Lineage) -> bool:
-    """Whether a branch without a snapshot was to get one, or more schemas than it has."""
-    return lineage.snapshot_id is not None or view.schema_ids()[-1] < (lineage.schema_id or 0)
 
 
 def _same_operation(lineage: Lineage | None, wanted: Lineage) -> bool:
@@ -276,10 +274,16 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
             f"{table.name} has no branch {name!r}; its branches: {', '.join(table.branch_names()) or 'none'}",
             table=table.name,
         )
-    _check_deletable(context, name)
     head = table.branch(name).latest_snapshot_id()
+    _check_deletable(context, name)
     plan = _delete_plan(context, name)
     if not request.dry_run:
+        if table.branch(name).latest_snapshot_id() != head:
+            raise ConflictError(
+                f"{table.name}: branch {name!r} was written at this moment; nothing was deleted. Stop its writers and "
+                f"run it again",
+                table=table.name,
+            )
         execute(table, plan)
     return context.result(plan, branch=name, changed=True, before=head, details={"files": len(plan.actions)})
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
-from airflow_paimon.core.lineage import lineage_path, read_lineage
+from airflow_paimon.core.history import greatest_shared
+from airflow_paimon.core.lineage import is_unfinished, lineage_path, read_lineage
 from airflow_paimon.core.operations.check_history import history_findings, journal_findings
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Finding
@@ -20,6 +21,7 @@ from airflow_paimon.core.paths import (
     BranchPaths,
     protective_tag,
     protects,
+    published_tag,
 )
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
 from airflow_paimon.core.planners.branches import plan_delete_branch
@@ -155,9 +157,10 @@ def _staging(view: Table) -> Finding:
 
 def _half_made(view: Table) -> Iterator[Finding]:
     lineage = read_lineage(view, view.branch_name)
-    if view.branch_name == MAIN or lineage is None or lineage.snapshot_id is None or view.snapshot_ids():
+    if view.branch_name == MAIN or lineage is None or view.snapshot_ids() or not is_unfinished(view, lineage):
         return
     name = view.branch_name
+    was_to = f"start from snapshot {lineage.snapshot_id}" if lineage.snapshot_id else f"get schema {lineage.schema_id}"
     paths = BranchPaths(name)
     actions: tuple[Action, ...] = (
         *(Delete(path=f, reason="half made") for f in reversed(view.store.walk(paths.root.rstrip("/")))),
@@ -169,8 +172,8 @@ def _half_made(view: Table) -> Iterator[Finding]:
         kind="half-made-branch",
         subject=name,
         severity=ERROR,
-        message=f"Branch {name!r} was to start from snapshot {lineage.snapshot_id} of {lineage.from_branch}, but the "
-        f"run that made it was cut off: it is empty",
+        message=f"Branch {name!r} was to {was_to} of {lineage.from_branch}, but the run that made it was cut off: it "
+        f"is empty",
         at_risk="a writer would take it for an empty branch; nothing of main is at risk",
         repair="delete it (or run create_branch again with if_exists='skip' to finish it)",
         actions=actions,
@@ -178,33 +181,20 @@ def _half_made(view: Table) -> Iterator[Finding]:
     )
 
 
-def _shared_base(table: Table, view: Table) -> Snapshot | None:
-    """The newest snapshot that the branch has in common with main, by identity."""
-    main_ids = set(table.snapshot_ids())
-    by_tag = {t.snapshot.id: t.snapshot for t in table.tags()}
-    for snapshot_id in reversed(view.snapshot_ids()):
-        mine = view.snapshot(snapshot_id)
-        theirs = table.snapshot(snapshot_id) if snapshot_id in main_ids else by_tag.get(snapshot_id)
-        if theirs is not None and theirs.identity == mine.identity:
-            return mine
-    return None
-
-
 def _protection(table: Table, view: Table) -> Iterator[Finding]:
     name = view.branch_name
     lineage = read_lineage(table, name)
     source = table.branch(lineage.from_branch) if lineage is not None else table
-    if source.find_tag(protective_tag(name)) is not None:
-        return
-    base = _shared_base(table, view)
+    base = greatest_shared(source, view)
     if base is None and lineage is not None and lineage.snapshot_id in view.snapshot_ids():
         base = view.snapshot(lineage.snapshot_id)
     if base is None:
         return
     holders = [t.name for t in source.tags() if t.snapshot.identity == base.identity and t.time_retained is None]
-    if holders and lineage is None:
+    if any(protects(holder) == name for holder in holders) or (holders and lineage is None):
         return
-    tag_name = protective_tag(name)
+    taken = source.find_tag(protective_tag(name)) is not None  # on another snapshot, or with a retention
+    tag_name = published_tag(name, base.id) if taken else protective_tag(name)
     action = PutNew(
         path=source.paths.tag(tag_name),
         data=Tag(name=tag_name, snapshot=base).to_bytes(),

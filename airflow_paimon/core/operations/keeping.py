@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from airflow_paimon.core.commit import execute
-from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.history import difference
 from airflow_paimon.core.lineage import read_lineage
 from airflow_paimon.core.manifest import FileKind, IndexEntry
@@ -74,7 +73,7 @@ def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[st
         snapshot = view.snapshot(snapshot_id)
         if snapshot.commit_kind == CommitKind.ANALYZE:
             continue
-        before = _try_snapshot(view, snapshot_id - 1)
+        before = view.find_snapshot(snapshot_id - 1)
         if before is not None and not _deleted_by(view, before, snapshot).isdisjoint(returning):
             yield before
 
@@ -107,13 +106,6 @@ def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
     change = difference(view, head, snapshot)
     data = {e.file.file_name for group in change.added.values() for e in group.values()}
     return data.union(*(index_files(group) for group in change.index.values()))
-
-
-def _try_snapshot(view: Table, snapshot_id: int) -> Snapshot | None:
-    try:
-        return view.snapshot(snapshot_id)
-    except NotFoundError:
-        return None
 
 
 def protect_published(view: Table, snapshot: Snapshot) -> None:
@@ -151,7 +143,7 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
     number = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
     if branch is None or not number.isdigit():
         return
-    published = _try_snapshot(view.branch(branch), int(number))
+    published = view.branch(branch).find_snapshot(int(number))
     if published is None or published.identity != snapshot.properties.get(BRANCH_IDENTITY_PROPERTY):
         return  # deleted; one of that name may have been made anew
     living = set(view.branch_names())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.lineage import Lineage, lineage_path, rename_path
-from airflow_paimon.core.paths import EARLIEST, LATEST, MAIN, BranchPaths, protective_tag
+from airflow_paimon.core.paths import EARLIEST, LATEST, MAIN, BranchPaths, protective_tag, published_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import Snapshot
@@ -59,18 +59,23 @@ def is_protective(schema: TableSchema) -> bool:
     return all(schema.options.get(k) == PROTECTIVE_OPTIONS[k] for k in keys)
 
 
-def plan_protect(operation: str, table: str, branch: str, source: BranchSource, *, replace_stale: bool) -> Plan:
-    """Plan the protective tag: it comes before anything is shared."""
+def plan_protect(operation: str, table: str, branch: str, source: BranchSource, known: Tag | None) -> Plan:
+    """Plan the protective tag: it comes before anything is shared.
+
+    ``known``: the tag of that name, if there is one. On the same snapshot it serves; on another one it is stale, or of
+    a creator at the same moment: ours then gets a name of its own, as nothing may take away what protects another's.
+    """
     if source.snapshot is None:
         return Plan(operation=operation, table=table)
-    name = protective_tag(branch)
-    path = BranchPaths(source.branch).tag(name)
-    data = Tag(name=name, snapshot=source.snapshot).to_bytes()
+    if known is not None and known.snapshot.identity == source.snapshot.identity:
+        return Plan(operation=operation, table=table)
+    name = protective_tag(branch) if known is None else published_tag(branch, source.snapshot.id)
     reason = f"keeps the files of snapshot {source.snapshot.id} of {source.branch} while branch {branch} lives"
-    action: Action = (
-        Replace(path=path, data=data, reason=f"{reason} (replaces a stale one: the branch it was for is gone)")
-        if replace_stale
-        else PutNew(path=path, data=data, reason=reason, same_ok=True)
+    action = PutNew(
+        path=BranchPaths(source.branch).tag(name),
+        data=Tag(name=name, snapshot=source.snapshot).to_bytes(),
+        reason=reason,
+        same_ok=True,
     )
     return Plan(operation=operation, table=table, actions=(action,))
 
