@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,12 @@ class Provenance:
 
 def files_digest(splits: Iterable[BucketSplit]) -> str:
     """Identify the files of a partition."""
-    names = sorted(f.file_name for s in splits for f in s.files)
+    return names_digest(f.file_name for s in splits for f in s.files)
+
+
+def names_digest(file_names: Iterable[str]) -> str:
+    """Identify files by their names, which never recur."""
+    names = sorted(file_names)
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
 
 
@@ -99,9 +104,30 @@ def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values,
     return {v: built for v, built in found.items() if built is not None}
 
 
+def read_earlier(table: Table, layout: ChainLayout, partitions: Collection[Values]) -> dict[Values, list[Provenance]]:
+    """Read all records of partitions, whatever files they speak of; partitions without any are left out."""
+    names = table.store.names(FOLDER) if partitions else []
+    by_prefix: dict[str, list[str]] = {}
+    for name in names:
+        by_prefix.setdefault(name.partition("-")[0], []).append(f"{FOLDER}/{name}")
+    out: dict[Values, list[Provenance]] = {}
+    for values in partitions:
+        for path in by_prefix.get(_prefix(layout, values), ()):
+            try:
+                record = _parse(layout, table.store.read(path))
+            except NotFoundError:
+                continue
+            if record is not None:
+                out.setdefault(values, []).append(record)
+    return out
+
+
 def _path(layout: ChainLayout, values: Values, files: str) -> str:
-    partition = hashlib.sha256(layout.text_of(values).encode()).hexdigest()[:24]
-    return f"{FOLDER}/{partition}-{files}.json"
+    return f"{FOLDER}/{_prefix(layout, values)}-{files}.json"
+
+
+def _prefix(layout: ChainLayout, values: Values) -> str:
+    return hashlib.sha256(layout.text_of(values).encode()).hexdigest()[:24]
 
 
 def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:

@@ -7,16 +7,24 @@ is stale itself. What nobody recorded is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.chain import Branch, ChainLayout, TimeLine, Values, time_line
-from airflow_paimon.core.chain_provenance import Part, Provenance, read_provenances, state_digests
+from airflow_paimon.core.chain_provenance import (
+    Part,
+    Provenance,
+    names_digest,
+    read_earlier,
+    read_provenances,
+    state_digests,
+)
 from airflow_paimon.core.chain_state import ChainState
 from airflow_paimon.core.history import snapshots_between, touched
-from airflow_paimon.core.scan import ScanPlan, partition_types
+from airflow_paimon.core.manifest import FileKind
+from airflow_paimon.core.scan import ScanPlan, partition_types, read_delta_list, read_entries
 from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.table import Table
 
@@ -48,7 +56,49 @@ def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, .
 
 def gather_provenances(table: Table, state: ChainState) -> dict[Values, Provenance]:
     """Read what the live snapshot partitions were built from; those that nobody recorded are left out."""
-    return read_provenances(table, state.layout, state_digests(state, Branch.SNAPSHOT))
+    digests = state_digests(state, Branch.SNAPSHOT)
+    found = read_provenances(table, state.layout, digests)
+    return found | _rewritten(table, state, digests.keys() - found.keys())
+
+
+def _rewritten(table: Table, state: ChainState, unknown: Set[Values]) -> dict[Values, Provenance]:
+    """Find the records of partitions whose files compaction has rewritten since.
+
+    A record speaks for the live files if, since what it was built from, one commit put exactly the files that it names,
+    and only compaction touched them afterwards.
+    """
+    head = state.snapshot.snapshot
+    earlier = read_earlier(table, state.layout, unknown)
+    pairs = [(r, r.snapshots.get(state.layout.snapshot_branch)) for records in earlier.values() for r in records]
+    if head is None or not pairs:
+        return {}
+    commits = _real_commits(state.snapshot, min(since or 0 for _, since in pairs))
+    out: dict[Values, Provenance] = {}
+    for record, since in pairs:
+        puts = [names.get(record.values) for number, names in commits if number > (since or 0)]
+        touches = [put for put in puts if put is not None]
+        if len(touches) == 1 and names_digest(touches[0]) == record.files:
+            out[record.values] = record
+    return out
+
+
+def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, list[str]]]]:
+    """What each commit but compactions put into partitions (file names), by snapshot id; nothing if some are gone."""
+    head = plan.snapshot
+    commits = snapshots_between(plan.table, since, head.id) if head is not None and since <= head.id else None
+    out = []
+    types = partition_types(plan.schema)
+    for snapshot in commits or ():
+        if snapshot.commit_kind in _NEUTRAL:
+            continue
+        put: dict[Values, list[str]] = {}
+        for entries in read_entries(plan.table, read_delta_list(plan.table, snapshot)):
+            for entry in entries:
+                names = put.setdefault(decode_row(entry.partition, types), [])
+                if entry.kind == FileKind.ADD:
+                    names.append(entry.file.file_name)
+        out.append((snapshot.id, put))
+    return out
 
 
 def history_of(state: ChainState) -> Touched:

@@ -58,6 +58,17 @@ def test_compaction_of_a_delta_changes_no_row(table: Table) -> None:
     assert stale(table)["20250105"].because == (("20250104",),)
 
 
+def test_compaction_of_a_full_partition_keeps_its_record(table: Table) -> None:
+    compact(table.branch("snapshot"), "20250103")
+    compact(table.branch("snapshot"), "20250103")
+    assert stale(table) == {}
+    assert set(gather_provenances(table, gather_chain(table))) == {("20250103",), ("20250105",)}
+    as_another_engine(table, lambda: add(table.branch("delta"), "20250102"))
+    assert set(stale(table)) == {"20250103", "20250105"}
+    as_another_engine(table, lambda: add(table.branch("snapshot"), "20250103"))
+    assert set(stale(table)) == {"20250105"}, "what else was put there since is nobody's record"
+
+
 def test_compaction_counts_when_nobody_can_tell_any_more(table: Table) -> None:
     compact(table.branch("delta"), "20250105")
     table.store.delete("branch/branch-delta/snapshot/snapshot-4")
