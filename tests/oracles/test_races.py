@@ -1,0 +1,126 @@
+"""Our commits beside those of Paimon's Java engine (O3), in different processes, to one table on a local disk.
+
+Java looks whether a snapshot is there and then renames: it can land on top of ours (DESIGN 5, rule 1). Ours links, so
+it never lands on Java's. What ours reports as landed is there; what was landed upon is reported as outcome-unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPO_ROOT
+from tests.oracles.drivers import JavaOracle
+from tests.oracles.interop import World
+
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+
+_WRITER = """
+import json, sys
+import pyarrow as pa
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.table import open_table
+from airflow_paimon.data import write_arrow
+path, part, commits, mode = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+table = open_table(path=path)
+print("ready", flush=True)
+sys.stdin.readline()
+for at in range(commits):
+    rows = pa.table({"p": [part], "k": pa.array([at], pa.int32()), "v": ["ours"]})
+    how = {"mode": "overwrite", "partition": {"p": part}} if mode == "overwrite" else {}
+    try:
+        outcome = "landed" if write_arrow(table, rows, **how)["changed"] else "nothing"
+    except PaimonError as error:
+        outcome = error.kind
+    print(json.dumps([part, at, outcome]), flush=True)
+"""
+
+
+class Writers:
+    """Processes of ours, each committing one row after the other into a partition of its own."""
+
+    def __init__(self, root: Path, parts: str, commits: int, mode: str) -> None:
+        command, pipe = [sys.executable, "-c", _WRITER, str(root)], subprocess.PIPE
+        self._processes = [
+            subprocess.Popen([*command, part, str(commits), mode], stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT)
+            for part in parts
+        ]
+        for process in self._processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+
+    def go(self) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+
+    def running(self) -> bool:
+        return any(process.poll() is None for process in self._processes)
+
+    def outcomes(self) -> dict[tuple[str, int], str]:
+        """(partition, number of the commit) -> landed, or the kind of the error."""
+        told: dict[tuple[str, int], str] = {}
+        for process in self._processes:
+            out, _ = process.communicate(timeout=240)
+            assert process.returncode == 0
+            told |= {(part, at): outcome for part, at, outcome in map(json.loads, out.splitlines())}
+        return told
+
+    def end(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@contextmanager
+def racing(root: Path, parts: str, commits: int, mode: str) -> Iterator[Writers]:
+    writers = Writers(root, parts, commits, mode)
+    try:
+        yield writers
+    finally:
+        writers.end()
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "append": {"primary_keys": (), "bucket": "-1"},
+    # Java compacts at every fifth file, so its commits come in pairs.
+    "primary-key": {"bucket": "1"},
+    "overwrite": {"primary_keys": (), "bucket": "-1"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_beside_java_and_what_it_lands_on_is_told(
+    java_oracle: JavaOracle, tmp_path: Path, kind: str
+) -> None:
+    world = World(tmp_path, java_oracle)
+    world.create(**KINDS[kind])
+    written = []
+    with racing(world.root, "ab", 15, "overwrite" if kind == "overwrite" else "append") as ours:
+        ours.go()
+        while ours.running() and len(written) < 1000:
+            world.write([{"p": "j", "k": len(written), "v": "java"}])
+            written.append(("j", len(written)))
+        told = ours.outcomes()
+    rows = {(p, k) for p, k, _ in world.same()}
+    assert rows >= set(written), "ours landed on a commit of Java's"
+    assert set(told.values()) <= {"landed", "outcome-unknown", "conflict"}
+    if kind == "overwrite":
+        # Each commit replaces the one before; the last that landed is what stands.
+        last = {part: [at for (of, at), how in told.items() if of == part and how == "landed"][-1] for part in "ab"}
+        unknown = {one for one, how in told.items() if how == "outcome-unknown"}
+        assert {(p, k) for p, k in rows if p != "j"} - unknown <= set(last.items())
+        assert {p for p, _ in rows} == set("abj")
+    else:
+        assert rows >= {one for one, how in told.items() if how == "landed"}, "landed, and not there"
+        assert not rows & {one for one, how in told.items() if how == "conflict"}, "refused, and there"
+    assert world.is_sound()
