@@ -15,7 +15,7 @@ from airflow_paimon.core.types import with_nullable
 MERGE_ENGINES = ("deduplicate", "partial-update")
 _FLOATS = ("FLOAT", "DOUBLE")
 _BRANCH_OPTIONS = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
-_SAME_OPTIONS = {
+SAME_OPTIONS = {
     **dict.fromkeys((*_BRANCH_OPTIONS, "partition.timestamp-pattern", "partition.timestamp-formatter"), ""),
     **dict.fromkeys(("chain-table.chain-partition-keys", "bucket-key", "sequence.field"), ""),
     "chain-table.enabled": "false",
@@ -149,7 +149,7 @@ def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: Tabl
             problems.append(f"branch {name!r} has other columns than main: apply the same ALTER to it")
         if (schema.partition_keys, schema.primary_keys) != (main.partition_keys, main.primary_keys):
             problems.append(f"branch {name!r} has another primary key or other partition columns than main")
-        for key, default in _SAME_OPTIONS.items():
+        for key, default in SAME_OPTIONS.items():
             ours, theirs = options.text(key, default), TableOptions(schema.options).text(key, default)
             if ours != theirs:
                 problems.append(f"option {key} is {theirs!r} in branch {name!r}, but {ours!r} in main: make them equal")

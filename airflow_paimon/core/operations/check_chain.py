@@ -10,7 +10,7 @@ from typing import Any
 from airflow_paimon.core.chain import Branch, ChainLayout, Values
 from airflow_paimon.core.chain_provenance import Provenance
 from airflow_paimon.core.chain_report import GroupReport, report_groups
-from airflow_paimon.core.chain_schema import branch_problems, chain_layout, schema_problems
+from airflow_paimon.core.chain_schema import SAME_OPTIONS, branch_problems, chain_layout, schema_problems
 from airflow_paimon.core.chain_staleness import StalePartition, find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain_state import ChainState, splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
@@ -164,7 +164,7 @@ def _drift(problem: str) -> Finding:
 def _other_options(name: str, main: TableSchema, branch: TableSchema) -> Iterator[Finding]:
     """Options that may differ, and that somebody may have meant to be the same."""
     keys = {k for k in main.options.keys() | branch.options.keys() if main.options.get(k) != branch.options.get(k)}
-    told = {p.split(" ")[1] for p in branch_problems(main, branch, branch) if p.startswith("option ")}
+    keys -= SAME_OPTIONS.keys()  # those are drift where they differ
     protective = keys & PROTECTIVE_OPTIONS.keys()
     if protective:
         yield Finding(
@@ -176,7 +176,7 @@ def _other_options(name: str, main: TableSchema, branch: TableSchema) -> Iterato
             at_risk="its replaced files take up space for ever",
             repair="reset these options in that branch, unless its files are shared on purpose",
         )
-    different = sorted(keys - told - protective)
+    different = sorted(keys - protective)
     if different:
         yield Finding(
             kind="option-drift",
