@@ -16,10 +16,10 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-ui test check format bench oracles clean
+.PHONY: help venv demo demo-chain demo-ui test check format bench oracles clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## create .venv with everything that the other targets need
 
@@ -50,6 +50,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv ## correct three days of real flights on a branch, publish, print what changed
 	@$(export_java)
 	exec $(PY) dags/demo_flights.py
+
+demo-chain: venv ## real flights as a chain table: one night of compaction and expiry
+	@$(export_java)
+	exec $(PY) dags/demo_chain.py
 
 demo-ui: venv ## the same DAG in `airflow standalone` on loopback, for clicking
 	@$(export_java)
