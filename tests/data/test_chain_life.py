@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -48,8 +48,8 @@ def check(table: Table) -> dict[str, Any]:
     return dict(run(table, "check_chain_table").details)
 
 
-def test_the_life_of_a_chain_table(tmp_path: Path) -> None:
-    table = create_chain_table(str(tmp_path), "d.t", SETTINGS, NEW)
+def test_the_life_of_a_chain_table() -> None:
+    table = create_chain_table(f"memory://{uuid.uuid4()}/wh", "d.t", SETTINGS, NEW)
     full, delta = table.branch("snapshot"), table.branch("delta")
     put(full, "CN", "01", (1, 1, "a"), (2, 1, "b"))
     put(delta, "CN", "02", (1, 2, "a2"), (3, 1, "c"))
