@@ -144,6 +144,7 @@ def test_the_python_function() -> None:
         ({"option": ["bucket=2", "sequence.field=s"]}, "as argument sequence_field"),
         ({"option": ["bucket=2", "chain-table.enabled=false"]}, "must be true"),
         ({"option": ["bucket"]}, "key=value"),
+        ({"option": ["bucket=2", "scan.fallback-branch=x"]}, "can't be both"),
         ({"sequence_field": []}, "sequence.field is required"),
         ({"sequence_field": "dt"}, "partition column"),
         ({"sequence_field": "x"}, "no column"),

@@ -91,6 +91,7 @@ def test_a_date_that_paimon_spells_as_a_number() -> None:
 def test_a_missing_branch(table: Table) -> None:
     table.store.delete_tree("branch/branch-delta")
     finding = found(table)["missing-branch"]
+    assert finding["id"] == "missing-branch:delta"
     assert (finding["severity"], finding["repair"]) == ("error", "run create_chain_table without columns")
     run(table, "create_chain_table")
     assert found(table) == {}
@@ -98,7 +99,7 @@ def test_a_missing_branch(table: Table) -> None:
 
 def test_drift_of_columns_options_and_schema_ids(table: Table) -> None:
     alter_alone(table.branch("delta"), AddColumn(name="w", type="INT"))
-    assert "other columns than main" in found(table)["branch-drift"]["message"]
+    assert found(table)["branch-drift"]["id"] == "branch-drift:delta/columns"
     for branch in (table, table.branch("snapshot")):
         alter_alone(branch, AddColumn(name="x", type="INT"))
     assert "Schema 1 of branch 'delta'" in found(table)["schema-id-clash"]["message"]
@@ -106,9 +107,9 @@ def test_drift_of_columns_options_and_schema_ids(table: Table) -> None:
 
 def test_drift_of_options(table: Table) -> None:
     alter_table(table.branch("snapshot"), [SetOption(key="bucket", value="4")])
-    assert found(table)["branch-drift"]["message"] == (
-        "option bucket is '4' in branch 'snapshot', but '2' in main: make them equal"
-    )
+    finding = found(table)["branch-drift"]
+    assert finding["id"] == "branch-drift:snapshot/bucket"
+    assert finding["message"] == "option bucket is '4' in branch 'snapshot', but '2' in main: make them equal"
     alter_table(table.branch("snapshot"), [SetOption(key="bucket", value="2")])
     alter_table(table.branch("snapshot"), [SetOption(key="target-file-size", value="1 gb")])
     assert found(table)["option-drift"]["severity"] == "info"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,6 +130,17 @@ def _slug(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def _drifting(problem: str) -> str:
+    """What a line of ``branch_problems`` speaks of: ``delta``, ``delta/columns``, ``delta/bucket``."""
+    branch = re.search(r"branch '([^']+)'", problem)
+    option = re.match(r"option (\S+) is ", problem)
+    if branch is None:
+        return _slug(problem)
+    if "does not exist" in problem:
+        return branch[1]
+    return f"{branch[1]}/{option[1] if option else 'columns' if 'other columns' in problem else 'keys'}"
+
+
 def _listed(layout: ChainLayout, some: Sequence[Values]) -> str:
     more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
     return ", ".join(layout.text_of(v) for v in some[:_NAMED]) + more
@@ -151,7 +163,7 @@ def _drift(problem: str) -> Finding:
     missing = "does not exist" in problem
     return Finding(
         kind="missing-branch" if missing else "branch-drift",
-        subject=_slug(problem),
+        subject=_drifting(problem),
         severity=ERROR,
         message=problem,
         at_risk="Paimon fails at every read of main until the three branches agree",

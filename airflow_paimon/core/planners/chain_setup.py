@@ -220,6 +220,9 @@ def _more_problems(schema: TableSchema) -> list[str]:
     problems = time_column_problems(schema)
     if schema.primary_keys and set(schema.primary_keys) == set(schema.partition_keys):
         problems.append("the primary key must have a column that is no partition column")
+    for key in ("scan.fallback-branch", "scan.primary-branch"):
+        if schema.options.get(key, "").strip():
+            problems.append(f"option {key} makes it a table with a fallback, and it can't be both: reset that option")
     return problems
 
 
