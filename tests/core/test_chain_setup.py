@@ -255,6 +255,9 @@ def test_what_a_conversion_refuses() -> None:
     run(table, "create_branch", branch="fix", snapshot=1)
     with pytest.raises(InvalidInputError, match="shares files with main"):
         setup(folder, **CONVERT, delta_branch="fix")
+    table.store.delete("branch/branch-fix/snapshot/snapshot-1")
+    with pytest.raises(InvalidInputError, match="shares files with main"):
+        setup(folder, **CONVERT, delta_branch="fix")  # half made: create_branch may be under way
     run(table, "create_branch", branch="other")
     alter_table(table.branch("other"), [AddColumn(name="w", type="INT")])
     with pytest.raises(InvalidInputError, match="other columns than main"):

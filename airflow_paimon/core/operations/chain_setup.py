@@ -16,7 +16,7 @@ from airflow_paimon.core.chain_schema import chain_layout
 from airflow_paimon.core.commit import execute, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, PaimonError
 from airflow_paimon.core.history import branch_point
-from airflow_paimon.core.lineage import Lineage, read_lineage
+from airflow_paimon.core.lineage import Lineage, is_unfinished, read_lineage
 from airflow_paimon.core.operations.chain_request import CreateChainTable
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.ledger import forget
@@ -164,15 +164,13 @@ def look_at_branch(table: Table, name: str) -> BranchNow:
     view = table.branch(name)
     ids = view.schema_ids() if "/" not in name else []
     head = view.latest_snapshot_id() if ids else None
-    if not ids or (name != MAIN and head is None and _is_unfinished(table, name, ids[-1])):
+    lineage = read_lineage(table, name) if ids and name != MAIN and head is None else None
+    unfinished = lineage is not None and is_unfinished(view, lineage)
+    to_share = unfinished and lineage is not None and lineage.snapshot_id is not None
+    if not ids or (unfinished and not to_share):
         return BranchNow(name=name)
-    shared = name != MAIN and head is not None and branch_point(table, view) is not None
+    shared = to_share or (name != MAIN and head is not None and branch_point(table, view) is not None)
     return BranchNow(name=name, schema=view.schema(ids[-1]), has_data=head is not None, head=head, shared=shared)
-
-
-def _is_unfinished(table: Table, name: str, newest: int) -> bool:
-    lineage = read_lineage(table, name)
-    return lineage is not None and lineage.snapshot_id is None and newest < (lineage.schema_id or 0)
 
 
 def _schema_files(table: Table) -> dict[int, bytes]:
