@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,13 @@ def both(table: Table) -> tuple[str, str]:
 
 def add_row(view: Table, row: dict[str, Any]) -> None:
     """Append as another engine does, without what our writes look after: the branch is no chain's for a moment."""
-    types = pa.schema([(n, pa.int32() if isinstance(v, int) else pa.string()) for n, v in row.items()])
     set_options(view, {"chain-table.enabled": "false"})
-    write_arrow(view, pa.Table.from_pylist([row], schema=types))
+    write_arrow(view, pa.Table.from_pylist([row], schema=_types(row)))
     set_options(view, {"chain-table.enabled": "true"})
+
+
+def _types(row: dict[str, Any]) -> pa.Schema:
+    return pa.schema([(n, pa.int32() if isinstance(v, int) else pa.string()) for n, v in row.items()])
 
 
 def rows_of(table: Table, days: Iterable[str]) -> list[Row]:
@@ -372,6 +376,22 @@ def test_late_data_in_the_other_branch_at_that_very_moment_stays_as_an_orphan(pl
     assert rows_of(table, STAYING) == expected
     run(table, "expire_partitions", expiration_time="1 d", now=NOW)
     assert both(table) == ("EU/0120 US/0301", "US/0315")
+
+
+def test_many_at_once_on_a_disk(tmp_path: Path) -> None:
+    """Real threads, a real file system, and a writer of new deltas in between."""
+    table = made("US/0101 US/0201 US/0301 EU/0110 EU/0120", "US/0105 US/0101 EU/0115 US/0205 US/0315", tmp_path)
+    expected = rows_of(table, STAYING)
+    with ThreadPoolExecutor(5) as pool:
+        runs = [pool.submit(run, table, "expire_partitions", **OLD) for _ in range(4)]
+        row = {"k": 9, "s": 999, "v": "new", "region": "US", "dt": "20250320"}
+        new = pool.submit(write_arrow, table.branch("delta"), pa.Table.from_pylist([row], schema=_types(row)))
+        results = [r.result() for r in runs]
+        new.result()
+    commits = [c["branch"] for r in results for c in r.details["commits"]]
+    assert sorted(commits) == ["delta", "snapshot"]
+    assert both(table) == (LEFT[0], f"{LEFT[1]} US/0320")
+    assert rows_of(table, STAYING) == expected
 
 
 def test_what_never_stands_still_is_a_conflict_that_tells_what_stands(plain: Table) -> None:
