@@ -16,6 +16,7 @@ from airflow_paimon.core.planners.schema_changes import AddColumn
 from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import open_table
 from tests.core.tables import run
+from tests.core.test_chain_alter import faulty as cut_off_alter
 from tests.core.test_chain_setup import faulty
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.processes import OracleError
@@ -94,3 +95,23 @@ def test_java_fails_in_the_states_that_our_order_avoids(java_oracle: JavaOracle,
     with pytest.raises(OracleError):
         java_oracle.write(tmp_path, "d.t", [row(1, 1, "a", "01")])
         rows(java_oracle, tmp_path)
+
+
+@pytest.mark.parametrize("changes", [["add column w INT"], ["set target-file-size=64 mb"]])
+def test_java_between_the_branches_of_an_alter(java_oracle: JavaOracle, tmp_path: Path, changes: list[str]) -> None:
+    """The branches can be read and written; main when columns agree. Repeating the alter mends it."""
+    table = create_chain_table(str(tmp_path), "d.t", SETTINGS, NEW)
+    java_oracle.write(tmp_path, "d.t", [row(1, 1, "a", "01")], branch="snapshot")
+    with pytest.raises(Crash):
+        cut_off_alter(table, {"change": changes}, FaultStore(table.store, 1, after=True))
+    assert [table.branch(b).schema_ids() for b in ("snapshot", "delta", "main")] == [[0, 1], [0], [0]]
+    java_oracle.write(tmp_path, "d.t", [row(2, 2, "b", "02")], branch="delta")
+    assert [r["k"] for r in rows(java_oracle, tmp_path, "snapshot")] == [1]
+    assert [r["k"] for r in rows(java_oracle, tmp_path, "delta")] == [2]
+    if changes[0].startswith("add"):
+        with pytest.raises(OracleError):
+            rows(java_oracle, tmp_path)
+    else:
+        assert [r["k"] for r in rows(java_oracle, tmp_path)] == [1, 1, 2]
+    assert run(table, "alter_chain_table", change=changes).changed
+    assert [r["k"] for r in rows(java_oracle, tmp_path)] == [1, 1, 2]
