@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from airflow_paimon.cli.listing import Listing, limited
@@ -24,16 +25,17 @@ class ChainView:
     heading: str
     branches: Listing
     groups: Listing
+    gaps: Listing
     reads: Listing
     findings: Listing
 
     def to_json(self) -> dict[str, Any]:
-        parts = {"branches": self.branches, "groups": self.groups, "reads": self.reads, "findings": self.findings}
-        return {"table": self.heading, **{name: listing.to_json() for name, listing in parts.items()}}
+        parts = {name: getattr(self, name).to_json() for name in ("branches", "groups", "gaps", "reads", "findings")}
+        return {"table": self.heading, **parts}
 
     def to_text(self) -> str:
-        parts = [self.branches, self.groups, self.reads, *([self.findings] if self.findings.rows else [])]
-        return "\n\n".join([self.heading, *(p.to_text() for p in parts)])
+        parts = [self.branches, self.groups, self.gaps, self.reads, self.findings]
+        return "\n\n".join([self.heading, *(p.to_text() for p in parts if p.rows or p is self.reads)])
 
 
 def chain(table: Table, limit: int) -> ChainView:
@@ -47,12 +49,14 @@ def chain(table: Table, limit: int) -> ChainView:
     check = check_chain_table(table)
     heading = f"{table.name}: {'no sound chain table' if check.state is None else _describe(check.state.layout)}"
     groups, groups_left = limited(check.groups, limit)
+    gaps, gaps_left = limited(_gaps(check), limit)
     reads, reads_left = limited(_reads(check), limit)
     findings, findings_left = limited(check.findings, limit)
     return ChainView(
         heading=heading,
         branches=_branches(check),
         groups=_listing("groups", _GROUPS, [_group_row(check, g) for g in groups], groups_left),
+        gaps=_listing("ranges of gaps", _GAPS, list(gaps), gaps_left),
         reads=_listing("partitions", _READS, list(reads), reads_left),
         findings=_listing("findings", _FINDINGS, [(f.severity, f.id, f.message) for f in findings], findings_left),
     )
@@ -68,6 +72,7 @@ _GROUPS = (
     ("gaps", "number"),
     ("stale", "number"),
 )
+_GAPS = (("gaps in", "text"), ("from", "text"), ("to", "text"), ("partitions", "number"))
 _READS = (("partition", "text"), ("read from", "text"), ("made of", "text"), ("reason", "text"), ("stale", "text"))
 _FINDINGS = (("severity", "text"), ("finding", "text"), ("message", "text"))
 
@@ -107,6 +112,25 @@ def _group_row(check: ChainCheck, group: GroupReport) -> list[Any]:
         None if group.gaps is None else len(group.gaps),
         len(stale),
     ]
+
+
+def _gaps(check: ChainCheck) -> list[list[Any]]:
+    """Steps of the grids that no branch holds, those that follow each other as one range."""
+    if check.state is None:
+        return []
+    layout = check.state.layout
+    rows: list[list[Any]] = []
+    for group in check.groups:
+        last: datetime | None = None
+        for values in group.gaps or ():
+            moment = layout.time_of(values)
+            text = _chain_text(layout, values)
+            if last is not None and next(layout.clock.times_between(last, moment)) == moment:
+                rows[-1][2:] = [text, rows[-1][3] + 1]
+            else:
+                rows.append([_group_text(layout, group.group), text, text, 1])
+            last = moment
+    return rows
 
 
 def _reads(check: ChainCheck) -> list[list[Any]]:

@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         partitions=("region", "dt"),
         options={**DAILY, "chain-table.chain-partition-keys": "dt"},
     )
-    for day in ("01", "02", "03", "06"):
+    for day in ("01", "02", "03", "06", "07", "09"):
         add(chain.branch("delta"), f"CN/202501{day}")
     add(chain.branch("delta"), "US/20250101")
     build(chain, "CN/20250102", None, ["CN/20250101", "CN/20250102"])
@@ -123,19 +123,23 @@ def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureF
 def test_a_chain_table(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = data(capsys, "chain", *on(warehouse, "d.c"))
     assert shown["table"] == "d.c: a chain by day of dt, a group for each region"
-    assert [(b["branch"], b["snapshot"]) for b in shown["branches"]] == [("main", None), ("snapshot", 1), ("delta", 6)]
+    assert [(b["branch"], b["snapshot"]) for b in shown["branches"]] == [("main", None), ("snapshot", 1), ("delta", 8)]
     cn, us = shown["groups"]
     assert cn == {
         "group": "region=CN",
         "anchors": 1,
-        "deltas": 4,
-        "pending": 2,
+        "deltas": 6,
+        "pending": 4,
         "newest_anchor": "dt=20250102",
-        "newest_delta": "dt=20250106",
-        "gaps": 2,
+        "newest_delta": "dt=20250109",
+        "gaps": 3,
         "stale": 1,
     }
     assert (us["anchors"], us["pending"], us["stale"]) == (0, 1, 0)
+    assert shown["gaps"] == [
+        {"gaps_in": "region=CN", "from": "dt=20250104", "to": "dt=20250105", "partitions": 2},
+        {"gaps_in": "region=CN", "from": "dt=20250108", "to": "dt=20250108", "partitions": 1},
+    ]
     reads = {r["partition"]: r for r in shown["reads"]}
     newest = reads["region=CN/dt=20250106"]
     assert newest["made_of"] == "full dt=20250102 + 2 deltas dt=20250103 dt=20250106"
@@ -145,7 +149,7 @@ def test_a_chain_table(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert reads["region=US/dt=20250101"]["stale"] is None
     assert shown["findings"][0]["finding"] == "stale-partition:region=CN/dt=20250102"
     text = show(capsys, "chain", *on(warehouse, "d.c"), "--limit=1")
-    assert "... and 4 more partitions: --limit 0 shows all" in text
+    assert "... and 6 more partitions: --limit 0 shows all" in text
 
 
 def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
