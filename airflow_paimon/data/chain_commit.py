@@ -43,12 +43,27 @@ OUTCOMES = {Action.COMPACT: "compacted", Action.STALE_REBUILD: "stale-rebuilt"}
 
 
 class Pins:
-    """What the branches hold, as it was planned on; partitions that this run commits are put in as it goes."""
+    """What the branches hold, as it was planned on; partitions that this run commits are put in as it goes.
+
+    The splits of ``state`` itself stay as they were.
+    """
 
     def __init__(self, state: ChainState) -> None:
         self.state = state
         self.provenances: Mapping[Values, Provenance] = {}
-        self._parts = {b: splits_by_partition(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self._parts = {b: dict(splits_by_partition(state.plan(b))) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+
+    def narrowed(self, plans: Sequence[PartitionCompaction]) -> ChainState:
+        """Give the state with what these partitions are built from alone, however much else there is."""
+        anchors = {p.anchor for p in plans}
+        deltas = {d for p in plans for d in p.deltas}
+        snapshot = tuple(s for a in anchors for s in self.splits(Branch.SNAPSHOT, a))
+        delta = tuple(s for d in deltas for s in self.splits(Branch.DELTA, d))
+        return replace(
+            self.state,
+            snapshot=replace(self.state.snapshot, splits=snapshot),
+            delta=replace(self.state.delta, splits=delta),
+        )
 
     @property
     def layout(self) -> ChainLayout:
@@ -101,15 +116,13 @@ class Pins:
 
     def put(self, values: Values, splits: Sequence[BucketSplit], before: Snapshot | None, after: Snapshot) -> None:
         """Take in a commit of this run. Only if it is the next one the branch counts as seen up to it."""
-        plan = self.state.snapshot
-        seen = plan.snapshot
+        self._parts[Branch.SNAPSHOT][values] = tuple(splits)
+        seen = self.state.snapshot.snapshot
         is_next = (seen is None and before is None) or (
             seen is not None and before is not None and seen.identity == before.identity
         )
-        kept = tuple(s for s in plan.splits if s.values != values)
-        following = replace(plan, snapshot=after if is_next else seen, splits=(*kept, *splits))
-        self.state = replace(self.state, snapshot=following)
-        self._parts[Branch.SNAPSHOT] = {**self._parts[Branch.SNAPSHOT], values: tuple(splits)}
+        if is_next:
+            self.state = replace(self.state, snapshot=replace(self.state.snapshot, snapshot=after))
 
 
 def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Mapping[Values, Provenance], Staleness]:

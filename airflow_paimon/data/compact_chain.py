@@ -227,21 +227,23 @@ class _Run:
     def _execute(self, pins: Pins, todo: Sequence[PartitionCompaction], number: int) -> None:
         """Run tasks for the partitions whose anchors are there, commit them, go on with those that waited."""
         committer = Committer(self._context, self._request, pins, number)
-        waiting = list(todo)
+        size = max(1, self._tasks_at_once // max(1, pins.buckets))
+        waiting = {p.target: p for p in todo}
         while waiting:
-            open_targets = {p.target for p in waiting}
-            ready = [p for p in waiting if not (p.anchor_in_run and p.anchor in open_targets)]
-            chunk = ready[: max(1, self._tasks_at_once // max(1, pins.buckets))]
-            waiting = [p for p in waiting if p not in chunk]
-            usable = [p for p in chunk if not (p.anchor_in_run and p.anchor in self._deferred)]
-            for lost in (p for p in chunk if p not in usable):
-                self._defer(lost)
-            if usable:
-                self._compact(pins, committer, usable)
+            ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
+            for start in range(0, len(ready), size):
+                chunk = ready[start : start + size]
+                usable = [p for p in chunk if not (p.anchor_in_run and p.anchor in self._deferred)]
+                if usable:
+                    self._compact(pins, committer, usable)
+                for plan in chunk:
+                    del waiting[plan.target]
+                    if plan.anchor_in_run and plan.anchor in self._deferred:
+                        self._defer(plan)
 
     def _compact(self, pins: Pins, committer: Committer, chunk: Sequence[PartitionCompaction]) -> None:
         chains = [(p.target, p.anchor, p.deltas) for p in chunk]
-        compaction, works = plan_buckets(pins.state, chains, self._request.task_memory_mb << 20)
+        compaction, works = plan_buckets(pins.narrowed(chunk), chains, self._request.task_memory_mb << 20)
         outputs: dict[Values, list[BucketOutput]] = {p.target: [] for p in chunk}
         for output in self._run(compaction, works):
             outputs[output.values].append(output)

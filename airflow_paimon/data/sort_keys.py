@@ -143,13 +143,15 @@ def _packed(words: Sequence[Keys]) -> Keys:
     rows = np.zeros(len(words[0]), np.dtype(fields))
     for at, word in enumerate(words):
         rows[f"w{at}"] = word if word.ndim == 2 else _unsigned(word)
-    return rows.view(f"S{width}") if width > 8 else rows.view(">u8").astype(np.uint64)
+    packed: Keys = rows.view(f"S{width}") if width > 8 else rows.view(">u8").astype(np.uint64)
+    return packed
 
 
 def _unsigned(word: Keys) -> Keys:
-    if word.dtype.kind == "i":
-        return word.view(f"u{word.itemsize}") ^ np.array(1 << (8 * word.itemsize - 1), f"u{word.itemsize}")
-    return word
+    if word.dtype.kind != "i":
+        return word
+    flipped: Keys = word.view(f"u{word.itemsize}") ^ np.array(1 << (8 * word.itemsize - 1), f"u{word.itemsize}")
+    return flipped
 
 
 def _joined(matrix: npt.NDArray[np.uint8]) -> Keys:
