@@ -75,7 +75,8 @@ def guard_chain(
     on_stale: OnStale = "refuse",
     settled: bool = False,
 ) -> None:
-    """Check a commit, and write what has to be recorded before it. ``settled``: nothing has to be.
+    """Check a commit, and write what has to be recorded before it. ``settled``: whoever planned it has looked at what
+    it goes together with, and nothing has to be recorded; only anchors that it drops are looked at.
 
     Raises:
         UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
@@ -84,6 +85,8 @@ def guard_chain(
     role = chain_role(table, schema)
     if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
         return
+    if settled and role == Branch.SNAPSHOT and all(e.kind == FileKind.ADD for e in entries):
+        return  # a partition that compaction made full: nothing goes, and its chain had one number of buckets
     main = table.branch(MAIN)
     main_schema = main.schema()
     if chain_role(main, main_schema) is None:
@@ -97,6 +100,12 @@ def guard_chain(
         if on_stale == "refuse" and kind != CommitKind.APPEND:
             on_stale = "record"
         _guard_delta(main, layout, change, on_stale, head, settled)
+
+
+def _may_drop(role: Branch, entries: Sequence[ManifestEntry]) -> bool:
+    """Tell whether a full partition may be gone afterwards, without reading anything."""
+    kept = {e.partition for e in entries if e.kind == FileKind.ADD}
+    return role == Branch.SNAPSHOT and any(e.partition not in kept for e in entries)
 
 
 @dataclass(frozen=True, slots=True)

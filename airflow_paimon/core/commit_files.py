@@ -326,6 +326,7 @@ def commit_partition(
             schema=table.schema(),
             properties=properties or {},
             operation="OVERWRITE" if gone else "WRITE",
+            settled=not gone,
         )
 
     return commit(table, draft, identity, retry)
