@@ -4,14 +4,14 @@ import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.spark.connector.session import EXTENSIONS, artifact, with_extensions
+from airflow_paimon.spark.connector.session import CATALOG, EXTENSIONS, artifact, configured, with_extensions
 from airflow_paimon.spark.operations import run_spark_operation
 
 
 def test_an_operation_that_the_connector_does_not_do_is_refused_by_name() -> None:
     values = {"warehouse": "w", "table": "d.t", "engine": "connector", "partition": "dt=2025-01-01"}
     request = build_request("compact_chain_table", values)
-    with pytest.raises(UnsupportedFeatureError, match="compact_chain_table .* engine='embedded'"):
+    with pytest.raises(UnsupportedFeatureError, match=r"compact_chain_table .* engine='embedded'"):
         run_spark_operation(None, request)  # type: ignore[arg-type]
 
 
@@ -21,6 +21,22 @@ def test_an_operation_that_the_connector_does_not_do_is_refused_by_name() -> Non
 )
 def test_the_session_keeps_the_extensions_that_it_had(known: str | None, wanted: str) -> None:
     assert with_extensions(known) == wanted
+
+
+def test_the_catalog_of_the_warehouse_is_found_among_the_settings() -> None:
+    settings = {
+        "spark.sql.catalog.other": "org.example.Catalog",
+        "spark.sql.catalog.other.warehouse": "s3://b/w",
+        "spark.sql.catalog.hive": CATALOG,
+        "spark.sql.catalog.hive.warehouse": "s3://b/w",
+        "spark.sql.catalog.hive.metastore": "hive",
+        "spark.sql.catalog.mine": CATALOG,
+        "spark.sql.catalog.mine.warehouse": "s3a://b/w/",
+        "spark.sql.catalog.local": CATALOG,
+        "spark.sql.catalog.local.warehouse": "file:///w/h",
+    }
+    found = [configured(settings, w) for w in ("s3://b/w", "s3a://b/w", "/w/h", "file:/w/h/", "/w")]
+    assert found == ["mine", "mine", "local", "local", None]
 
 
 def test_the_artifact_is_that_of_the_session_s_spark() -> None:

@@ -17,7 +17,8 @@ import pytest
 from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.operations.tables import alter_table, create_table
+from airflow_paimon.core.planners.schema_changes import AddColumn, RenameColumn
 from airflow_paimon.core.staging import open_staging
 from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.core.types import parse_type
@@ -199,6 +200,27 @@ def test_a_table_that_the_embedded_engine_refuses_is_corrected_and_published(
     assert connector("correct_branch", rows, branch="more", mode="upsert")["changed"]
     assert shown("t$branch_more") == f"{upserted} b3=30 b4=40"
     assert run(tmp_path, "check_table").details["ok"]
+
+
+def test_an_expired_base_is_read_by_its_tag(spark: SparkSession, connector: Run, tmp_path: Path) -> None:
+    _, branch = make_branch(tmp_path)
+    assert connector("correct_branch", "SELECT k, 'x' v, dt FROM branch WHERE dt = 'a'", partitions=("dt=a",))[
+        "changed"
+    ]
+    branch.store.delete(branch.paths.snapshot(3))
+    found = connector("diff_branches", sample=20)["details"]
+    assert found["total"]["changed"] == 10
+    assert sorted_samples(found) == sorted_samples(diff(spark, tmp_path, sample=20))
+
+
+def test_the_base_is_read_with_the_branch_s_columns(spark: SparkSession, connector: Run, tmp_path: Path) -> None:
+    _, branch = make_branch(tmp_path)
+    alter_table(branch, [RenameColumn(name="v", to_name="w"), AddColumn(name="x", type="INT")])
+    done = connector("correct_branch", "SELECT k, w, dt, 1 x FROM branch WHERE dt = 'a'", partitions=("dt=a",))
+    assert done["changed"], done
+    embedded = diff(spark, tmp_path, sample=20)
+    assert embedded["total"]["changed"] == 10
+    assert sorted_samples(connector("diff_branches", sample=20)["details"]) == sorted_samples(embedded)
 
 
 def test_a_retry_gives_the_first_try_s_result(connector: Run, tmp_path: Path) -> None:

@@ -42,15 +42,30 @@ class Reader:
 
         Raises:
             NotFoundError: neither the snapshot nor a tag on it is left.
+            UnsupportedFeatureError: only a tag holds it, and the columns were altered since.
         """
         if snapshot is None:
             return self.spark.createDataFrame([], spark_schema(schema.fields))
-        frame = self.spark.read.options(**_pin(view, snapshot)).table(self.name(view))
         own = view.schema(snapshot.schema_id)
+        frame = self._pinned(view, snapshot, altered=own.content != view.schema().content)
         if own.content == schema.content:
             return frame
         by_id = {f.id: f for f in own.fields}
         return frame.select(*(_column(by_id.get(f.id), f) for f in schema.fields))
+
+    def _pinned(self, view: Table, snapshot: Snapshot, *, altered: bool) -> DataFrame:
+        if not altered:
+            return self.spark.read.options(**_pin(view, snapshot)).table(self.name(view))
+        # by an option the connector looks for the latest columns in the old snapshot; so it goes by the snapshot's, but
+        # does not find a branch's own tags, and takes a tag of that name for the snapshot
+        number = str(snapshot.id)
+        if snapshot.id not in view.snapshot_ids() or number in {*view.tag_names(), *view.branch(MAIN).tag_names()}:
+            raise UnsupportedFeatureError(
+                f"{view.label}: the columns were altered since snapshot {number}, which is expired or has a tag's "
+                f"name, so Paimon's connector can't read it",
+                table=view.name,
+            )
+        return self.spark.sql(f"SELECT * FROM {self.name(view)} VERSION AS OF {number}")
 
 
 def _pin(view: Table, snapshot: Snapshot) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
@@ -35,12 +36,13 @@ def paimon_catalog(spark: SparkSession, request: Request) -> str:
         InvalidInputError: the warehouse is on an object store, and no catalog says how to reach it.
     """
     settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
-    name = _configured(settings, request.warehouse) or _set_up(spark, settings, request)
+    name = configured(settings, request.warehouse) or _set_up(spark, settings, request)
     _require_connector(spark, name, settings, request)
     return name
 
 
-def _configured(settings: dict[str, str], warehouse: str) -> str | None:
+def configured(settings: Mapping[str, str], warehouse: str) -> str | None:
+    """Find the filesystem catalog of a warehouse among a session's settings."""
     for key, value in sorted(settings.items()):
         found = _CATALOG_CONF.fullmatch(key)
         if found is None or value != CATALOG or settings.get(f"{key}.metastore", "filesystem") != "filesystem":
@@ -51,7 +53,7 @@ def _configured(settings: dict[str, str], warehouse: str) -> str | None:
 
 
 def _plain(warehouse: str) -> str:
-    return re.sub(r"^file:/*", "/", warehouse).rstrip("/")
+    return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/*", "/", warehouse)).rstrip("/")
 
 
 def _set_up(spark: SparkSession, settings: dict[str, str], request: Request) -> str:

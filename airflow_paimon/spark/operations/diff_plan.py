@@ -9,9 +9,10 @@ from typing import Any
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.history import Difference, branch_point, difference
-from airflow_paimon.core.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.request import DiffBranches
+from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.scan import (
     BucketKey,
     BucketSplit,
@@ -176,6 +177,8 @@ class _Buckets:
         view, before = other
         self._schema = schema
         self._types = partition_types(schema)
+        options = TableOptions(schema.options)
+        self._hides_new = options.deletion_vectors or options.merge_engine == "first-row"
         self._choice = choice
         self._decoded: dict[bytes, tuple[Any, ...]] = {}
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
@@ -219,10 +222,14 @@ class _Buckets:
         self.skipped_buckets += 1
         values = self._values(key)
         known = self.skipped.get(values, Skipped())
-        exact = not self._schema.primary_keys or all(
-            s.is_raw for s in plan_sections([e.file for e in entries], [f.type for f in self._schema.key_fields])
-        )
+        exact = not self._schema.primary_keys or self._tells_rows([e.file for e in entries])
         self.skipped[values] = Skipped(rows=known.rows + _rows(entries, self.index_after), exact=known.exact and exact)
+
+    def _tells_rows(self, files: Sequence[DataFile]) -> bool:
+        """Whether each row that the files hold is one that a reader sees: no key twice, none waiting for compaction."""
+        if self._hides_new and not all(f.level for f in files):
+            return False
+        return all(s.is_raw for s in plan_sections(files, [f.type for f in self._schema.key_fields]))
 
     def units(self) -> list[DifferingUnit]:
         """Pair the splits: bucket by bucket, or by partition where the number of buckets changed."""
