@@ -1,8 +1,8 @@
 """The night of a chain table: make long chains full, group by group, expire whole segments, say how the table stands.
 
-plan -> compact (a mapped task for each group with something to do) -> expire -> figures. Each partition is committed on
-its own, and only while what it was built from stands; so a run that is cleared, killed or started twice repeats
-nothing and loses nothing. docs/chain-tables.md tells what the parameters mean.
+plan -> compact (a mapped task for each group with something to do) -> expire -> figures -> nothing_left_out. Each
+partition is committed on its own, and only while what it was built from stands; so a run that is cleared, killed or
+started twice repeats nothing and loses nothing. docs/chain-tables.md tells what the parameters mean.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetAlias, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.operators.chain import ChainCompactOperator
@@ -115,7 +115,8 @@ def plan(**context: Any) -> list[dict[str, Any]]:
         refuse_unknown(context["dag_run"].conf, PARAMS)
         planned = nightly.plan_night(context["params"])
     print(*planned["lines"], sep="\n")
-    context["ti"].xcom_push(key="expires", value=planned["expires"])
+    for key in ("expires", "left_out"):
+        context["ti"].xcom_push(key=key, value=planned[key])
     return [] if context["params"]["dry_run"] else list(planned["jobs"])
 
 
@@ -131,6 +132,15 @@ def figures(**context: Any) -> dict[str, Any]:
     if not params["dry_run"]:
         context["outlet_events"][FIGURES].add(paimon_asset(params["paimon_conn_id"], found["table"]), extra=found)
     return found
+
+
+@task
+def nothing_left_out(**context: Any) -> None:
+    """Fail when a group had to be left out; the others have had their night."""
+    left_out = context["ti"].xcom_pull(task_ids="plan", key="left_out")
+    if left_out:
+        print(*left_out, sep="\n")
+        raise AirflowFailException(f"{len(left_out)} groups were left out; the first: {left_out[0]}")
 
 
 def unless_nothing_expires(context: Context) -> None:
@@ -173,4 +183,4 @@ with DAG(
         dry_run="{{ params.dry_run }}",
         pre_execute=unless_nothing_expires,
     )
-    compact >> expire >> figures()
+    compact >> expire >> figures() >> nothing_left_out()

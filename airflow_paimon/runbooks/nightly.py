@@ -10,7 +10,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.runbooks.form import open_main, request_for
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.chain import ChainLayout, Values
+    from airflow_paimon.core.chain import ChainLayout, Partitions, Values
     from airflow_paimon.core.chain_compaction import PartitionCompaction
     from airflow_paimon.core.chain_state import ChainState
     from airflow_paimon.core.chain_targets import ChainTargets
@@ -22,8 +22,9 @@ _LISTED = 200
 def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
     """Check the form against the table, and choose the groups that have something to compact.
 
-    Returns ``{"table", "jobs", "expires", "lines"}``. Each of ``jobs`` holds arguments of one compaction: of one group,
-    or of several where there are more groups than jobs. It plans again when it runs, so an old plan does no harm.
+    Returns ``{"table", "jobs", "expires", "lines", "left_out"}``. Each of ``jobs`` holds arguments of a compaction: of
+    one group, or of several where there are more groups than jobs. It plans again when it runs, so an old plan does no
+    harm. ``left_out``: the groups that can't be planned, and why; they keep no other group from its night.
 
     Raises:
         InvalidInputError: the form does not fit the table. NotFoundError: no such table, or a branch of it is missing.
@@ -34,7 +35,7 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
     main = open_main(params).require()
     state = gather_chain(main)
     asked = _asked(state.layout, params)
-    plans = _plans(main, state, params, asked)
+    plans, left_out = _plans(main, state, params, asked)
     jobs = _jobs(state.layout, plans, asked, params["max_jobs"])
     option = TableOptions(main.schema().options).text("partition.expiration-time")
     if params["expiration_time"] or option:
@@ -44,7 +45,8 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
         "table": main.name,
         "jobs": jobs,
         "expires": bool(params["expiration_time"] or option),
-        "lines": _shortened(lines) or [f"Nothing to compact in {main.name}"],
+        "lines": _shortened([*left_out, *lines]) or [f"Nothing to compact in {main.name}"],
+        "left_out": _shortened(left_out),
     }
 
 
@@ -70,7 +72,7 @@ def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plans(
     main: Table, state: ChainState, params: Mapping[str, Any], asked: Mapping[str, Any]
-) -> list[PartitionCompaction]:
+) -> tuple[list[PartitionCompaction], list[str]]:
     """Plan as the jobs will, and keep what writes; of the chains that end at a date, only those that are too long."""
     from airflow_paimon.core.chain_compaction import Staleness, plan_compaction
     from airflow_paimon.core.chain_staleness import stale_partitions
@@ -79,12 +81,38 @@ def _plans(
     if "pending" in asked:
         stale = stale_partitions(main, state)
         known = Staleness(stale={s.values: s.reason for s in stale if not s.lost})
-    plans = plan_compaction(state.layout, state.partitions, _targets(state.layout, params, asked), known)
-    found = [p for p in plans if p.action.writes]
-    if "pending" in asked:
-        return found
+    targets = _targets(state.layout, params, asked)
+    plans: list[PartitionCompaction] = []
+    left_out = []
+    for group, partitions in _by_group(state.layout, state.partitions).items():
+        try:
+            plans += plan_compaction(state.layout, partitions, targets, known)
+        except InvalidInputError as error:
+            left_out.append(f"{_spec(state.layout, group) or 'all'} is left out: {error.message}")
     longest = params["max_chain_length"]
-    return [p for p in found if len(p.deltas) > longest or (longest == 0 and not p.deltas)]
+    found = [p for p in plans if p.action.writes]
+    if "pending" not in asked:
+        found = [p for p in found if len(p.deltas) > longest or (longest == 0 and not p.deltas)]
+    return found, left_out
+
+
+def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Partitions]:
+    from airflow_paimon.core.chain import Partitions
+
+    found: dict[Values, tuple[set[Values], set[Values]]] = {}
+    for side, held in enumerate((partitions.snapshot, partitions.delta)):
+        for values in held:
+            found.setdefault(layout.group_of(values), (set(), set()))[side].add(values)
+    ordered = sorted(found, key=repr)
+    return {g: Partitions(snapshot=frozenset(found[g][0]), delta=frozenset(found[g][1])) for g in ordered}
+
+
+def _spec(layout: ChainLayout, group: Values) -> str:
+    from airflow_paimon.core.chain_targets import quoted_spec
+    from airflow_paimon.core.partition_path import readable_value
+
+    typed = zip(layout.partition_keys, group, layout.partition_types, strict=False)
+    return quoted_spec({k: readable_value(v, t) for k, v, t in typed})
 
 
 def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str, Any]) -> ChainTargets:
@@ -103,18 +131,11 @@ def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str,
 def _jobs(
     layout: ChainLayout, plans: Iterable[PartitionCompaction], asked: Mapping[str, Any], most: int
 ) -> list[dict[str, Any]]:
-    from airflow_paimon.core.chain_targets import quoted_spec
-    from airflow_paimon.core.partition_path import readable_value
-
-    def spec(group: Values) -> str:
-        typed = zip(layout.partition_keys, group, layout.partition_types, strict=False)
-        return quoted_spec({k: readable_value(v, t) for k, v, t in typed})
-
     groups = list(dict.fromkeys(layout.group_of(p.target) for p in plans))
     if not layout.group_width:
         return [dict(asked)] if groups else []
     count = min(most, len(groups))
-    return [{"partition": [spec(g) for g in groups[i::count]], **asked} for i in range(count)]
+    return [{"partition": [_spec(layout, g) for g in groups[i::count]], **asked} for i in range(count)]
 
 
 def tell_night(

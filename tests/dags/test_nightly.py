@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -16,10 +17,12 @@ from airflow_paimon.core.operations.registry import run_operation
 from airflow_paimon.core.partition_drop import held_partitions
 from airflow_paimon.core.scan import plan_scan
 from airflow_paimon.core.table import Table
+from airflow_paimon.data import write_arrow
 from airflow_paimon.data.compact_chain import compact_chain_table
 from airflow_paimon.runbooks import nightly
 from airflow_paimon.runbooks.form import request_for
 from tests.airflow.conftest import Run
+from tests.core.chain_tables import as_another_engine
 from tests.dags.conftest import load_dag, load_program, make_orders, run_dag, states
 from tests.data.chains import Row, chain_table, seen
 
@@ -94,6 +97,7 @@ def test_the_plan_names_the_groups_that_have_something_to_do(table: Table) -> No
     assert packed == [{"partition": ["carrier='AA'", "carrier='UA'"], **pending}]
     assert nightly.plan_night(form(max_chain_length=4, expiration_time="90 d")) == {
         "table": "d.t", "jobs": [], "expires": True, "lines": ["Nothing to compact in d.t"],
+        "left_out": [],
     }  # fmt: skip
 
 
@@ -106,6 +110,18 @@ def test_a_date_asks_for_that_day_in_every_group(table: Table) -> None:
     assert [j["partition"] for j in nightly.plan_night(last)["jobs"]] == [["carrier='AA'"], ["carrier='UA'"]]
     carried = nightly.plan_night(last | {"gap_policy": "carry_forward"})
     assert [j["partition"] for j in carried["jobs"]] == [["carrier='AA'"], ["carrier='HA'"], ["carrier='UA'"]]
+
+
+def test_a_group_that_can_not_be_planned_keeps_no_other_from_its_night(table: Table) -> None:
+    row = {"k": 1, "s": 1, "v": "x", "carrier": "AA", "dt": "someday"}
+    types = pa.schema([(n, pa.int32() if isinstance(v, int) else pa.string()) for n, v in row.items()])
+    as_another_engine(table, lambda: write_arrow(table.branch("delta"), pa.Table.from_pylist([row], schema=types)))
+    planned = nightly.plan_night(form())
+    assert [j["partition"] for j in planned["jobs"]] == [["carrier='UA'"]]
+    (why,) = planned["left_out"]
+    assert why.startswith("carrier='AA' is left out: ")
+    assert "dt=someday has no place in time" in why
+    assert nightly.tell_night(form(), [], None)["longest_chain"] is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +147,8 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     before = seen(table)
     early = nightly.plan_night(form())["jobs"]
     dry = run_dag(DAG, {**CONF, "expiration_time": "30 d", "dry_run": True})
-    assert states(dry) == {"plan": "success", "compact": "skipped", "expire": "success", "figures": "success"}
+    assert states(dry) == {"plan": "success", "compact": "skipped", "expire": "success", "figures": "success",
+                           "nothing_left_out": "success"}  # fmt: skip
     assert dry.asset_events == []
     assert seen(table) == before
 
