@@ -1,0 +1,205 @@
+"""The branch machine with what makes publishing hard: columns added on either side, branches of branches, and tables
+without a sequence field, whose branches may hold numbers too high to publish (DESIGN 5, rule 4).
+
+After every step main still has each column it had, and what the base machine asks for.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import HealthCheck, event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+
+from airflow_paimon.core.binary_row import decode_row
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.operations.registry import run_operation
+from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.operations.tables import alter_table
+from airflow_paimon.core.planners.schema_changes import AddColumn
+from airflow_paimon.core.scan import BucketKey, partition_types
+from airflow_paimon.core.table import Table
+from tests.core.tables import append, files, make_table, rewrite, run
+from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel
+
+KID = "kid"
+WORD = st.sampled_from(["", "writers_stopped", "rewrite"])
+
+
+def _fold(view: Table, limits: Mapping[BucketKey, int]) -> None:
+    """What a job gives ``--rewrite``: each bucket becomes one file whose numbers are no higher than the limit."""
+    types = partition_types(view.schema())
+    for key, limit in limits.items():
+        (dt,) = decode_row(key.partition, types)
+        rewrite(view, dt, key.bucket, seq=limit)
+
+
+class PublishMachine(BranchMachine):
+    @initialize(sequence=st.booleans())
+    def start(self, sequence: bool) -> None:
+        options = {"sequence.field": "v"} if sequence else {}
+        self.sequence = sequence
+        self.table = make_table(f"memory://{uuid.uuid4()}/wh", **{"manifest.merge-min-count": "4"}, **options)
+        append(self.table, "a")
+        self.main = files(self.table)
+        self.branches: dict[str, BranchModel] = {}
+        self.undo = []
+        self.columns = set(self.table.schema().field_names)
+        self.added = 0
+        self.altered: set[str] = set()
+        self.main_altered: set[str] = set()
+        self.parent: str | None = None
+        self.word = ""
+
+    def _run(self, operation: str, **values: Any) -> OperationResult:
+        warehouse = self.table.store.uri.rsplit("/", 2)[0]
+        given = {"warehouse": warehouse, "table": self.table.name, **values}
+        if self.word and operation != "rollback_to":
+            given[self.word] = True
+        return run_operation(build_request(operation, given), fold=_fold)
+
+    def _new_column(self, view: Table) -> None:
+        self.added += 1
+        alter_table(view, [AddColumn(name=f"c{self.added}", type="INT")])
+
+    @rule()
+    def alter_main(self) -> None:
+        self._new_column(self.table)
+        self.columns = set(self.table.schema().field_names)
+        self.main_altered |= set(self.branches)
+
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data())
+    def alter_branch(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.branches)))
+        self._new_column(self.table.branch(name))
+        self.altered.add(name)
+
+    @rule(name=BRANCHES)
+    def create_branch(self, name: str) -> None:
+        if name not in self.branches:
+            super().create_branch(name)
+            # The schema of the snapshot: main may have been altered since.
+            self.main_altered -= {name}
+            self.altered -= {name}
+            if set(self.table.branch(name).schema().field_names) != self.columns:
+                self.main_altered.add(name)
+
+    @precondition(lambda self: self.branches and KID not in self.branches)
+    @rule(data=st.data())
+    def branch_of_a_branch(self, data: st.DataObject) -> None:
+        self.parent = parent = data.draw(st.sampled_from(sorted(self.branches)))
+        at = self.table.branch(parent).latest_snapshot_id()
+        run(self.table, "create_branch", branch=KID, from_branch=parent, snapshot=at)
+        self.branches[KID] = copy.deepcopy(self.branches[parent])
+        for sides in (self.altered, self.main_altered):
+            sides -= {KID}
+            sides |= {KID} if parent in sides else set()
+
+    @precondition(lambda self: len(self.branches) > 1)
+    @rule(data=st.data())
+    def delete_branch(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.branches)))
+        try:
+            run(self.table, "delete_branch", branch=name)
+        except UnsafeOperationError:
+            assert KID in self.branches
+            assert name == self.parent
+            event("delete: refused, its kid lives")
+            return
+        del self.branches[name]
+
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data(), word=WORD)
+    def merge(self, data: st.DataObject, word: str) -> None:
+        self.word = word
+        self._merge(data.draw(st.sampled_from(sorted(self.branches))))
+
+    @rule(word=WORD)
+    def say(self, word: str) -> None:
+        self.word = word
+
+    def _merge(self, name: str) -> None:
+        model, before = self.branches[name], copy.deepcopy(self.main)
+        differs = {k for k in model.changed if model.base.get(k, set()) != model.now.get(k, set())}
+        try:
+            result = self._run("merge_branch", branch=name)
+        except (ConflictError, UnsafeOperationError) as error:
+            assert files(self.table) == before
+            self._refused(name, error, bool(differs & model.main_changed))
+            return
+        finally:
+            # A fold is a commit on the branch, and stays when the publish is refused.
+            model.now = files(self.table.branch(name))
+        expected = copy.deepcopy(before)
+        for key in differs:
+            expected.pop(key, None)
+            if key in model.now:
+                expected[key] = set(model.now[key])
+        self._landed(name, before, expected, result)
+
+    def _refused(self, name: str, error: Exception, conflicting: bool) -> None:
+        both_altered = name in self.altered and name in self.main_altered
+        if isinstance(error, ConflictError):
+            assert conflicting or both_altered, error
+            event("refused: conflict of " + ("buckets" if conflicting else "columns"))
+        else:
+            assert not self.sequence, error
+            assert not self.word, error
+            assert "writers-stopped" in str(error)
+            event("refused: high numbers")
+
+    def _landed(self, name: str, before: Any, expected: Any, result: OperationResult) -> None:
+        self.main = files(self.table)
+        assert self.main == expected
+        event(f"{result.operation}: " + ("published" if result.changed else "nothing to do"))
+        if not result.changed:
+            return
+        columns = set(self.table.schema().field_names)
+        assert columns >= self.columns | set(self.table.branch(name).schema().field_names)
+        if columns != self.columns:
+            event("a column of the branch reached main")
+            self.main_altered |= set(self.branches) - {name}
+            self.columns = columns
+        self._published(result.details["undo_tag"], before)
+
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data(), discard=st.booleans(), word=WORD)
+    def fast_forward(self, data: st.DataObject, discard: bool, word: str) -> None:
+        self.word = word
+        name = data.draw(st.sampled_from(sorted(self.branches)))
+        before = copy.deepcopy(self.main)
+        try:
+            result = self._run("fast_forward", branch=name, discard_main=discard)
+        except (ConflictError, UnsafeOperationError) as error:
+            assert files(self.table) == before
+            if isinstance(error, ConflictError) or (discard and not self.word):
+                self._refused(name, error, False)
+            else:
+                assert not discard, error
+                event("fast_forward: refused")
+            return
+        finally:
+            self.branches[name].now = files(self.table.branch(name))
+        self._landed(name, before, self.branches[name].now, result)
+
+    @invariant()
+    def no_column_of_main_is_lost(self) -> None:
+        if hasattr(self, "table"):
+            assert set(self.table.schema().field_names) == self.columns
+
+
+TestPublishMachine = PublishMachine.TestCase
+TestPublishMachine.settings = settings(
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "15")),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
