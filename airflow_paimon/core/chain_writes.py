@@ -136,7 +136,8 @@ def chain_neighbours(
     behind = [t for t in anchors.times[at:] if t > moment]
     near = {anchors.values[at - 1]} if at else set()
     near |= {v for v in anchors.values[at : at + 1] if v == values}
-    return near, set(own.between(start, behind[0] if behind else None))
+    chained = zip(own.times, own.values, strict=True)
+    return near, {v for t, v in chained if (start is None or t > start) and (not behind or t < behind[0])}
 
 
 def _lines(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, TimeLine]:

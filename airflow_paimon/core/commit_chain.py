@@ -222,16 +222,20 @@ def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> Unsaf
 
 
 def _check_rebuilt(main: Table, layout: ChainLayout, found: Affected, snapshots: _Held, deltas: _Held) -> None:
-    """Refuse to build a partition from a chain that was not built from one: its own rows would be lost."""
-    loaded = [v for v in found.rebuilt if v not in deltas]
-    digests = {v: files_digest(snapshots[v]) for v in loaded}
-    recorded = read_provenances(main, layout, digests) if loaded else {}
-    alone = [layout.text_of(v) for v in loaded if v not in recorded]
+    """Refuse to build a partition from a chain that may not have been built from one: its own rows would be lost.
+
+    So it is with one that has no delta of its own, and with a group's first one unless it is on record.
+    """
+    doubtful = [v for v, (anchor, _) in found.rebuilt.items() if v not in deltas or anchor is None]
+    digests = {v: files_digest(snapshots[v]) for v in doubtful}
+    recorded = read_provenances(main, layout, digests) if doubtful else {}
+    known = {v for v, built in recorded.items() if built.origin != ASSUMED}
+    alone = [layout.text_of(v) for v in doubtful if v not in known]
     if alone:
         raise UnsafeOperationError(
-            f"{main.label}: snapshot partition {_listed(alone)} can't be rebuilt: there was no delta that it was built "
-            f"from, so it was loaded as it is and its rows are nowhere else. Write with on_stale='record' and load it "
-            f"again, or write the rows to a later partition",
+            f"{main.label}: snapshot partition {_listed(alone)} can't be rebuilt: nobody recorded that it was built "
+            f"from deltas, so it may have been loaded as it is and its rows be nowhere else. Write with "
+            f"on_stale='record' and load it again, or write the rows to a later partition",
             table=main.name,
             details={"partitions": alone},
         )

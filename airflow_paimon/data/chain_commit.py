@@ -22,6 +22,7 @@ from airflow_paimon.core.chain_provenance import (
 from airflow_paimon.core.chain_staleness import find_stale, history_of
 from airflow_paimon.core.chain_state import ChainState, splits_by_partition
 from airflow_paimon.core.chain_targets import ChainTargets, quoted_spec
+from airflow_paimon.core.commit_chain import ASSUMED
 from airflow_paimon.core.commit_files import commit_partition
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.operations.context import Context
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 DETAILS = "airflow-paimon.details"
 """Snapshot property with the partition's part of the result: a retry gives the first try's result."""
+
+OPEN_COST_BYTES = 1 << 20
 
 OUTCOMES = {Action.COMPACT: "compacted", Action.STALE_REBUILD: "stale-rebuilt"}
 
@@ -80,6 +83,10 @@ class Pins:
         """Give the buckets that a partition is built from, as far as they are there yet."""
         deltas = (s for d in plan.deltas for s in self.splits(Branch.DELTA, d))
         return [*self.splits(Branch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
+
+    def input_bytes(self, plan: PartitionCompaction) -> int:
+        """Give what its input files take, each counted with what opening it costs."""
+        return sum(f.file_size + OPEN_COST_BYTES for s in self.inputs(plan) for f in s.files)
 
     def part(self, branch: Branch, values: Values) -> Part:
         return Part(values=values, files=files_digest(self.splits(branch, values)))
@@ -138,6 +145,8 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
         anchor = built.anchor
         if anchor is not None and anchor.values not in held.snapshot | held.delta:
             lost[values] = f"its anchor {layout.text_of(anchor.values)} is gone"
+        if anchor is None and built.origin == ASSUMED:
+            lost[values] = "nobody recorded what it was built from, and its rows may be nowhere else"
     return provenances, Staleness(
         stale={s.values: s.reason for s in stale},
         lost=lost,

@@ -16,6 +16,7 @@ from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from tests.core.tables import run
 from tests.data.chains import Row, Writes, chain_table, day_is, on, seen, set_options
+from tests.data.compactions import compact, outcomes
 
 COLUMNS = {"k": pa.int32(), "s": pa.int32(), "v": pa.string(), "dt": pa.string(), "_row_kind": pa.string()}
 
@@ -109,7 +110,7 @@ def test_a_loaded_partition_is_not_built_from_a_chain(table: Table) -> None:
     delta = table.branch("delta")
     put(table.branch("snapshot"), "20250816", (1, 1, "loaded"))
     assert "stale" not in put(delta, "20250815", (5, 5, "f"))["details"]
-    with pytest.raises(UnsafeOperationError, match="loaded as it is"):
+    with pytest.raises(UnsafeOperationError, match="nobody recorded"):
         put(delta, "20250816", (6, 6, "g"), on_stale="rebuild")
     with pytest.raises(InvalidInputError, match="delta branch"):
         put(table.branch("snapshot"), "20250817", (1, 1, "x"), on_stale="record")
@@ -122,12 +123,8 @@ def test_a_loaded_partition_is_not_built_from_a_chain(table: Table) -> None:
 
 def test_an_overwritten_delta_of_the_first_anchor(tmp_path: Path) -> None:
     """With connector 2.0.0 the statement fails after its data was committed, and the stale anchor still hides it."""
-    writes: Writes = [
-        ("delta", "20250810", [(1, 1, "a")]),
-        ("snapshot", "20250810", [(1, 1, "a")]),
-        ("delta", "20250811", [(2, 1, "b")]),
-    ]
-    table = chain_table(tmp_path, writes)
+    table = chain_table(tmp_path, [("delta", "20250810", [(1, 1, "a")]), ("delta", "20250811", [(2, 1, "b")])])
+    compact(table, "dt=20250810")
     delta = table.branch("delta")
     asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250810"}}
     with pytest.raises(UnsafeOperationError, match="can't be dropped"):
@@ -138,6 +135,24 @@ def test_an_overwritten_delta_of_the_first_anchor(tmp_path: Path) -> None:
     put(delta, "20250810", (1, 3, "newer"), **asked, on_stale="rebuild")
     assert seen(table, where=day_is("20250810")) == on("20250810", (1, 3, "newer"))
     assert seen(table, where=day_is("20250811")) == on("20250811", (1, 3, "newer"), (2, 1, "b"))
+
+
+def test_a_first_anchor_that_another_engine_loaded_is_never_built_again(tmp_path: Path) -> None:
+    """Its rows may be in no delta: from the deltas alone it would lose them."""
+    writes: Writes = [
+        ("snapshot", "20250810", [(1, 1, "a"), (7, 1, "only here")]),
+        ("delta", "20250810", [(1, 1, "a")]),
+        ("delta", "20250811", [(2, 1, "b")]),
+    ]
+    table = chain_table(tmp_path, writes)
+    asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250810"}}
+    with pytest.raises(UnsafeOperationError, match="nobody recorded that it was built"):
+        put(table.branch("delta"), "20250810", (1, 2, "new"), **asked, on_stale="rebuild")
+    done = put(table.branch("delta"), "20250810", (1, 2, "new"), **asked)
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]
+    night = compact(table, pending=True, max_chain_length=0)
+    assert outcomes(night)["dt=20250810"] == "already-there"
+    assert seen(table, where=day_is("20250811"))[-1] == (7, 1, "only here", "20250811")
 
 
 def test_stale_partitions_are_dropped_on_demand(table: Table) -> None:

@@ -138,7 +138,6 @@ def _put(table: Table, day: str, *rows: tuple[int, str]) -> None:
 
 def test_writes(spark: SparkSession, tmp_path: Path) -> None:
     writes: Writes = [
-        ("delta", "20250810", [(1, 1, "a")]),
         ("snapshot", "20250810", [(1, 1, "a")]),
         ("delta", "20250811", [(2, 1, "b")]),
         ("snapshot", "20250811", [(1, 1, "a"), (2, 1, "b")]),
