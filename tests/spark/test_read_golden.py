@@ -48,6 +48,9 @@ NAMES = [
     "rt",
     "fb",
     "life_rolled",
+    "ch_group_all",
+    "ch_delete_filter",
+    "ch_partial_all",
 ]
 READ = [c for c in CASES if c.archive == "paimon-2.0.0" and c.name in NAMES]
 
