@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -38,9 +38,15 @@ RunTasks = Callable[[Compaction, Sequence[BucketWork]], Iterable[BucketOutput]]
 
 
 def compact_chain_table(
-    context: Context, request: CompactChainTable, run: RunTasks = compact_buckets, *, tasks_at_once: int = 1
+    context: Context,
+    request: CompactChainTable,
+    run: RunTasks = compact_buckets,
+    *,
+    tasks_at_once: int = 1,
+    bytes_at_once: int = 0,
 ) -> OperationResult:
-    """Make partitions of the snapshot branch full. ``run`` gets about ``tasks_at_once`` buckets a call, then commits.
+    """Make partitions of the snapshot branch full. ``run`` gets about ``tasks_at_once`` buckets a call, or more of them
+    up to ``bytes_at_once``; their partitions are committed, then come the next ones.
 
     Raises:
         InvalidInputError: the request does not fit the table. UnsupportedFeatureError: see ``plan_buckets``.
@@ -54,7 +60,7 @@ def compact_chain_table(
     ledger = None
     if request.operation_id:
         ledger = open_ledger(context.table, request.operation_id, request_hash(request), layout.snapshot_branch)
-    run_ = _Run(context, request, snapshot, targets, run, tasks_at_once)
+    run_ = _Run(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
     try:
         return run_.finish(_landed(snapshot, ledger))
     except PaimonError as error:
@@ -140,14 +146,14 @@ class _Run:
         snapshot: Table,
         targets: ChainTargets,
         run: RunTasks,
-        tasks_at_once: int,
+        at_once: tuple[int, int],
     ) -> None:
         self._context = context
         self._request = request
         self._targets = targets
         self._branch = snapshot
         self._run = run
-        self._tasks_at_once = tasks_at_once
+        self._tasks_at_once, self._bytes_at_once = at_once
         self._results: dict[Values, dict[str, Any]] = {}
         self._receipts: list[Snapshot] = []
         self._deferred: dict[Values, PartitionCompaction] = {}
@@ -227,12 +233,10 @@ class _Run:
     def _execute(self, pins: Pins, todo: Sequence[PartitionCompaction], number: int) -> None:
         """Run tasks for the partitions whose anchors are there, commit them, go on with those that waited."""
         committer = Committer(self._context, self._request, pins, number)
-        size = max(1, self._tasks_at_once // max(1, pins.buckets))
         waiting = {p.target: p for p in todo}
         while waiting:
             ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
-            for start in range(0, len(ready), size):
-                chunk = ready[start : start + size]
+            for chunk in self._chunks(pins, ready):
                 usable = [p for p in chunk if not (p.anchor_in_run and p.anchor in self._deferred)]
                 if usable:
                     self._compact(pins, committer, usable)
@@ -240,6 +244,20 @@ class _Run:
                     del waiting[plan.target]
                     if plan.anchor_in_run and plan.anchor in self._deferred:
                         self._defer(plan)
+
+    def _chunks(self, pins: Pins, ready: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCompaction]]:
+        """Cut into what is run at once: much of what is small, little of what is large."""
+        chunk: list[PartitionCompaction] = []
+        tasks = size = 0
+        for plan in ready:
+            if chunk and tasks + pins.buckets > self._tasks_at_once and size >= self._bytes_at_once:
+                yield chunk
+                chunk, tasks, size = [], 0, 0
+            chunk.append(plan)
+            tasks += pins.buckets
+            size += pins.input_bytes(plan)
+        if chunk:
+            yield chunk
 
     def _compact(self, pins: Pins, committer: Committer, chunk: Sequence[PartitionCompaction]) -> None:
         chains = [(p.target, p.anchor, p.deltas) for p in chunk]

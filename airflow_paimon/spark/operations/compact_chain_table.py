@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _TASKS_PER_CORE = 4
 """Buckets of one Spark job for each core: enough to keep them busy, few enough to commit often."""
+_BYTES_PER_CORE = 2 * TASK_BYTES
+"""As much of what is small goes into one job."""
 _CORES_UNKNOWN = 16
 """Of a Spark Connect server."""
 
@@ -41,7 +43,9 @@ def compact_chain_table(spark: SparkSession, context: Context, request: CompactC
         with task_errors(context.table.name), progress(spark, what):
             return collect(frame)
 
-    return compact_chain.compact_chain_table(context, request, run, tasks_at_once=_TASKS_PER_CORE * cores)
+    return compact_chain.compact_chain_table(
+        context, request, run, tasks_at_once=_TASKS_PER_CORE * cores, bytes_at_once=_BYTES_PER_CORE * cores
+    )
 
 
 def _groups(works: Sequence[BucketWork], cores: int) -> list[list[BucketWork]]:
