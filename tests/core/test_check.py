@@ -198,11 +198,13 @@ def test_tags_that_vanish_while_they_are_listed_are_left_out(table: Table) -> No
     assert [t.name for t in replace(table, store=store).tags()] == ["two"]
 
 
-def test_a_branch_that_is_written_while_it_is_deleted_is_kept(table: Table) -> None:
+@pytest.mark.parametrize("operation", ["delete_branch", "create_branch"])
+def test_a_branch_that_is_written_while_it_is_deleted_is_kept(operation: str, table: Table) -> None:
     run(table, "create_branch", branch="fix", snapshot=2)
     fix = table.branch("fix")
     values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "branch": "fix"}
-    context = open_context(build_request("delete_branch", values))
+    anew = {"snapshot": 1, "if_exists": "replace"} if operation == "create_branch" else {}
+    context = open_context(build_request(operation, values | anew))
     store = _Before(table.store, "walk", lambda: append(fix, "a", seq=5))
     with pytest.raises(ConflictError, match="nothing was deleted"):
         _dispatch(replace(context, table=replace(table, store=store)), context.request, None)

@@ -66,7 +66,9 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     if existing is not None and request.if_exists == "replace" and not _same_operation(existing.lineage, wanted):
         _check_deletable(context, name)
         if not request.dry_run:
-            execute(context.table, _delete_plan(context, name))
+            gone = _delete_plan(context, name)
+            _refuse_if_written(context.table, name, existing.head.id if existing.head else None)
+            execute(context.table, gone)
         existing = None
     if existing is not None:
         done = _reuse(context, request, existing, wanted)
@@ -90,13 +92,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
                 table=context.table.name,
             ) from error
     details = _details(wanted) | {"protective_tag": _protective_tag(protect, name, source)}
-    both = Plan(
-        operation=plan.operation,
-        table=plan.table,
-        preconditions=plan.preconditions,
-        actions=(*protect.actions, *plan.actions),
-        summary=plan.summary,
-    )
+    both = replace(plan, actions=(*protect.actions, *plan.actions))
     return context.result(both, branch=name, changed=True, before=None, after=after, details=details)
 
 
@@ -278,14 +274,19 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
     _check_deletable(context, name)
     plan = _delete_plan(context, name)
     if not request.dry_run:
-        if table.branch(name).latest_snapshot_id() != head:
-            raise ConflictError(
-                f"{table.name}: branch {name!r} was written at this moment; nothing was deleted. Stop its writers and "
-                f"run it again",
-                table=table.name,
-            )
+        _refuse_if_written(table, name, head)
         execute(table, plan)
     return context.result(plan, branch=name, changed=True, before=head, details={"files": len(plan.actions)})
+
+
+def _refuse_if_written(table: Table, name: str, head: int | None) -> None:
+    """Look as late as possible: what is committed after this goes with the branch's folder."""
+    if table.branch(name).latest_snapshot_id() != head:
+        raise ConflictError(
+            f"{table.name}: branch {name!r} was written at this moment; nothing was deleted. Stop its writers and run "
+            f"it again",
+            table=table.name,
+        )
 
 
 def _deleted_by(context: Context, request: DeleteBranch) -> bool:
