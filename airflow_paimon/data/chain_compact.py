@@ -90,7 +90,7 @@ def plan_buckets(
     check_compactable(plan.schema, table=plan.table.label, branch=plan.table.branch_name)
     reads = [PartitionRead(target=t, source=Source.CHAIN, anchor=a, deltas=d) for t, a, d in chains]
     pinned = Pinned(main=ScanPlan(state.main.table, None, state.main.schema), snapshot=plan, delta=state.delta)
-    totals = {s.values: s.total_buckets for p in (plan, state.delta) for s in p.splits}
+    totals = [{s.values: s.total_buckets for s in p.splits} for p in (state.delta, plan)]
     read = plan_partitions(state.layout, pinned, reads, time_travel=True)
     rows = _batch_rows([f for s in read.splits for f in s.files], memory_bytes)
     inputs = Inputs(*(replace(part, batch_rows=rows) for part in read.inputs))
@@ -103,7 +103,7 @@ def plan_buckets(
     )
     works = []
     for split in read.splits:
-        total = totals[split.parts[0].values]
+        total = totals[split.parts[0].is_anchor][split.parts[0].values]
         for target in split.targets:
             one = replace(split, targets=(target,))
             works.append(BucketWork(split=one, values=target.values, total_buckets=total))

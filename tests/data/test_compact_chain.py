@@ -15,12 +15,31 @@ from airflow_paimon.core.bucket import bucket_of_rows
 from airflow_paimon.core.chain import Branch
 from airflow_paimon.core.chain_provenance import read_provenances, state_digests
 from airflow_paimon.core.chain_state import gather_chain
+from airflow_paimon.core.commit import Draft, commit
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.manifest import DeletionVectorRange, IndexEntry
+from airflow_paimon.core.operations.registry import run_operation
+from airflow_paimon.core.operations.request import build_request
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.scan import plan_scan
+from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.table import Table
+from airflow_paimon.data import read_arrow
 from airflow_paimon.data.chain_compact import compact_bucket, plan_buckets
-from tests.data.chains import DAYS, PARTIAL, PARTIAL_DELETES, TWO_VALUES, chain_table, day_is, on, seen, versions
+from tests.core.test_deletion_vectors import JAVA_SAMPLE
+from tests.data.chains import (
+    DAYS,
+    PARTIAL,
+    PARTIAL_DELETES,
+    TWO_VALUES,
+    chain_table,
+    day_is,
+    on,
+    seen,
+    set_options,
+    versions,
+    write,
+)
 from tests.data.compactions import change, compact, full, outcomes
 from tests.data.test_chain_read import model
 
@@ -368,3 +387,58 @@ def test_compaction_equals_the_model(tmp_path: Path, seed: int) -> None:
     assert seen(table) == expected
     assert [r for r in full(table) if r[-1] == day] == [r for r in expected if r[-1] == day]
     assert set(kinds(table)) <= {"APPEND"}
+
+
+def test_deletion_vectors_are_applied(tmp_path: Path) -> None:
+    """Rows that are marked in the anchor are left out, and go on hiding older ones; the result needs no marks."""
+    table = chain_table(tmp_path, [], buckets=1, **{"chain-table__enabled": "false"})
+    snapshot, delta = table.branch("snapshot"), table.branch("delta")
+    rows = versions(range(1, 6), 2, "a")
+    write(snapshot, ["k", "s", "v"], ["dt"], "20250810", rows, mode="dynamic_overwrite")
+    write(delta, ["k", "s", "v"], ["dt"], "20250811", [(3, 1, "late"), (5, 3, "new"), (6, 1, "d")], mode="overwrite")
+    (held,) = plan_scan(snapshot).splits
+    snapshot.store.create("index/index-1", JAVA_SAMPLE)
+    marks = (DeletionVectorRange(held.files[0].file_name, 1, len(JAVA_SAMPLE) - 9, 2),)
+    entry = IndexEntry(0, held.partition, 0, "DELETION_VECTORS", "index-1", len(JAVA_SAMPLE), 2, marks)
+    schema = snapshot.schema()
+    commit(snapshot, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=[], index_entries=[entry], schema=schema))
+    for branch in (table, snapshot, delta):
+        set_options(branch, {"chain-table.enabled": "true", "deletion-vectors.enabled": "true"})
+    expected = seen(table, where=day_is("20250811"))
+    assert outcomes(compact(table, "dt=20250811")) == {"dt=20250811": "compacted"}
+    assert [r for r in full(table) if r[-1] == "20250811"] == expected == seen(table, where=day_is("20250811"))
+    assert [e.partition for e in plan_scan(snapshot).index_entries] == [held.partition]
+
+
+def test_columns_that_came_later(tmp_path: Path) -> None:
+    table = chain_table(
+        tmp_path, [("snapshot", "20260201", [(1, 1, "a"), (2, 1, "a")]), ("delta", "20260202", [(2, 2, "b")])]
+    )
+    changes = ("add column w STRING", "rename column v to x")
+    asked = {"warehouse": str(tmp_path), "table": "d.t", "change": changes}
+    run_operation(build_request("alter_chain_table", asked))
+    change(table, "delta", "20260203", [(1, 3, "c", "new")])
+    expected = seen(table)
+    result = compact(table, pending=True, max_chain_length=0)
+    assert result.details["counts"] == {"compacted": 2}
+    assert seen(table) == expected
+    last = [r for r in read_arrow(table.branch("snapshot")).to_pylist() if r["dt"] == "20260203"]
+    assert [(r["k"], r["x"], r["w"]) for r in last] == [(1, "c", "new"), (2, "b", None)]
+    latest = table.branch("snapshot").schema().id
+    made = [f for s in plan_scan(table.branch("snapshot")).splits if s.values > ("20260201",) for f in s.files]
+    assert {f.schema_id for f in made} == {latest}
+
+
+def test_a_spec_that_leaves_a_chain_column_out(tmp_path: Path) -> None:
+    table = chain_table(
+        tmp_path,
+        [("delta", f"{day}/{hour}", [(1, 1, hour)]) for day in ("20260201", "20260202") for hour in ("01", "03")],
+        partitions=HOURS,
+        form=HOUR_FORM,
+    )
+    expected = seen(table)
+    assert list(outcomes(compact(table, "dt=20260202"))) == ["dt=20260202/hour=01", "dt=20260202/hour=03"]
+    assert seen(table) == expected
+    carried = compact(table, "dt='20260202'", gap_policy="carry_forward")
+    assert outcomes(carried)["dt=20260202/hour=02"] == "compacted"
+    assert outcomes(carried)["dt=20260202/hour=00"] == "compacted"
