@@ -237,13 +237,18 @@ class _Run:
         while waiting:
             ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
             for chunk in self._chunks(pins, ready):
-                usable = [p for p in chunk if not (p.anchor_in_run and p.anchor in self._deferred)]
-                if usable:
-                    self._compact(pins, committer, usable)
+                usable = [p for p in chunk if self._has_anchor(p)]
                 for plan in chunk:
                     del waiting[plan.target]
-                    if plan.anchor_in_run and plan.anchor in self._deferred:
+                    if plan not in usable:
                         self._defer(plan)
+                if usable:
+                    self._compact(pins, committer, usable)
+
+    def _has_anchor(self, plan: PartitionCompaction) -> bool:
+        if not plan.anchor_in_run or plan.anchor is None:
+            return True
+        return plan.anchor not in self._deferred and "snapshot" in self._results.get(plan.anchor, {})
 
     def _chunks(self, pins: Pins, ready: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCompaction]]:
         """Cut into what is run at once: much of what is small, little of what is large."""
