@@ -34,11 +34,13 @@ def veto(
     after: frozenset[Values],
     deltas: frozenset[Values],
     built_from: BuiltFrom,
+    forgone: frozenset[Values] = frozenset(),
 ) -> list[NeededAnchor]:
     """Find what keeps snapshot partitions (``before`` to ``after`` the commit) from being dropped.
 
     One may go if no delta builds on it, or if the nearest one that stays and the deltas behind that, up to its own,
     give its rows again. What it was built from is taken from the record, else each step of the grid is asked for.
+    ``forgone``: deltas that may be missing, because they were dropped on purpose.
     """
     needed = []
     lines = {name: _lines(layout, held) for name, held in (("before", before), ("after", after), ("delta", deltas))}
@@ -56,7 +58,7 @@ def veto(
         missing: list[Values | None] = [None]
         if at:
             parts = _parts(layout, values, stays.times[at - 1], lines["before"].get(group), built_from)
-            missing = [d for d in parts if d not in deltas]
+            missing = [d for d in parts if d not in deltas and d not in forgone]
         if missing:
             needed.append(NeededAnchor(values=values, followers=followers, missing=tuple(missing)))
     return needed

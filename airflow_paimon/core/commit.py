@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon import __version__
+from airflow_paimon.core.chain import Values
 from airflow_paimon.core.commit_chain import OnStale, guard_chain
 from airflow_paimon.core.commit_put import put_new as put_new
 from airflow_paimon.core.commit_put import require_committable as require_committable
@@ -70,7 +71,7 @@ class Draft:
     ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
     ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
-    ``on_stale``, ``settled``: see ``guard_chain``; expiry settles what goes stale by itself.
+    ``on_stale``, ``settled``, ``forgone``: see ``guard_chain``; expiry settles what goes stale by itself.
     """
 
     kind: CommitKind
@@ -85,6 +86,7 @@ class Draft:
     follow: Callable[[Snapshot], Draft | None] | None = None
     on_stale: OnStale = "refuse"
     settled: bool = False
+    forgone: frozenset[Values] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,12 @@ def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
 
 
 def _guard(table: Table, head: Snapshot | None, draft: Draft) -> None:
-    guard_chain(table, head, draft.schema, draft.entries, draft.kind, on_stale=draft.on_stale, settled=draft.settled)
+    guard_chain(
+        *(table, head, draft.schema, draft.entries, draft.kind),
+        on_stale=draft.on_stale,
+        settled=draft.settled,
+        forgone=draft.forgone,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,9 +74,11 @@ def guard_chain(
     *,
     on_stale: OnStale = "refuse",
     settled: bool = False,
+    forgone: frozenset[Values] = frozenset(),
 ) -> None:
     """Check a commit, and write what has to be recorded before it. ``settled``: whoever planned it has looked at what
     it goes together with, and nothing has to be recorded; only anchors that it drops are looked at.
+    ``forgone``: delta partitions that were dropped on purpose, and shall be missing from now on.
 
     Raises:
         UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
@@ -95,7 +97,7 @@ def guard_chain(
     layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
     change = _change(table, head, schema, entries)
     if role == Branch.SNAPSHOT:
-        _guard_snapshot(main, layout, change, head, settled)
+        _guard_snapshot(main, layout, change, head, settled, forgone)
     else:
         if on_stale == "refuse" and kind != CommitKind.APPEND:
             on_stale = "record"
@@ -140,13 +142,21 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
     return _Change(before, after, added, frozenset(touched), frozenset(replaced & after))
 
 
-def _guard_snapshot(main: Table, layout: ChainLayout, change: _Change, head: Snapshot | None, settled: bool) -> None:
+def _guard_snapshot(
+    main: Table,
+    layout: ChainLayout,
+    change: _Change,
+    head: Snapshot | None,
+    settled: bool,
+    forgone: frozenset[Values],
+) -> None:
     before = frozenset(change.before)
     delta = plan_scan(main.branch(layout.delta_branch))
     deltas = splits_by_partition(delta)
     _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
     if before - change.after:
-        needed = veto(layout, before, change.after, frozenset(deltas), _records(main, layout, change.before))
+        records = _records(main, layout, change.before)
+        needed = veto(layout, before, change.after, frozenset(deltas), records, forgone)
         if needed:
             raise _needed(main, layout, needed)
     if change.replaced and not settled:
@@ -201,9 +211,10 @@ def _guard_delta(
         raise _hidden(main, layout, found.hidden)
     if on_stale == "rebuild":
         _check_rebuilt(main, layout, found, snapshots, change.before)
-    if on_stale == "drop":
+    dropped = frozenset(change.before) - change.after
+    if on_stale == "drop" or (on_stale == "rebuild" and dropped):
         held, records = frozenset(snapshots), _records(main, layout, snapshots)
-        needed = veto(layout, held, held - found.rebuilt.keys(), change.after, records)
+        needed = veto(layout, held, held - found.rebuilt.keys(), change.after, records, dropped)
         if needed:
             raise _needed(main, layout, needed)
     ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}

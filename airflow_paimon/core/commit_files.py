@@ -150,6 +150,7 @@ def commit_overwrite(
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
     on_stale: OnStale = "refuse",
+    forgone: frozenset[tuple[Any, ...]] = frozenset(),
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Replace partitions by new files in one OVERWRITE snapshot.
@@ -179,6 +180,7 @@ def commit_overwrite(
             properties=properties or {},
             operation="OVERWRITE",
             on_stale=on_stale,
+            forgone=forgone,
         )
 
     return commit(table, draft, identity, retry)
@@ -191,13 +193,20 @@ def drop_partitions(
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
     on_stale: OnStale = "refuse",
+    forgone: frozenset[tuple[Any, ...]] = frozenset(),
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Delete all files of the given partitions (full or partial specs). Nothing there: nothing is committed."""
     if not specs:
         raise InvalidInputError(f"{table.label}: name at least one partition to drop", table=table.name)
     return commit_overwrite(
-        table, (), partitions=specs, identity=identity, properties=properties, on_stale=on_stale, retry=retry
+        *(table, ()),
+        partitions=specs,
+        identity=identity,
+        properties=properties,
+        on_stale=on_stale,
+        forgone=forgone,
+        retry=retry,
     )
 
 

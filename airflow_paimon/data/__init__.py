@@ -2,5 +2,6 @@
 
 from airflow_paimon.data.arrow_read import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.data.drop import drop_partitions
 
-__all__ = ["read_arrow", "write_arrow"]
+__all__ = ["drop_partitions", "read_arrow", "write_arrow"]

@@ -5,6 +5,7 @@ All of it follows from what the branches hold, so that a retry of the write goes
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -29,6 +30,10 @@ from airflow_paimon.core.scan import partition_types
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
 from airflow_paimon.data.compact_chain import compact_chain_table
+
+_DROPPED = "airflow-paimon.dropped"
+"""Snapshot property: the partitions that were dropped as stale, for a retry that is to build them again."""
+_LOOKED_AT = 100
 
 ON_STALE = ("refuse", "record", "rebuild", "drop")
 Compact = Callable[[Context, CompactChainTable], OperationResult]
@@ -92,11 +97,12 @@ def settle(
         return {"warnings": [warning]} if over else {}
     stale = _stale(main, state, changed)
     details: dict[str, Any] = {}
+    gone = changed - state.partitions.delta
     try:
         if on_stale == "rebuild" and role == Branch.DELTA:
-            details["rebuilt"] = _rebuild(main, state.layout, stale, operation_id, compact)
+            details["rebuilt"] = _rebuild(main, state, stale, gone, operation_id, compact)
         elif on_stale == "drop" and role == Branch.DELTA:
-            details["dropped"] = _drop(main, state.layout, stale, operation_id)
+            details["dropped"] = _drop(main, state.layout, [s.values for s in stale], gone, operation_id)
     except PaimonError as error:
         error.details.setdefault("done", [f"the write to {table.label}"])
         raise
@@ -117,15 +123,30 @@ def _stale(main: Table, state: ChainState, changed: frozenset[Values]) -> tuple[
 
 
 def _rebuild(
-    main: Table, layout: ChainLayout, stale: Sequence[StalePartition], operation_id: str | None, compact: Compact
+    main: Table,
+    state: ChainState,
+    stale: Sequence[StalePartition],
+    gone: frozenset[Values],
+    operation_id: str | None,
+    compact: Compact,
 ) -> list[Mapping[str, Any]]:
-    """Build stale partitions again, each from the one before it; what can't be is left as it is."""
-    wanted = [s.values for s in stale if not s.lost]
+    """Build stale partitions again, each from the one before it; what can't be is left as it is.
+
+    Where the write dropped deltas the partitions that hold their rows go first: until they are built again, reads
+    merge. One whose own delta is gone does not come again.
+    """
+    layout, deltas = state.layout, state.partitions.delta
+    wanted = {s.values for s in stale if not s.lost}
+    if any(s.lost and set(s.lost) <= gone for s in stale):
+        wanted = {s.values for s in stale}
+        _drop(main, layout, sorted(wanted, key=layout.text_of), gone, operation_id)
+    wanted |= _dropped_before(main, layout, deltas, operation_id)
+    wanted &= deltas
     if not wanted:
         return []
     request = CompactChainTable(
         table=main.name,
-        partition=tuple(_spec(layout, v) for v in wanted),
+        partition=tuple(_spec(layout, v) for v in sorted(wanted, key=layout.text_of)),
         overwrite=True,
         operation_id=None if operation_id is None else f"{operation_id}-rebuild",
     )
@@ -135,16 +156,38 @@ def _rebuild(
     return [{k: row[k] for k in keys if k in row} for row in result.details["partitions"]]
 
 
+def _dropped_before(
+    main: Table, layout: ChainLayout, deltas: frozenset[Values], operation_id: str | None
+) -> set[Values]:
+    """Find what an earlier try of this operation dropped to build it again."""
+    if operation_id is None:
+        return set()
+    view = main.branch(layout.snapshot_branch)
+    by_text = {layout.text_of(v): v for v in deltas}
+    found: set[Values] = set()
+    for snapshot in view.snapshots(view.snapshot_ids()[-_LOOKED_AT:]):
+        if snapshot.commit_user == operation_id:
+            found |= {by_text[t] for t in json.loads(snapshot.properties.get(_DROPPED, "[]")) if t in by_text}
+    return found
+
+
 def _spec(layout: ChainLayout, values: Values) -> str:
     typed = zip(layout.partition_keys, values, layout.partition_types, strict=True)
     return ",".join(f'{k}="{readable_value(v, t).replace(chr(34), chr(34) * 2)}"' for k, v, t in typed)
 
 
-def _drop(main: Table, layout: ChainLayout, stale: Sequence[StalePartition], operation_id: str | None) -> list[str]:
+def _drop(
+    main: Table, layout: ChainLayout, stale: Sequence[Values], gone: frozenset[Values], operation_id: str | None
+) -> list[str]:
     if not stale:
         return []
     view = main.branch(layout.snapshot_branch)
-    specs = [dict(zip(layout.partition_keys, s.values, strict=True)) for s in stale]
-    identity = commit_identity(operation_id, view.branch_name, "drop-stale") if operation_id else None
-    drop_partitions(view, specs, identity=identity, properties={"airflow-paimon.operation": "drop-stale"})
-    return [layout.text_of(s.values) for s in stale]
+    texts = [layout.text_of(v) for v in stale]
+    drop_partitions(
+        view,
+        [dict(zip(layout.partition_keys, v, strict=True)) for v in stale],
+        identity=commit_identity(operation_id, view.branch_name, "drop-stale"),
+        properties={"airflow-paimon.operation": "drop-stale", _DROPPED: json.dumps(texts)},
+        forgone=gone,
+    )
+    return texts

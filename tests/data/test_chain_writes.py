@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.chain_provenance import FOLDER
-from airflow_paimon.core.commit_files import drop_partitions
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.scan import plan_scan
+from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.data import write_arrow
+from airflow_paimon.data import drop_partitions, write_arrow
 from tests.core.tables import run
 from tests.data.chains import Row, Writes, chain_table, day_is, on, seen, set_options
 from tests.data.compactions import compact, outcomes
@@ -164,12 +164,51 @@ def test_stale_partitions_are_dropped_on_demand(table: Table) -> None:
     assert seen(table, where=day_is("20250813")) == on("20250813", (1, 9, "new"), (2, 3, "c"), (3, 4, "d"))
 
 
-def test_a_dropped_delta_is_reported(table: Table) -> None:
+def test_a_dropped_delta_is_taken_out_of_what_was_built_from_it(table: Table) -> None:
+    delta, snapshot = table.branch("delta"), table.branch("snapshot")
+    kept = drop(delta, "20250812")
+    stale = {s["partition"]: s["reason"] for s in kept["details"]["stale"]}
+    assert "dt=20250812 is gone" in stale["dt=20250812"] and "dt=20250813" in stale
+    put(delta, "20250812", (2, 3, "c"), on_stale="record")
+    done = drop(delta, "20250812", on_stale="rebuild", operation_id="out")
+    assert [(r["partition"], r["outcome"]) for r in done["details"]["rebuilt"]] == [("dt=20250813", "compacted")]
+    assert days_of(snapshot) == ["20250810", "20250813"] and "stale" not in done["details"]
+    assert seen(table, where=day_is("20250813")) == on("20250813", (1, 2, "b"), (2, 1, "a"), (3, 4, "d"))
+
+
+def test_a_rebuild_that_was_killed_goes_on(table: Table) -> None:
+    """Between the drop of what is to be built again and its rebuild."""
+    commits: list[str] = []
+
+    def die(method: str, path: str) -> None:
+        if method == "create" and "branch-snapshot/snapshot/snapshot-" in path:
+            commits.append(path)
+            if len(commits) == 2:
+                raise Crash
+
+    faulty = Table(FaultStore(table.store, on_mutation=die), table.name, "delta")
+    asked: dict[str, Any] = {"on_stale": "rebuild", "operation_id": "out"}
+    with pytest.raises(Crash):
+        drop(faulty, "20250812", **asked)
+    expected = on("20250813", (1, 2, "b"), (2, 1, "a"), (3, 4, "d"))
+    assert days_of(table.branch("snapshot")) == ["20250810"]
+    assert seen(table, where=day_is("20250813")) == expected
+    done = drop(table.branch("delta"), "20250812", **asked)
+    assert [r["outcome"] for r in done["details"]["rebuilt"]] == ["compacted"]
+    assert days_of(table.branch("snapshot")) == ["20250810", "20250813"]
+    assert seen(table, where=day_is("20250813")) == expected
+
+
+def test_several_deltas_dropped_at_once(table: Table) -> None:
     delta = table.branch("delta")
-    done = put(delta, "20250812", mode="overwrite", partition={"dt": "20250812"}, on_stale="rebuild")
-    assert "20250812" not in days_of(delta)
-    stale = {s["partition"]: s["reason"] for s in done["details"]["stale"]}
-    assert "dt=20250812 is gone" in stale["dt=20250812"]  # building it again would leave its rows out
+    done = drop(delta, "20250811", "20250812", on_stale="drop", operation_id="gone")
+    assert done["changed"] and done["details"]["dropped"] == ["dt=20250812", "dt=20250813"]
+    assert days_of(delta) == ["20250813", "20250814"] and days_of(table.branch("snapshot")) == ["20250810"]
+    again = drop(delta, "20250811", "20250812", on_stale="drop", operation_id="gone")
+    assert (again["snapshot_after"], again["details"]) == (done["snapshot_after"], {"dropped": []})
+    assert not drop(delta, "20250811")["changed"]
+    with pytest.raises(InvalidInputError, match="at least one"):
+        drop(delta)
 
 
 def test_deletes_stay_in_overwritten_deltas(table: Table) -> None:
