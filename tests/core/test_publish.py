@@ -295,6 +295,25 @@ def test_a_branch_can_be_published_again(table: Table, fix: Table) -> None:
         run(table, "merge_branch", branch="fix")
 
 
+def test_a_branch_can_be_published_again_after_main_s_history_expired(table: Table, fix: Table) -> None:
+    rewrite(fix, "a")
+    published = run(table, "merge_branch", branch="fix").snapshot_after
+    append(table, "c")
+    append(table, "c", seq=5)
+    base, head = table.tag("airflow-paimon-branch-fix").snapshot.id, table.latest_snapshot_id()
+    for number in table.snapshot_ids()[:-1]:  # the tags stay
+        table.store.delete(table.paths.snapshot(number))
+    assert published is not None and head is not None and base < published < head
+    rewrite(fix, "a")
+    assert run(table, "merge_branch", branch="fix").changed
+    (key,) = (k for k in files(fix) if k[0].endswith(b"a\0\0\0\0\0\0\x81") and k[1] == 0)
+    assert files(table)[key] == files(fix)[key]
+    rewrite(fix, "a")
+    append(table, "a", seq=9)
+    with pytest.raises(ConflictError):
+        run(table, "merge_branch", branch="fix")
+
+
 def test_a_published_branch_stays_readable_and_its_tags_go_with_it(table: Table, fix: Table) -> None:
     rewrite(fix, "a")
     after = run(table, "merge_branch", branch="fix").snapshot_after
