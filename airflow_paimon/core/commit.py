@@ -58,10 +58,15 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
-    """Who commits: what a retry looks for (paimon-format 2.2)."""
+    """Who commits: what a retry looks for (paimon-format 2.2).
+
+    ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). With it, a commit looks
+    for one of the same identity behind it before it publishes: another try may be alive.
+    """
 
     user: str = field(default_factory=lambda: str(uuid.uuid4()))
     identifier: int = BATCH_COMMIT_IDENTIFIER
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +96,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = an earlier try had landed."""
+    """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = it is another try's."""
 
     before: Snapshot | None
     snapshot: Snapshot | None
@@ -120,8 +125,14 @@ def commit(
     identity = identity or CommitIdentity()
     retry = retry or RetryPolicy()
     draft: Draft | None = None
+    looked = identity.since
     for attempt in range(1, retry.max_attempts + 1):
         head = table.latest_snapshot()
+        if looked is not None and head is not None:
+            landed = _landed_behind(table, identity, looked, head)
+            if landed is not None:
+                return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
+            looked = head.id
         draft = _followed(draft, head) or make_draft(head)
         if draft is None:
             return Receipt(before=head, snapshot=None, attempts=attempt)
@@ -136,6 +147,25 @@ def commit(
         f"run it again when fewer writers commit at once",
         table=table.name,
     )
+
+
+def _landed_behind(table: Table, identity: CommitIdentity, after: int, head: Snapshot) -> Snapshot | None:
+    """Look for another try's commit, from the newest on, as far as the snapshots are still there."""
+    for snapshot_id in range(head.id, after, -1):
+        try:
+            snapshot = head if snapshot_id == head.id else table.snapshot(snapshot_id)
+        except NotFoundError:
+            return None
+        if snapshot.commit_user == identity.user and snapshot.commit_identifier == identity.identifier:
+            return snapshot
+    return None
+
+
+def _before(table: Table, landed: Snapshot) -> Snapshot | None:
+    try:
+        return table.snapshot(landed.id - 1) if landed.id > 1 else None
+    except NotFoundError:
+        return None
 
 
 def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:

@@ -107,8 +107,14 @@ def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, no
     return Plan(operation="stage", table=staging.onto.name, actions=tuple(actions))
 
 
-def open_staging(onto: Table, head: Snapshot, operation_id: str | None, now_iso: str, *, shares: bool) -> Staging:
-    """Make a staging branch for an operation; what an earlier try of it left behind goes first."""
+def open_staging(
+    onto: Table, head: Snapshot, schema: TableSchema, operation_id: str | None, now_iso: str, *, shares: bool
+) -> Staging:
+    """Make a staging branch for an operation; what an earlier try of it left behind goes first.
+
+    Raises:
+        ConflictError: ``schema``, which the rows were fitted to, is not the branch's latest any more.
+    """
     prefix = STAGING_BRANCH_PREFIX
     if operation_id is not None:
         prefix += hashlib.sha256(f"{operation_id}\0{onto.branch_name}".encode()).hexdigest()[:16] + "-"
@@ -118,6 +124,8 @@ def open_staging(onto: Table, head: Snapshot, operation_id: str | None, now_iso:
     view = onto.branch(prefix + uuid.uuid4().hex[:12])
     ids = onto.schema_ids()
     schemas = dict(zip(ids, onto.store.read_many([onto.paths.schema(i) for i in ids]), strict=True))
+    if ids[-1] != schema.id:
+        raise ConflictError(f"{onto.label} was altered while its rows were computed; run it again", table=onto.name)
     latest = parse_schema(schemas[ids[-1]], f"{onto.label}: schema-{ids[-1]}")
     schemas[ids[-1]] = staging_schema(latest).to_bytes()
     staging = Staging(view=view, onto=onto, head=head, schema=latest, shares=shares)
@@ -141,20 +149,24 @@ def take_over(
     staging: Staging,
     hit: Callable[[tuple[object, ...]], bool] | None,
     *,
+    expected_rows: int,
     identity: CommitIdentity,
     properties: Callable[[Sequence[ManifestEntry], Sequence[ManifestEntry]], Mapping[str, str]],
 ) -> Taken:
     """Put what the staging branch got onto the branch that it is for, as one OVERWRITE snapshot.
 
     ``hit``: the partitions (by their values) that become exactly the staged files; None: the staged changes are merged
-    in. ``properties`` is asked with the files removed and added.
+    in. ``expected_rows`` were given to the writer. ``properties`` is asked with the files removed and added.
 
     Raises:
-        ConflictError: the branch was written or altered meanwhile; nothing was published.
+        ConflictError: the branch was written or altered meanwhile, or the staged rows are not all there (another try
+            of the operation took the staging branch away); nothing was published.
         InvalidInputError: files were staged in other partitions.
     """
     onto, head, schema = staging.onto, staging.head, staging.schema
     removed, added, index = _merged(staging) if hit is None else _replaced(staging, hit)
+    if hit is not None:
+        _check_rows(staging, added, expected_rows)
     next_row_id: int | None = None
     fresh: Sequence[ManifestEntry] = added
     if TableOptions(schema.options).row_tracking:
@@ -206,6 +218,20 @@ def _replaced(staging: Staging, hit: Callable[[tuple[object, ...]], bool]) -> _C
     removed = [e for e in live_entries(onto, head).values() if chosen(e.partition)]
     index = [i for i in read_index(onto, head) if not chosen(i.partition)] + read_index(staging.view, staged)
     return removed, added, index if index or head.index_manifest else None
+
+
+def _check_rows(staging: Staging, added: Sequence[ManifestEntry], expected: int) -> None:
+    """Keyed rows may be fewer than were given, as the writer folds them; others have to be all there."""
+    staged = sum(e.file.row_count for e in added)
+    if staged == expected or (staging.schema.primary_keys and 0 < staged < expected):
+        return
+    raise ConflictError(
+        f"{staging.onto.label}: {staged} of {expected} rows are in {staging.view.branch_name}: another try of the "
+        f"operation took that branch away, or the query gives other rows each time; nothing was published. Run it "
+        f"again",
+        table=staging.onto.name,
+        details={"expected_rows": expected, "staged_rows": staged},
+    )
 
 
 def _merged(staging: Staging) -> _Change:

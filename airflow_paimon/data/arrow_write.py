@@ -75,6 +75,7 @@ def write_arrow(
     if operation_id is not None:
         identity = commit_identity(operation_id, table.branch_name, "write_arrow")
         entry = open_ledger(table, operation_id, _request(data, mode, partition), table.branch_name)
+        identity = entry.guard(identity)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
         if landed is not None:
             more = settle(table, touched_by(table, landed), policy, operation_id)
@@ -118,11 +119,15 @@ def _write(
         write = plan_write(table, overwrite=mode != "append", chained=True)
         messages = write_rows(write, _batches(data, write))
         try:
-            return commit_write(table, write, messages, mode, partition, identity, on_stale), messages
+            receipt = commit_write(table, write, messages, mode, partition, identity, on_stale)
         except NOTHING_PUBLISHED as error:
             discard_files(write, messages)
             if not isinstance(error, ConflictError) or attempt == _TRIES:
                 raise
+            continue
+        if receipt.replayed:  # another try of the operation was faster, with files of its own
+            discard_files(write, messages)
+        return receipt, messages
     raise AssertionError("unreachable")
 
 

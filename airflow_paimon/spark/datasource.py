@@ -296,6 +296,8 @@ class PaimonWriter(DataSourceArrowWriter):
             except NOTHING_PUBLISHED:
                 discard_files(self._write, files)
                 raise
+            if receipt.replayed:  # another try of the operation was faster, with files of its own
+                discard_files(self._write, files)
             landed = receipt.snapshot
         for name, told in settle(self._table, touched_by(self._table, landed), self._on_stale).items():
             log.warning("%s: %s: %s", self._table.label, name, told)
@@ -339,6 +341,7 @@ def _plan_writer(
         identity = commit_identity(operation_id, table.branch_name, NAME)
         asked = json.dumps([mode, partition, schema.fieldNames()], sort_keys=True, default=str)
         entry = open_ledger(table, operation_id, hashlib.sha256(asked.encode()).hexdigest(), table.branch_name)
+        identity = entry.guard(identity)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
         if landed is not None:
             return PaimonWriter(table, None, mode, partition, identity, policy, landed)

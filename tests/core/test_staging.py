@@ -12,8 +12,9 @@ import pytest
 from airflow_paimon.core.commit import CommitIdentity
 from airflow_paimon.core.commit_files import commit_append
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
-from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.operations.tables import alter_table, create_table
 from airflow_paimon.core.paths import BranchPaths
+from airflow_paimon.core.planners.schema_changes import AddColumn
 from airflow_paimon.core.scan import live_entries
 from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.staging import Staging, Taken, discard_staging, open_staging, staging_schema, take_over
@@ -36,11 +37,21 @@ def fix(tmp_path: Path) -> Table:
 def stage(fix: Table, *, shares: bool, operation_id: str | None = None) -> Staging:
     head = fix.latest_snapshot()
     assert head is not None
-    return open_staging(fix, head, operation_id, NOW, shares=shares)
+    return open_staging(fix, head, fix.schema(), operation_id, NOW, shares=shares)
 
 
-def take(staging: Staging, hit: Any = PARTITION_A, properties: Mapping[str, str] | None = None) -> Taken:
-    return take_over(staging, hit, identity=CommitIdentity(), properties=lambda removed, added: properties or {})
+def take(
+    staging: Staging, hit: Any = PARTITION_A, properties: Mapping[str, str] | None = None, rows: int | None = None
+) -> Taken:
+    if rows is None:
+        rows = sum(e.file.row_count for e in live_entries(staging.view, staging.view.latest_snapshot()).values())
+    return take_over(
+        staging,
+        hit,
+        expected_rows=rows,
+        identity=CommitIdentity(),
+        properties=lambda removed, added: properties or {},
+    )
 
 
 def test_an_overwrite_replaces_the_chosen_partitions_in_one_snapshot(fix: Table) -> None:
@@ -65,6 +76,24 @@ def test_nothing_staged_empties_the_partitions(fix: Table) -> None:
     assert (len(taken.removed), len(taken.added), len(names(fix))) == (1, 0, 1)
     again = take(stage(fix, shares=False))
     assert again.receipt.snapshot is None and fix.latest_snapshot_id() == 3
+
+
+def test_rows_that_another_try_took_away_are_not_replaced_by_nothing(fix: Table) -> None:
+    first = stage(fix, shares=False, operation_id="op")
+    append(first.view, "a", rows=3)
+    stage(fix, shares=False, operation_id="op")  # the retry, while the first try is still alive
+    with pytest.raises(ConflictError, match="0 of 3 rows"):
+        take(first, rows=3)
+    assert fix.latest_snapshot_id() == 2
+
+
+def test_columns_altered_while_the_rows_were_computed_are_a_conflict(fix: Table) -> None:
+    head, schema = fix.latest_snapshot(), fix.schema()
+    assert head is not None
+    alter_table(fix, [AddColumn(name="extra", type="INT")])
+    with pytest.raises(ConflictError, match="altered"):
+        open_staging(fix, head, schema, None, NOW, shares=False)
+    assert fix.branch_names() == ["fix"]
 
 
 def test_changes_on_top_of_the_branch_are_merged_in(fix: Table) -> None:

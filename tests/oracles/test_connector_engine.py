@@ -228,7 +228,9 @@ def test_a_retry_gives_the_first_try_s_result(connector: Run, tmp_path: Path) ->
     asked = {"sql": "SELECT k, 'x' v, dt FROM branch WHERE dt = 'a'", "partitions": ("dt=a",), "operation_id": "op-1"}
     head = branch.latest_snapshot()
     assert head is not None
-    open_staging(branch, head, "op-1", "2026-11-21T00:00:00+00:00", shares=False)  # what a killed try leaves
+    open_staging(
+        branch, head, branch.schema(), "op-1", "2026-11-21T00:00:00+00:00", shares=False
+    )  # what a killed try leaves
     (left,) = [n for n in branch.branch_names() if n != "fix"]
     findings = run(tmp_path, "check_table").details["findings"]
     assert [f["id"] for f in findings] == [f"staging-branch:{left}"]

@@ -6,13 +6,14 @@ gone is done, whoever did it. Where somebody changed what is to go, it is planne
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from airflow_paimon.core.commit import find_landed, require_committable, verify_landed
+from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable, verify_landed
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.expiry_plan import MAX_ROUNDS, DropStep, ExpiryPlan, load_plans, save_plan
@@ -114,7 +115,7 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
     )
 
 
-def _step_identity(context: Context, step: DropStep, number: int) -> Any:
+def _step_identity(context: Context, step: DropStep, number: int) -> CommitIdentity:
     return commit_identity(context.request.operation_id, step.branch, f"{context.request.operation}:{number}")
 
 
@@ -140,7 +141,7 @@ def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: Dro
         view,
         step.expected,
         check=lambda head: source.check(plan, step, head),
-        identity=_step_identity(context, step, number),
+        identity=dataclasses.replace(_step_identity(context, step, number), since=plan.head(step.branch)),
         properties=properties,
     )
     if receipt.snapshot is not None:

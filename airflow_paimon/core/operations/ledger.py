@@ -6,6 +6,7 @@ behind that point. Without an entry nothing was committed under the id (or someb
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -47,9 +48,17 @@ class LedgerEntry:
     head: int
     first_try: bool
 
+    def guard(self, identity: CommitIdentity) -> CommitIdentity:
+        """Let a commit look for one that another try of the operation makes meanwhile."""
+        return dataclasses.replace(identity, since=self.head)
 
-def _path(operation_id: str) -> str:
-    return f"{PRIVATE_DIR}/operations/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}.json"
+
+def _path(operation_id: str, suffix: str = "") -> str:
+    return f"{PRIVATE_DIR}/operations/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}{suffix}.json"
+
+
+_RETRIED = "-retried"
+"""Beside an entry: a second try found it. From then on the entry stays, for the first try may be the one that ends."""
 
 
 def open_ledger(table: Table, operation_id: str, request: str, branch: str) -> LedgerEntry:
@@ -86,11 +95,15 @@ def open_ledger(table: Table, operation_id: str, request: str, branch: str) -> L
             f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
             table=table.name,
         )
+    with contextlib.suppress(AlreadyExistsError):
+        put_new(table, _path(operation_id, _RETRIED), b"{}")
     return known
 
 
 def forget(table: Table, operation_id: str) -> None:
-    """Remove the entry of an operation that is certain not to have committed (a refusal before the first commit)."""
+    """Remove the entry of an operation whose first try was refused before it committed, unless there is another try."""
+    if table.store.exists(_path(operation_id, _RETRIED)):
+        return
     action = Delete(path=_path(operation_id), reason="the operation was refused before it committed")
     execute(table, Plan(operation="forget", table=table.name, actions=(action,)))
 

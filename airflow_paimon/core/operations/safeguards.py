@@ -61,6 +61,8 @@ class PublishMarks:
             ledger = open_ledger(context.table, operation_id, digest, branch)
         tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else str(uuid.uuid4()))
         identity = commit_identity(operation_id, branch, request.operation)
+        if ledger is not None:
+            identity = ledger.guard(identity)
         return cls(identity=identity, undo_tag=tag, branch=branch, ledger=ledger, request_digest=digest)
 
     def properties(self, context: Context) -> dict[str, str]:

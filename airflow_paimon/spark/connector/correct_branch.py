@@ -33,7 +33,7 @@ from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted
 from airflow_paimon.spark.connector.session import paimon_catalog
-from airflow_paimon.spark.operations.correction import check_request, enter, properties, replayed, strike
+from airflow_paimon.spark.operations.correction import check_request, enter, properties, replayed, result_of, strike
 from airflow_paimon.spark.operations.partitions import PartitionChoice, choose_partitions, partition_text
 from airflow_paimon.spark.operations.sources import BRANCH_VIEW, MAIN_VIEW, further_views, read_sql, rows_of
 from airflow_paimon.spark.progress import progress
@@ -96,7 +96,7 @@ def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
             table=branch.name,
         )
     check_request(branch, schema, request)
-    check_target(branch, schema)
+    check_target(branch, schema, request.mode)
     return _Base(
         table=branch,
         schema=schema,
@@ -171,22 +171,25 @@ def _write(
     identity: CommitIdentity,
 ) -> OperationResult:
     upsert = request.mode == "upsert"
-    staging = open_staging(base.table, base.head, request.operation_id, context.now_iso, shares=upsert)
+    staging = open_staging(base.table, base.head, base.schema, request.operation_id, context.now_iso, shares=upsert)
     try:
         if counts:
             _append(reader, staging, rows)
         taken = take_over(
             staging,
             None if upsert else base.choice.matches,
+            expected_rows=sum(counts.values()),
             identity=identity,
             properties=lambda removed, added: properties(request, _details(request, base, counts, removed, added)),
         )
     finally:
         discard_staging(staging.view)
-    details = _details(request, base, counts, taken.removed, taken.added)
     landed, head = taken.receipt.snapshot, base.head.id
     if landed is not None:
         verify_landed(base.table, landed)
+    if landed is not None and taken.receipt.replayed:
+        return result_of(context, request, landed)
+    details = _details(request, base, counts, taken.removed, taken.added)
     return context.result(
         _plan(request, base, details),
         branch=request.branch,

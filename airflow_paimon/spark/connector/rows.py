@@ -24,7 +24,7 @@ _COUNT = "__count"
 Counts = Mapping[tuple[Any, ...], int]
 
 
-def check_target(branch: Table, schema: TableSchema) -> None:
+def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
     """Refuse tables of which what the connector writes would not be what the branch shows.
 
     Raises:
@@ -38,6 +38,9 @@ def check_target(branch: Table, schema: TableSchema) -> None:
         problem = "tables with data-evolution.enabled=true", "write the corrected rows to main"
     elif schema.primary_keys and options.bucket == -2:
         problem = "primary-key tables with postponed buckets (bucket=-2)", "write the corrected rows to main"
+    elif schema.primary_keys and not set(schema.partition_keys) <= set(schema.primary_keys) and mode == "overwrite":
+        # a key of the rows may live in another partition, where an overwrite of this one leaves it
+        problem = "--mode overwrite of tables whose primary key lacks a partition column", "use --mode upsert"
     if problem is not None:
         raise UnsupportedFeatureError(
             f"{branch.label}: correct_branch with engine=connector does not write {problem[0]}; {problem[1]}",

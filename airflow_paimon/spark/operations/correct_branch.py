@@ -43,7 +43,7 @@ from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.write import TableWrite, plan_write
 from airflow_paimon.spark.failures import task_errors
-from airflow_paimon.spark.operations.correction import check_request, enter, properties, replayed, strike
+from airflow_paimon.spark.operations.correction import check_request, enter, properties, replayed, result_of, strike
 from airflow_paimon.spark.operations.partitions import PartitionChoice, choose_partitions, partition_text
 from airflow_paimon.spark.operations.rewriting import BucketResult, Correction, LiveBucket, correct_buckets
 from airflow_paimon.spark.operations.sources import (
@@ -242,6 +242,9 @@ def _finish(
             plan, branch=request.branch, changed=False, before=base.head.id, after=base.head.id, details=details
         )
     verify_landed(base.table, receipt.snapshot)
+    if receipt.replayed:  # another try of the operation was faster, with files of its own
+        discard_files(base.write, messages)
+        return result_of(context, request, receipt.snapshot)
     before = receipt.before.id if receipt.before is not None else None
     return context.result(
         plan, branch=request.branch, changed=True, before=before, after=receipt.snapshot.id, details=details

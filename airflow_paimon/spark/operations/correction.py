@@ -12,6 +12,7 @@ from airflow_paimon.core.operations.ledger import LedgerEntry, commit_identity, 
 from airflow_paimon.core.operations.request import CorrectBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
 from airflow_paimon.spark.operations.sources import text_digest
 
@@ -25,7 +26,8 @@ def enter(context: Context, request: CorrectBranch, sql: str | None) -> tuple[Co
     if request.operation_id is None or request.dry_run:
         return identity, None
     asked = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
-    return identity, open_ledger(context.table, request.operation_id, request_hash(asked), request.branch)
+    ledger = open_ledger(context.table, request.operation_id, request_hash(asked), request.branch)
+    return ledger.guard(identity), ledger
 
 
 def replayed(
@@ -35,8 +37,11 @@ def replayed(
     if ledger is None or ledger.first_try:
         return None
     landed = find_landed(context.table.branch(request.branch), identity, ledger.head)
-    if landed is None:
-        return None
+    return None if landed is None else result_of(context, request, landed)
+
+
+def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:
+    """Give the result of another try's commit."""
     details = json.loads(landed.properties.get(DETAILS, "{}")) | {"replayed": True}
     return context.result(
         None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details

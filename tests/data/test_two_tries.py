@@ -1,0 +1,74 @@
+"""Two living tries of one operation: one of them publishes, and both give its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.operations.ledger import forget, open_ledger
+from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.scan import bucket_folder
+from airflow_paimon.core.store.testing import CountingStore
+from airflow_paimon.core.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+
+T = TypeVar("T")
+ROWS = pa.table({"k": pa.array([1, 2], pa.int32())})
+
+
+class _Interrupted(CountingStore):
+    """Lets somebody else run right before the first snapshot is put."""
+
+    def __init__(self, inner: Any, other: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._other: Callable[[], object] | None = other
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        other = self._other
+        if other is not None and method == "create" and path.startswith("snapshot/"):
+            self._other = None
+            other()
+        return super()._call(method, path, action)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return create_table(str(tmp_path / "wh"), "d.t", [("k", "INT")], options={"bucket": "-1"})
+
+
+def data_files(table: Table) -> list[str]:
+    return [n for n in table.store.names(bucket_folder(table.schema(), (), 0)) if n.startswith("data-")]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_try_that_comes_second_gives_the_others_commit(table: Table, mode: str) -> None:
+    done: list[dict[str, Any]] = []
+    slow = Table(
+        _Interrupted(table.store, lambda: done.append(write_arrow(table, ROWS, mode=mode, operation_id="op"))),
+        table.name,
+    )
+    late = write_arrow(slow, ROWS, mode=mode, operation_id="op")
+    (first,) = done
+    assert late["snapshot_after"] == first["snapshot_after"] == table.latest_snapshot_id() == 1
+    assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2]
+    assert len(data_files(table)) == 1, "the files of the slower try are gone"
+
+
+def test_an_entry_that_a_second_try_relies_on_stays(table: Table) -> None:
+    assert open_ledger(table, "op", "asked", "main").first_try
+    assert not open_ledger(table, "op", "asked", "main").first_try
+    forget(table, "op")  # the first try is refused, the second one goes on
+    assert not open_ledger(table, "op", "asked", "main").first_try
+    with pytest.raises(InvalidInputError, match="another request"):
+        open_ledger(table, "op", "something else", "main")
+
+
+def test_an_entry_of_a_refused_first_try_goes(table: Table) -> None:
+    open_ledger(table, "op", "asked", "main")
+    forget(table, "op")
+    assert open_ledger(table, "op", "something else", "main").first_try
