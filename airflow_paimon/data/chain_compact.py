@@ -175,18 +175,30 @@ def _sign(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]:
     """Write a file with a delete of one of the bucket's keys.
 
     A partition without files does not exist, so an empty result would be computed again every time, and be no anchor.
-    With a delete in it, it exists and reads as empty, in Paimon too.
+    With a delete in it, it exists and reads as empty, in Paimon too. Its sequence fields are null, the lowest, so that
+    the key that happens to be in it fares as all others do, whose deletes are gone.
     """
     row = _any_row(compaction, work.split)
     if row is None:
         return ()
     writer = _writer(compaction, work)
     try:
-        writer.write(_full_rows(compaction.schema, work.values, row, DELETE))
+        writer.write(_full_rows(compaction.schema, work.values, _lowest(compaction.schema, row), DELETE))
         return writer.finish()
     except BaseException:
         writer.abandon()
         raise
+
+
+def _lowest(schema: TableSchema, row: pa.RecordBatch) -> pa.RecordBatch:
+    """Make a row the lowest of its key, as far as its sequence fields may be null."""
+    names = TableOptions(schema.options).sequence_fields
+    nullable = {f.name for f in schema.fields if f.type.nullable}
+    columns = {
+        name: repeated(None, schema.field(name).type, row.num_rows) if name in names and name in nullable else column
+        for name, column in zip(row.schema.names, row.columns, strict=True)
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _any_row(compaction: Compaction, split: ChainSplit) -> pa.RecordBatch | None:

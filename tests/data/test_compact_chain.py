@@ -248,6 +248,14 @@ def test_an_empty_result_is_there_and_reads_as_empty(tmp_path: Path) -> None:
     assert not compact(table, pending=True, max_chain_length=0).changed
 
 
+def test_the_delete_in_an_empty_result_hides_nothing(tmp_path: Path) -> None:
+    """All deletes are gone from full partitions: the key in which an empty one is written down is no exception."""
+    table = chain_table(tmp_path, [("delta", "20260201", [(k, 5, "a", "-D") for k in range(4)])], buckets=1)
+    compact(table, "dt=20260201")
+    change(table, "delta", "20260202", versions(range(4), 3, "late"))
+    assert seen(table) == on("20260202", *versions(range(4), 3, "late"))
+
+
 def test_a_bucket_that_became_empty_leaves_no_file(tmp_path: Path) -> None:
     table = chain_table(
         tmp_path,

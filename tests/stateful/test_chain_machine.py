@@ -1,0 +1,287 @@
+"""Random lives of a chain table through the operations that users run, against a model of rows made from the rules.
+
+After every step: reads of main (both gap policies) and of the branches give the model's rows, the same full partitions
+are stale, what was refused changed nothing, what was committed is in the branches' histories, and every file that a
+branch refers to exists. ``AIRFLOW_PAIMON_EXAMPLES`` sets how many lives there are.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.operations.chain_alter import alter_chain_table
+from airflow_paimon.core.operations.chain_setup import NewColumns, create_chain_table
+from airflow_paimon.core.operations.check import find_all
+from airflow_paimon.core.planners.chain_setup import ChainSettings
+from airflow_paimon.core.planners.schema_changes import (
+    AddColumn,
+    DropColumn,
+    RenameColumn,
+    SchemaChange,
+    SetOption,
+    WidenColumn,
+)
+from airflow_paimon.core.table import Table
+from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
+from tests.core.tables import run
+from tests.data.compactions import compact, outcomes
+from tests.stateful.chain_model import DELTA, FULL, MAIN, ChainModel, Partition, Refused, Row
+
+START = datetime(2025, 8, 11, 20)
+MOMENTS = 7
+TYPES = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64()}
+
+targets = st.tuples(st.sampled_from(["CN", "US"]), st.integers(0, MOMENTS - 1))
+text_values = st.one_of(st.none(), st.sampled_from("abc"))
+versions = st.builds(
+    lambda key, sequence, values, kind: (key, sequence, values, kind),
+    st.integers(0, 5),
+    st.one_of(st.none(), st.integers(0, 3)),
+    st.lists(text_values, min_size=2, max_size=2),
+    st.sampled_from(["+I", "+I", "+I", "+U", "-D", "-U"]),
+)
+batches = st.lists(versions, min_size=1, max_size=5)
+policies = st.sampled_from([None, None, "record", "rebuild", "drop"])
+
+
+class ChainMachine(RuleBasedStateMachine):
+    @initialize(grouped=st.booleans(), hourly=st.booleans(), partial=st.booleans(), buckets=st.integers(1, 2))
+    def start(self, grouped: bool, hourly: bool, partial: bool, buckets: int) -> None:
+        self.grouped, self.hourly = grouped, hourly
+        times = ["dt", "hour"] if hourly else ["dt"]
+        self.keys = [*(["region"] if grouped else []), *times]
+        engine = {"merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}
+        form = ("$dt $hour:00:00", "yyyyMMdd HH:mm:ss") if hourly else ("$dt", "yyyyMMdd")
+        chain = ChainSettings(
+            chain_partition_keys=tuple(times),
+            timestamp_pattern=form[0],
+            timestamp_formatter=form[1],
+            sequence_field=("s",),
+            options={"bucket": str(buckets), "manifest.merge-min-count": "4", **(engine if partial else {})},
+        )
+        self.columns: list[tuple[int, str, str]] = [(0, "v1", "STRING"), (1, "v2", "STRING")]
+        new = NewColumns(
+            columns=[
+                *((k, "STRING") for k in self.keys),
+                *(("k", "INT"), ("s", "INT")),
+                *((name, kind) for _, name, kind in self.columns),
+            ],
+            primary_keys=[*self.keys, "k"],
+            partition_keys=self.keys,
+        )
+        warehouse = f"memory://{uuid.uuid4()}/wh"
+        self.table: Table = create_chain_table(warehouse, "d.t", chain, new)
+        self.numbers = 2
+        self.looked_at: list[int | None] = []
+        self.model = ChainModel(partial=partial)
+        event(f"partial: {partial}")
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    @rule(branch=st.sampled_from([DELTA] * 5 + [FULL, FULL, MAIN]), at=targets, rows=batches, how=policies)
+    def append(self, branch: str, at: Partition, rows: list[Any], how: str | None) -> None:
+        self._write(branch, at, rows, False, how)
+
+    @rule(branch=st.sampled_from([DELTA, DELTA, FULL, MAIN]), at=targets, rows=batches, how=policies)
+    def overwrite(self, branch: str, at: Partition, rows: list[Any], how: str | None) -> None:
+        self._write(branch, at, rows, True, how)
+
+    @rule(at=targets, rows=batches, following=batches, again=st.booleans())
+    def a_night(self, at: Partition, rows: list[Any], following: list[Any], again: bool) -> None:
+        """Makes a partition full and goes on from it: most of what can go wrong begins so."""
+        self._write(DELTA, at, rows, False, "record")
+        self.compact({at}, again, False)
+        if at[1] + 1 < MOMENTS:
+            self._write(DELTA, (at[0], at[1] + 1), following, False, "record")
+
+    @rule(
+        branch=st.sampled_from([DELTA, FULL, FULL, MAIN]), some=st.sets(targets, min_size=1, max_size=2), how=policies
+    )
+    def drop(self, branch: str, some: set[Partition], how: str | None) -> None:
+        some, how = {self._mine(p) for p in some}, how if branch == DELTA else None
+        self._try(
+            f"drop {branch} {how}",
+            lambda model: model.drop(branch, some, how),
+            lambda: drop_partitions(self.table.branch(branch), [self._spec(p) for p in sorted(some)], on_stale=how),
+        )
+
+    @rule(some=st.sets(targets, min_size=1, max_size=3), again=st.booleans(), carry=st.booleans())
+    def compact(self, some: set[Partition], again: bool, carry: bool) -> None:
+        some = {self._mine(p) for p in some}
+        expected = self.model.compact(some, overwrite=again, carry=carry)
+        asked = [",".join(f"{k}={v}" for k, v in self._spec(p).items()) for p in sorted(some)]
+        policy = "carry_forward" if carry else "empty"
+        self._compacted(expected, outcomes(compact(self.table, *asked, overwrite=again, gap_policy=policy)))
+
+    @rule(longest=st.integers(0, 3))
+    def compact_pending(self, longest: int) -> None:
+        expected = self.model.compact((), longest=longest)
+        self._compacted(expected, outcomes(compact(self.table, pending=True, max_chain_length=longest)))
+
+    @rule(cutoff=st.integers(0, MOMENTS), limit=st.integers(1, 3), keep=st.integers(1, 2))
+    def expire(self, cutoff: int, limit: int, keep: int) -> None:
+        stale, before = set(self.model.stale()), self.model.read()
+        gone = self.model.expire(cutoff, limit, keep)
+        now = self._time(cutoff) + timedelta(days=1)
+        asked = {"expiration_time": "1 d", "now": f"{now.isoformat()}+00:00", "limit": limit, "min_anchors": keep}
+        run(self.table, "expire_partitions", **asked)
+        event(f"expire: {min(len(gone[FULL]), 2)} full, {min(len(gone[DELTA]), 2)} deltas")
+        after = self.model.read()
+        assert {p: before[p] for p in after} == after, "what stays reads as before"
+        assert set(self.model.stale()) <= stale, "expiry makes nothing stale"
+
+    @rule(kind=st.sampled_from(["add", "drop", "rename", "widen", "option"]), data=st.data())
+    def alter(self, kind: str, data: Any) -> None:
+        changes: list[SchemaChange] = []
+        at = data.draw(st.integers(0, len(self.columns) - 1)) if self.columns else 0
+        number, name, is_of = self.columns[at] if self.columns else (0, "", "")
+        if kind == "add" and len(self.columns) < 4:
+            free = next(n for n in ("w1", "w2", "v1", "v2", "w3") if n not in {c[1] for c in self.columns})
+            self.columns.append((self.numbers, free, "INT"))
+            self.numbers += 1
+            changes = [AddColumn(name=free, type="INT")]
+        elif kind == "drop" and len(self.columns) > 1:
+            del self.columns[at]
+            changes = [DropColumn(name=name)]
+        elif kind == "rename" and self.columns:
+            self.columns[at] = (number, f"{name}x" if len(name) < 5 else name[:2] + "y" * (len(name) - 1), is_of)
+            changes = [RenameColumn(name=name, to_name=self.columns[at][1])]
+        elif kind == "widen" and is_of == "INT":
+            self.columns[at] = (number, name, "BIGINT")
+            changes = [WidenColumn(name=name, type="BIGINT")]
+        else:
+            changes = [SetOption(key="target-file-size", value=data.draw(st.sampled_from(["32 mb", "64 mb"])))]
+        alter_chain_table(self.table, changes)
+
+    @precondition(lambda self: any(self.model.held.values()))
+    @rule()
+    def refused_alter(self) -> None:
+        with pytest.raises(InvalidInputError):
+            alter_chain_table(self.table, [AddColumn(name="no", type="INT"), SetOption(key="bucket", value="7")])
+
+    # -- how the rules are carried out ---------------------------------------------------------------------------------
+
+    def _write(self, branch: str, at: Partition, rows: list[Any], overwrite: bool, how: str | None) -> None:
+        at, how = self._mine(at), how if branch == DELTA else None
+        found, data = self._rows(at, rows)
+        mode: dict[str, Any] = {"mode": "overwrite", "partition": self._spec(at)} if overwrite else {}
+        self._try(
+            f"{mode.get('mode', 'append')} {branch} {how}",
+            lambda model: model.write(branch, at, found, overwrite, how),
+            lambda: write_arrow(self.table.branch(branch), data, **mode, on_stale=how),
+        )
+
+    def _try(self, what: str, ask: Callable[[ChainModel], None], act: Callable[[], Any]) -> None:
+        model, heads = copy.deepcopy(self.model), self._heads()
+        try:
+            ask(model)
+        except Refused as refused:
+            with pytest.raises(UnsafeOperationError):
+                act()
+            assert self._heads() == heads, "refused, so nothing is committed"
+            event(f"{what}: refused, {refused}")
+            return
+        act()
+        event(f"{what}: done")
+        self.model = model
+
+    def _compacted(self, expected: dict[Partition, str], found: dict[str, str]) -> None:
+        assert found == {self._text(p): outcome for p, outcome in expected.items()}
+        for outcome in set(found.values()):
+            event(f"compact: {outcome}")
+
+    def _heads(self) -> list[int | None]:
+        return [self.table.branch(b).latest_snapshot_id() for b in (MAIN, FULL, DELTA)]
+
+    def _mine(self, at: Partition) -> Partition:
+        return at if self.grouped else ("", at[1])
+
+    def _time(self, number: int) -> datetime:
+        return START + timedelta(hours=number) if self.hourly else datetime(2025, 8, 10) + timedelta(days=number)
+
+    def _spec(self, at: Partition) -> dict[str, str]:
+        time = self._time(at[1])
+        found = {"region": at[0], "dt": f"{time:%Y%m%d}", "hour": f"{time:%H}"}
+        return {key: found[key] for key in self.keys}
+
+    def _text(self, at: Partition) -> str:
+        return "/".join(f"{k}={v}" for k, v in self._spec(at).items())
+
+    def _rows(self, at: Partition, rows: list[Any]) -> tuple[list[Row], pa.Table]:
+        """The same rows for the model and for a write; columns of numbers get numbers."""
+        found, records = [], []
+        for key, sequence, drawn, kind in rows:
+            values = []
+            for place, (number, _, is_of) in enumerate(self.columns):
+                one = drawn[place % 2]
+                values.append((number, one if one is None or is_of == "STRING" else ord(one)))
+            found.append(Row(key, sequence, tuple(values), kind))
+            shown = {name: value for (_, name, _), (_, value) in zip(self.columns, values, strict=True)}
+            records.append({**self._spec(at), "k": key, "s": sequence, **shown, "_row_kind": kind})
+        types = [*((k, pa.string()) for k in self.keys), ("k", pa.int32()), ("s", pa.int32())]
+        types += [(name, TYPES[is_of]) for _, name, is_of in self.columns]
+        return found, pa.Table.from_pylist(records, schema=pa.schema([*types, ("_row_kind", pa.string())]))
+
+    def _shown(self, read: dict[Partition, list[Row]]) -> list[str]:
+        out = []
+        for at, rows in read.items():
+            for row in rows:
+                values = dict(row.values)
+                shown = {name: values.get(number) for number, name, _ in self.columns}
+                out.append(repr({**self._spec(at), "k": row.key, "s": row.sequence, **shown}))
+        return sorted(out)
+
+    # -- invariants ----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def reads_are_the_models(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        now = [*self._heads(), self.table.schema().id]
+        if now == self.looked_at:
+            return
+        self.looked_at = now
+        for carry in (False, True):
+            rows = read_arrow(self.table, gap_policy="carry_forward" if carry else "empty")
+            assert _sorted(rows) == self._shown(self.model.read(carry=carry))
+        for branch in (FULL, DELTA):
+            assert _sorted(read_arrow(self.table.branch(branch))) == self._shown(self.model.read_branch(branch))
+
+    @invariant()
+    def the_same_are_stale(self) -> None:
+        if hasattr(self, "model"):
+            details = run(self.table, "check_chain_table").details
+            assert sorted(details["stale"]) == sorted(map(self._text, self.model.stale()))
+            assert details["recorded"] == sum(self.model.record(f) is not None for f in self.model.held[FULL])
+            assert details["errors"] == 0
+
+    @invariant()
+    def every_referenced_file_exists(self) -> None:
+        if hasattr(self, "model"):
+            assert [f for f in find_all(self.table, 0, verify_files=True) if f.severity != "info"] == []
+
+
+def _sorted(rows: pa.Table) -> list[str]:
+    return sorted(repr(row) for row in rows.to_pylist())
+
+
+TestChainMachine = ChainMachine.TestCase
+TestChainMachine.settings = settings(
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "10")),
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
