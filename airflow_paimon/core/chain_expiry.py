@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_paimon.core.chain import ChainLayout, Partitions, TimeLine, Values, time_line
 from airflow_paimon.core.errors import InvalidInputError
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class GroupExpiry:
     """What expires in one group. ``anchor``: the oldest snapshot partition that stays, None if the group has none.
 
     ``orphans``: deltas older than the group's first snapshot partition. ``unplaced``: partitions whose values are no
-    time; they stay.
+    time; they stay. ``waits_for``: stale partitions that stay, for which old segments stay, too.
     """
 
     group: Values
@@ -33,6 +35,7 @@ class GroupExpiry:
     segments: tuple[Segment, ...] = ()
     orphans: tuple[Values, ...] = ()
     unplaced: tuple[Values, ...] = ()
+    waits_for: tuple[Values, ...] = ()
 
     @property
     def deltas(self) -> tuple[Values, ...]:
@@ -107,6 +110,38 @@ def _plan_group_expiry(
         segments=segments,
         orphans=delta.between(None, snapshot.times[0]),
         unplaced=unplaced,
+    )
+
+
+def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, datetime]) -> GroupExpiry:
+    """Keep the segments that hold an input of a stale partition that stays, and all behind them.
+
+    ``needs``: the time of the earliest live input of each stale partition of the group. What stays for one may itself
+    be stale, and need more.
+    """
+    if not plan.segments or plan.anchor is None:
+        return plan
+    starts = [layout.time_of(v) for v in (*plan.snapshots, plan.anchor)]
+    count = len(plan.segments)
+    waits: dict[Values, None] = {}
+    while count:
+        going = frozenset(plan.snapshots[:count])
+        blocking = {v: t for v, t in needs.items() if v not in going and bisect_right(starts, t) - 1 < count}
+        if not blocking:
+            break
+        waits |= dict.fromkeys(sorted(blocking, key=layout.text_of))
+        count = max(0, bisect_right(starts, min(blocking.values())) - 1)
+    if not waits:
+        return plan
+    texts = ", ".join(map(layout.text_of, list(waits)[:_SHOWN]))
+    kept = len(plan.segments) - count
+    return replace(
+        plan,
+        reason=f"{plan.reason}; {kept} of them stay, because {texts} is stale and built from them",
+        anchor=(*plan.snapshots, plan.anchor)[count],
+        segments=plan.segments[:count],
+        orphans=plan.orphans if count else (),
+        waits_for=tuple(waits),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.chain import ChainLayout, Partitions, Values
-from airflow_paimon.core.chain_expiry import GroupExpiry, plan_chain_expiry
-from airflow_paimon.core.chain_state import chain_views
+from airflow_paimon.core.chain_expiry import GroupExpiry, keep_inputs, plan_chain_expiry
+from airflow_paimon.core.chain_expiry_needs import stale_needs
+from airflow_paimon.core.chain_state import ChainState, chain_views
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.operations.chain_request import ExpirePartitions
 from airflow_paimon.core.operations.context import Context
@@ -20,7 +21,7 @@ from airflow_paimon.core.partition_expiry import VALUES_TIME, cutoff_at, expiry_
 from airflow_paimon.core.partition_path import format_partition
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.plan import Precondition
-from airflow_paimon.core.scan import plan_snapshot
+from airflow_paimon.core.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
 
@@ -66,10 +67,12 @@ class _ChainExpiry:
 
     def _plan(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
         held: list[_Held] = []
+        plans: list[ScanPlan] = []
         preconditions = []
         for view, head in ((self.snapshot, snapshot_head), (self.delta, delta_head)):
             schema = view.schema()
-            held.append({h.values: h for h in held_partitions(plan_snapshot(view, head, schema))})
+            plans.append(plan_snapshot(view, head, schema))
+            held.append({h.values: h for h in held_partitions(plans[-1])})
             preconditions.append(
                 Precondition(
                     branch=view.branch_name,
@@ -86,6 +89,7 @@ class _ChainExpiry:
             max_segments=self.limit,
             min_anchors=self.min_anchors,
         )
+        groups = self._without_inputs(groups, *plans)
         steps = (
             DropStep(branch=self.delta.branch_name, drops=_drops(deltas, _delta_reasons(self.layout, groups))),
             DropStep(branch=self.snapshot.branch_name, drops=_drops(snapshots, _snapshot_reasons(self.layout, groups))),
@@ -96,6 +100,22 @@ class _ChainExpiry:
             steps=tuple(s for s in steps if s.drops),
             report=_report(self.layout, groups, snapshots, deltas),
         )
+
+    def _without_inputs(self, groups: list[GroupExpiry], snapshot: ScanPlan, delta: ScanPlan) -> list[GroupExpiry]:
+        """Keep what stale partitions that stay are to be built from again: without it nobody could, or would know."""
+        going = {g.group for g in groups if g.segments}
+        if not going:
+            return groups
+        own = [
+            replace(p, splits=tuple(s for s in p.splits if self.layout.group_of(s.values) in going))
+            for p in (snapshot, delta)
+        ]
+        main = self.snapshot.branch(MAIN)
+        state = ChainState(
+            layout=self.layout, main=ScanPlan(main, None, snapshot.schema), snapshot=own[0], delta=own[1]
+        )
+        needs = stale_needs(main, state)
+        return [keep_inputs(self.layout, g, needs.get(g.group, {})) for g in groups]
 
 
 def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:
@@ -164,6 +184,12 @@ def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held
             f"{len(unreadable)} partitions have no place in time and stay (details.unreadable): drop them yourself, or "
             f"write their rows to partitions of the form of partition.timestamp-formatter"
         )
+    waiting = [layout.text_of(v) for g in groups for v in g.waits_for]
+    if waiting:
+        warnings.append(
+            f"old segments stay, because {len(waiting)} partitions that stay are stale and built from them "
+            f"(details.waits_for): build those again (compact_chain_table --pending) or load them anew, then expire"
+        )
     return {
         "strategy": VALUES_TIME,
         "segments": sum(len(g.segments) for g in groups),
@@ -171,6 +197,7 @@ def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held
         "groups_total": len(groups),
         "groups_expiring": sum(bool(g.segments) for g in groups),
         "unreadable": unreadable[:_LISTED],
+        "waits_for": waiting[:_LISTED],
         "warnings": warnings,
     }
 
