@@ -40,6 +40,7 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.catch_up import parse_spec
+    from airflow_paimon.core.features import check_writable
     from airflow_paimon.core.partition_path import parse_partition_spec
     from airflow_paimon.core.scan import partition_types
 
@@ -53,6 +54,9 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         raise InvalidInputError(
             f"{main.name} is partitioned by {keys}: name the partitions to overwrite", table=main.name
         )
+    if params["rewrite"] and params["engine"] == "connector":
+        # the fold before the publish is the embedded engine's, whoever wrote the rows
+        check_writable(schema, table=main.name)
     for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
         parse_partition_spec(parse_spec(text), schema.partition_keys, partition_types(schema))
 

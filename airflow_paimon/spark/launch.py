@@ -108,7 +108,7 @@ def _run(request: Request) -> Outcome:
         traceback.print_exc()
         missing = UnsupportedFeatureError(
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: "
-            f"a cluster needs pyarrow, fsspec, fastavro and, below Python 3.14, backports.zstd",
+            f"a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd",
             table=request.table,
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)

@@ -13,6 +13,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     PaimonError,
     UnsafeOperationError,
+    UnsupportedFeatureError,
 )
 from airflow_paimon.core.operations.published import last_publish, publishes, verify_publish, verify_rollback
 from airflow_paimon.core.table import Table
@@ -176,6 +177,15 @@ def test_a_second_name_for_a_published_branch_is_refused(warehouse: Path) -> Non
     run(main, "delete_branch", branch="fix")
     with pytest.raises(InvalidInputError, match="was published already, as snapshot 3"):
         correction.plan_correction(params, "data_correction", "r")
+
+
+def test_a_fold_that_the_embedded_engine_refuses_is_said_before_anything_is_made(warehouse: Path) -> None:
+    main = make_table(warehouse, merge__engine="aggregation")
+    append(main, "1")
+    conf = {"table": "d.t", "sql": "SELECT 1", "partitions": ["dt=1"], "engine": "connector"}
+    assert correction.plan_correction(form("data_correction", conf), "data_correction", "r")["base_snapshot"] == 1
+    with pytest.raises(UnsupportedFeatureError, match="aggregation"):
+        correction.plan_correction(form("data_correction", {**conf, "rewrite": True}), "data_correction", "r")
 
 
 # -- what is approved -------------------------------------------------------------------------------------------------

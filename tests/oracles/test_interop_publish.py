@@ -235,3 +235,17 @@ def _everything(world: World, reader: str) -> list[str]:
         if following == 4:
             break
     return rows
+
+
+def test_java_fast_forwards_a_branch_that_we_made_and_corrected(world: World) -> None:
+    """Main and its history are read right afterwards, by both, and both go on writing."""
+    world.correct("fix", "x1=A")
+    world.do("fast_forward", name="fix")
+    corrected = "x1=A x2=b y1=c z1=d"
+    assert world.both() == world.both("fix") == corrected
+    assert world.both(snapshot=1) == START
+    world.write("y2=m")
+    assert world.both() == "x1=A x2=b y1=c y2=m z1=d"
+    assert world.run("check_table").details["errors"] == 0
+    world.run("rollback_to", tag="base")
+    assert world.both() == START

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
-from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
+from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.history import greatest_shared
 from airflow_paimon.core.lineage import is_unfinished, lineage_path, read_lineage
 from airflow_paimon.core.operations.check_history import history_findings, journal_findings
@@ -13,6 +14,7 @@ from airflow_paimon.core.operations.findings import ERROR, INFO, WARNING, Findin
 from airflow_paimon.core.operations.keeping import keep_tag_needed, missing_protection
 from airflow_paimon.core.operations.request import CheckTable
 from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.operations.tags import check_deletable
 from airflow_paimon.core.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
@@ -69,6 +71,8 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
         findings += _guarded(view, _protection(table, view))
     findings += _guarded(table, _publish_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living}))
+    for view in (table, *living):
+        findings += _guarded(view, _expired_tags(view, now_ms))
     findings += _guarded(table, journal_findings(table, now_ms))
     order = {ERROR: 0, WARNING: 1, INFO: 2}
     return sorted(findings, key=lambda f: (order[f.severity], f.id))
@@ -255,6 +259,28 @@ def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
                 repair="delete the tag",
                 actions=(action,),
             )
+
+
+def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
+    """Tags that no engine has expired, undo tags among them; not those that something relies on."""
+    now = datetime.fromtimestamp(now_ms / 1000)
+    for tag in view.tags():
+        end = tag.expires_at()
+        if end is None or end >= now:
+            continue
+        try:
+            check_deletable(view, tag)
+        except UnsafeOperationError:
+            continue
+        yield Finding(
+            kind="expired-tag",
+            subject=f"{view.branch_name}/{tag.name}",
+            severity=INFO,
+            message=f"Tag {tag.name!r} of branch {view.branch_name!r} was to live until {end:%Y-%m-%d %H:%M}",
+            at_risk="nothing; the files of that snapshot take up space until the tag goes",
+            repair="delete the tag",
+            actions=(Delete(path=view.paths.tag(tag.name), reason="its retention has passed"),),
+        )
 
 
 def _file_findings(view: Table) -> Iterator[Finding]:

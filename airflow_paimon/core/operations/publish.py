@@ -45,6 +45,7 @@ from airflow_paimon.core.operations.safeguards import (
     plan_undo_tag,
     replayed,
 )
+from airflow_paimon.core.operations.tags import expire_undo_tags
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.plan import Plan, Precondition, PutNew
@@ -168,6 +169,7 @@ def _publish(
         return context.result(decided.plan, branch=MAIN, changed=would, before=before, after=before, details=details)
     protect_published(main, receipt.snapshot)
     verify_landed(main, receipt.snapshot)
+    expire_undo_tags(context)
     details |= {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
     return context.result(
         decided.plan, branch=MAIN, changed=True, before=before, after=receipt.snapshot.id, details=details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime
 
@@ -9,8 +10,11 @@ from airflow_paimon.core.commit import execute
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
+    FormatError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
     UnsafeOperationError,
 )
 from airflow_paimon.core.operations.context import Context
@@ -23,6 +27,7 @@ from airflow_paimon.core.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
     RESERVED_TAG_PREFIXES,
+    UNDO_TAG_PREFIX,
     check_tag_name,
     protects,
 )
@@ -31,6 +36,8 @@ from airflow_paimon.core.reachability import lost_between
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
 from airflow_paimon.core.tag import Tag
+
+log = logging.getLogger(__name__)
 
 
 def create_tag(context: Context, request: CreateTag) -> OperationResult:
@@ -79,7 +86,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
             table=view.name,
         )
     if existing is not None:
-        _check_deletable(view, existing)
+        check_deletable(view, existing)
     plan = _plan_create(request.operation, view, tag, exists=existing is not None)
     if not request.dry_run:
         try:
@@ -169,7 +176,7 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
         if request.if_missing == "skip":
             return context.result(None, branch=request.branch, changed=False, details={"already_gone": True})
         existing = view.tag(request.tag)
-    _check_deletable(view, existing)
+    check_deletable(view, existing)
     action = Delete(path=view.paths.tag(request.tag), reason="asked for")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": request.tag})
     if not request.dry_run:
@@ -179,7 +186,12 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
     )
 
 
-def _check_deletable(view: Table, tag: Tag) -> None:
+def check_deletable(view: Table, tag: Tag) -> None:
+    """Refuse to delete a tag that files hang on.
+
+    Raises:
+        UnsafeOperationError: says what needs them.
+    """
     branch = protects(tag.name)
     if branch is not None and branch in view.branch_names():
         raise UnsafeOperationError(
@@ -237,6 +249,8 @@ def rename_tag(view: Table, name: str, to_name: str) -> None:
     data = view.store.read(view.paths.tag(name))
     if name == to_name:
         return
+    if view.find_tag(to_name) is not None:
+        raise AlreadyExistsError(f"{view.label}: tag {to_name!r} exists; choose another name", table=view.name)
     actions: tuple[Action, ...] = (
         PutNew(path=view.paths.tag(to_name), data=data, reason=f"new name of {tag.name}", same_ok=True),
         Delete(path=view.paths.tag(name), reason=f"renamed to {to_name}"),
@@ -261,19 +275,21 @@ def plan_expire_tags(tags: list[Tag], now: datetime, kept: dict[str, str]) -> tu
     return [t for t in expired if t.name not in kept], {t.name: kept[t.name] for t in expired if t.name in kept}
 
 
-def expire_tags(view: Table, now: datetime, *, dry_run: bool) -> tuple[list[str], dict[str, str]]:
+def expire_tags(
+    view: Table, now: datetime, *, prefix: str = "", dry_run: bool = False
+) -> tuple[list[str], dict[str, str]]:
     """Delete tags whose retention has passed; those that a branch relies on stay, and those without retention.
 
-    Returns the names deleted, and why the others stayed. (Java's ``expire_tags(older_than)`` deletes tags without
-    retention, too.)
+    ``prefix``: only tags whose name begins so. Returns the names deleted, and why the others stayed. (Java's
+    ``expire_tags(older_than)`` deletes tags without retention, too.)
     """
-    tags = view.tags()
+    tags = [t for t in view.tags() if t.name.startswith(prefix)]
     kept: dict[str, str] = {}
     for tag in tags:
         if (end := tag.expires_at()) is None or end >= now:
             continue
         try:
-            _check_deletable(view, tag)
+            check_deletable(view, tag)
         except UnsafeOperationError as error:
             kept[tag.name] = error.message
     gone, stayed = plan_expire_tags(tags, now, kept)
@@ -281,3 +297,11 @@ def expire_tags(view: Table, now: datetime, *, dry_run: bool) -> tuple[list[str]
     if not dry_run:
         execute(view, Plan(operation="expire_tags", table=view.name, actions=actions))
     return [t.name for t in gone], stayed
+
+
+def expire_undo_tags(context: Context) -> None:
+    """Delete main's undo tags whose retention has passed. Failing to is harmless: the next publish does it."""
+    try:
+        expire_tags(context.table, context.now_local, prefix=UNDO_TAG_PREFIX)
+    except (StorageError, OutcomeUnknownError, FormatError) as error:
+        log.warning("%s: left undo tags behind (%s)", context.table.name, error)

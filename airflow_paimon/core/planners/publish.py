@@ -190,9 +190,10 @@ def check_sequences(
     )
     if high:
         raise UnsafeOperationError(
-            f"{table}: {_listed(high)} of the branch hold sequence numbers above those at the branch point (written by "
-            f"an upsert, not by correct_branch): a writer that stays open on main would lose its newer rows to them. "
-            f"Use --rewrite to fold those buckets first, or --writers-stopped when no writer is open",
+            f"{table}: {_listed(high)} of the branch hold sequence numbers above those at the branch point (an upsert "
+            f"of another engine, or more rows than the bucket had numbers): a writer that stays open on main would "
+            f"lose its newer rows to them. Use --rewrite to fold those buckets first, or --writers-stopped when no "
+            f"writer is open",
             table=table,
             details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
         )
