@@ -52,11 +52,13 @@ class Staleness:
     """What is known of how snapshot partitions came to be. ``stale``: those to build again, and why.
 
     ``lost``: those that can't be built again, because something that they were built from is gone (expired), and what.
+    ``unproven``: those that are built again only when they are asked for with overwrite, and why.
     ``anchors``: which snapshot partition each was built from, where that is known.
     """
 
     stale: Mapping[Values, str] = field(default_factory=dict)
     lost: Mapping[Values, str] = field(default_factory=dict)
+    unproven: Mapping[Values, str] = field(default_factory=dict)
     anchors: Mapping[Values, Values] = field(default_factory=dict)
 
 
@@ -146,7 +148,8 @@ class _GroupPlanner:
         deltas = self._delta.up_to(start, moment)
         is_stored = moment in self._snapshot
         if is_stored:
-            action, reason = self._judge_stored(moment, values, why, anchor, deltas)
+            unproven = None if asked and self._targets.overwrite else self._known.unproven.get(values)
+            action, reason = self._judge_stored(moment, values, why, anchor, deltas, unproven)
         else:
             action, reason = self._judge_missing(moment, anchor, deltas)
         if not action.writes:
@@ -166,7 +169,13 @@ class _GroupPlanner:
         return plan
 
     def _judge_stored(
-        self, moment: datetime, values: Values, why: str | None, anchor: Values | None, deltas: tuple[Values, ...]
+        self,
+        moment: datetime,
+        values: Values,
+        why: str | None,
+        anchor: Values | None,
+        deltas: tuple[Values, ...],
+        unproven: str | None,
     ) -> tuple[Action, str]:
         targets, lost = self._targets, self._known.lost.get(values)
         again = targets.overwrite or values in targets.again
@@ -177,6 +186,8 @@ class _GroupPlanner:
             return Action.NOTHING_TO_DO, "the snapshot branch has it, and there is no delta of its own to build it from"
         if lost is not None or (anchor is None and not deltas):
             return Action.ALREADY_THERE, f"it can't be built again: {lost or 'nothing that it was built from is left'}"
+        if unproven is not None:
+            return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: --overwrite of it builds it again"
         if why is not None:
             return Action.STALE_REBUILD, why
         return Action.COMPACT, f"built again: {self._parts(anchor, deltas)}"

@@ -16,12 +16,13 @@ from airflow_paimon.core.chain import Branch, ChainLayout, TimeLine, Values, tim
 from airflow_paimon.core.chain_provenance import (
     Part,
     Provenance,
+    files_digest,
     names_digest,
     read_earlier,
     read_provenances,
     state_digests,
 )
-from airflow_paimon.core.chain_state import ChainState
+from airflow_paimon.core.chain_state import ChainState, splits_by_partition
 from airflow_paimon.core.history import snapshots_between, touched
 from airflow_paimon.core.manifest import FileKind
 from airflow_paimon.core.scan import ScanPlan, partition_types, read_delta_list, read_entries
@@ -54,25 +55,37 @@ def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, .
     return find_stale(state, gather_provenances(table, state), history_of(state))
 
 
-def gather_provenances(table: Table, state: ChainState) -> dict[Values, Provenance]:
-    """Read what the live snapshot partitions were built from; those that nobody recorded are left out."""
-    digests = state_digests(state, Branch.SNAPSHOT)
-    found = read_provenances(table, state.layout, digests)
-    return found | _rewritten(table, state, digests.keys() - found.keys())
+def gather_provenances(table: Table, state: ChainState, asked: Set[Values] | None = None) -> dict[Values, Provenance]:
+    """Read what the live snapshot partitions (or those asked for) were built from; those without record are left out.
+
+    A partition that only compaction has rewritten since keeps its record.
+    """
+    return provenances_in(table, state.layout, state.snapshot, asked)
 
 
-def _rewritten(table: Table, state: ChainState, unknown: Set[Values]) -> dict[Values, Provenance]:
+def provenances_in(
+    table: Table, layout: ChainLayout, snapshot: ScanPlan, asked: Set[Values] | None = None
+) -> dict[Values, Provenance]:
+    """Do what ``gather_provenances`` does with what the snapshot branch held in one snapshot of it."""
+    held = splits_by_partition(snapshot)
+    digests = {v: files_digest(splits) for v, splits in held.items() if asked is None or v in asked}
+    if not digests:
+        return {}
+    found = read_provenances(table, layout, digests)
+    return found | _rewritten(table, layout, snapshot, digests.keys() - found.keys())
+
+
+def _rewritten(table: Table, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values]) -> dict[Values, Provenance]:
     """Find the records of partitions whose files compaction has rewritten since.
 
     A record speaks for the live files if, since what it was built from, one commit put exactly the files that it names,
     and only compaction touched them afterwards.
     """
-    head = state.snapshot.snapshot
-    earlier = read_earlier(table, state.layout, unknown)
-    pairs = [(r, r.snapshots.get(state.layout.snapshot_branch)) for records in earlier.values() for r in records]
-    if head is None or not pairs:
+    earlier = read_earlier(table, layout, unknown)
+    pairs = [(r, r.snapshots.get(layout.snapshot_branch)) for records in earlier.values() for r in records]
+    if plan.snapshot is None or not pairs:
         return {}
-    commits = _real_commits(state.snapshot, min(since or 0 for _, since in pairs))
+    commits = _real_commits(plan, min(since or 0 for _, since in pairs))
     out: dict[Values, Provenance] = {}
     for record, since in pairs:
         puts = [names.get(record.values) for number, names in commits if number > (since or 0)]

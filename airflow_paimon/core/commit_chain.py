@@ -21,6 +21,7 @@ from airflow_paimon.core.chain_provenance import (
     read_provenances,
     record_provenance,
 )
+from airflow_paimon.core.chain_rebuild import ASSUMED
 from airflow_paimon.core.chain_schema import chain_layout
 from airflow_paimon.core.chain_state import chain_views, splits_by_partition
 from airflow_paimon.core.chain_writes import Affected, BuiltFrom, NeededAnchor, affected, chain_neighbours, veto
@@ -32,9 +33,6 @@ from airflow_paimon.core.scan import BucketSplit, partition_types, plan_scan, pl
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
-
-ASSUMED = "assumed"
-"""Origin of records that nobody made when the partition was built."""
 
 OnStale = Literal["refuse", "record", "rebuild", "drop"]
 """What a writer of the delta branch wants of snapshot partitions that it makes stale. ``refuse``: appends that would be

@@ -15,14 +15,12 @@ from airflow_paimon.core.chain_provenance import (
     Part,
     Provenance,
     files_digest,
-    read_provenances,
     record_provenance,
-    state_digests,
 )
-from airflow_paimon.core.chain_staleness import find_stale, history_of
+from airflow_paimon.core.chain_rebuild import is_proven, records_of, what_is_lacking
+from airflow_paimon.core.chain_staleness import find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain_state import ChainState, splits_by_partition
 from airflow_paimon.core.chain_targets import ChainTargets, quoted_spec
-from airflow_paimon.core.commit_chain import ASSUMED
 from airflow_paimon.core.commit_files import commit_partition
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.operations.context import Context
@@ -135,21 +133,23 @@ class Pins:
 def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Mapping[Values, Provenance], Staleness]:
     """Read how the snapshot partitions of the groups that are asked for were built, and judge them."""
     layout = state.layout
-    digests = state_digests(state, Branch.SNAPSHOT)
-    asked = {v: d for v, d in digests.items() if targets.matches(layout.group_of(v)) or v in targets.again}
-    provenances = read_provenances(table, layout, asked)
+    full = state.partitions.snapshot
+    asked = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
+    provenances = gather_provenances(table, state, asked)
     stale = find_stale(state, provenances, history_of(state)) if provenances else ()
     held = state.partitions
     lost = {s.values: f"{', '.join(map(layout.text_of, s.lost))} is gone" for s in stale if s.lost}
+    unproven: dict[Values, str] = {}
+    record_of = records_of(table, layout)
     for values, built in provenances.items():
-        anchor = built.anchor
-        if anchor is not None and anchor.values not in held.snapshot | held.delta:
-            lost[values] = f"its anchor {layout.text_of(anchor.values)} is gone"
-        if anchor is None and built.origin == ASSUMED:
-            lost[values] = "nobody recorded what it was built from, and its rows may be nowhere else"
+        lacking = what_is_lacking(layout, built, held.snapshot, held.delta, record_of)
+        has_anchor = built.anchor is not None and built.anchor.values in held.snapshot
+        if lacking is not None:
+            (unproven if has_anchor and not is_proven(built) else lost)[values] = lacking
     return provenances, Staleness(
         stale={s.values: s.reason for s in stale},
         lost=lost,
+        unproven=unproven,
         anchors={v: b.anchor.values for v, b in provenances.items() if b.anchor is not None},
     )
 
