@@ -188,6 +188,7 @@ def test_a_deletion_without_its_file_is_corrupt(table: Table) -> None:
 
 OPERATIONS: list[tuple[str, dict[str, Any]]] = [
     ("create_tag", {"tag": "x", "if_exists": "skip"}),
+    ("delete_tag", {"tag": "t", "if_missing": "skip"}),
     ("create_branch", {"branch": "b", "tag": "t", "if_exists": "skip"}),
     ("delete_branch", {"branch": "fix", "if_missing": "skip"}),
     ("rename_branch", {"branch": "fix", "to_branch": "better"}),

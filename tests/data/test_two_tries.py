@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.operations.ledger import forget, open_ledger
 from airflow_paimon.core.operations.tables import create_table
 from airflow_paimon.core.scan import bucket_folder
-from airflow_paimon.core.store.testing import CountingStore
+from airflow_paimon.core.store.testing import CountingStore, Crash, FaultStore
 from airflow_paimon.core.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 
@@ -57,6 +58,28 @@ def test_a_try_that_comes_second_gives_the_others_commit(table: Table, mode: str
     assert late["snapshot_after"] == first["snapshot_after"] == table.latest_snapshot_id() == 1
     assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2]
     assert len(data_files(table)) == 1, "the files of the slower try are gone"
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_write_that_is_killed_between_any_two_store_calls_is_done_once(mode: str, after: bool) -> None:
+    for step in range(1, 40):
+        table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("k", "INT")], options={"bucket": "-1"})
+        write_arrow(table, pa.table({"k": pa.array([0], pa.int32())}))
+        faulty = Table(FaultStore(table.store, step, after=after), table.name)
+        try:
+            write_arrow(faulty, ROWS, mode=mode, operation_id="op")
+            crashed = False
+        except Crash:
+            crashed = True
+        wanted = [0, 1, 2] if mode == "append" else [1, 2]
+        assert sorted(read_arrow(table).column("k").to_pylist()) in ([0], wanted)
+        assert write_arrow(table, ROWS, mode=mode, operation_id="op")["snapshot_after"] == 2
+        assert sorted(read_arrow(table).column("k").to_pylist()) == wanted
+        assert table.snapshot_ids() == [1, 2]
+        if not crashed:
+            return
+    raise AssertionError("40 steps were not enough")
 
 
 def test_an_entry_that_a_second_try_relies_on_stays(table: Table) -> None:
