@@ -6,11 +6,14 @@ import pytest
 
 from airflow_paimon.core.chain_staleness import stale_partitions
 from airflow_paimon.core.chain_state import gather_chain
+from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.store.testing import FaultStore
 from airflow_paimon.core.table import Table
+from tests.core.chain_tables import as_another_engine
 from tests.core.tables import run
 from tests.data.chains import Row
 from tests.data.compactions import change, compact, outcomes
-from tests.data.test_chain_expire import OLD, both, killed_between, made, rows_of
+from tests.data.test_chain_expire import OLD, both, competing, drop, faulty, killed_between, made, rows_of
 
 LATE: Row = (7, 7, "late")
 
@@ -72,3 +75,57 @@ def test_an_expiry_of_compacted_partitions_ends_what_a_killed_one_began() -> Non
     assert both(table) == ("0101 0103 0110", "0110")
     run(table, "expire_partitions", **OLD)
     assert both(table) == ("0110", "0110")
+
+
+# -- expiry and a drop of the anchor at that very moment --------------------------------------------------------------
+
+
+def grouped() -> Table:
+    table = made("US/0101", "US/0105 US/0201 US/0205")
+    compact(table, "region=US,dt=20250201")
+    return table
+
+
+def anchor_goes(table: Table) -> FaultStore:
+    """The kept anchor is dropped, allowed as its deltas are there, when expiry has checked and is about to commit."""
+    return competing(table, "delta", lambda: drop(table, "snapshot", "US/0201"))
+
+
+def test_deltas_come_back_when_the_anchor_went_while_they_were_dropped() -> None:
+    table = grouped()
+    expected = rows_of(table, {"US/0205"})
+    result = faulty(table, anchor_goes(table))
+    assert both(table) == ("US/0101", "US/0105 US/0201 US/0205")
+    assert rows_of(table, {"US/0205"}) == expected
+    assert not result.changed and not result.details["expired"]
+    assert not run(table, "expire_partitions", **OLD).changed
+
+
+def test_deltas_come_back_on_the_retry_of_a_run_that_died_right_behind_its_commit() -> None:
+    table = grouped()
+    expected = rows_of(table, {"US/0205"})
+    killed_between(table, operation_id="op")
+    as_another_engine(table, lambda: drop(table, "snapshot", "US/0201"))
+    result = run(table, "expire_partitions", **OLD, operation_id="op")
+    assert both(table) == ("US/0101", "US/0105 US/0201 US/0205")
+    assert rows_of(table, {"US/0205"}) == expected
+    assert not result.details["expired"]
+
+
+def test_deltas_whose_base_is_gone_stay_dropped() -> None:
+    table = grouped()
+    killed_between(table, operation_id="op")
+    as_another_engine(table, lambda: (drop(table, "snapshot", "US/0201"), drop(table, "snapshot", "US/0101")))
+    run(table, "expire_partitions", **OLD, operation_id="op")
+    assert both(table) == ("", "US/0201 US/0205")
+
+
+def test_deltas_that_can_not_come_back_name_the_way_out() -> None:
+    table = grouped()
+    head = table.branch("delta").latest_snapshot_id()
+    assert head is not None
+    killed_between(table, operation_id="op")
+    as_another_engine(table, lambda: drop(table, "snapshot", "US/0201"))
+    table.store.delete(table.branch("delta").paths.snapshot(head))
+    with pytest.raises(UnsafeOperationError, match=rf"rollback_to --branch delta --snapshot {head}"):
+        run(table, "expire_partitions", **OLD, operation_id="op")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.chain import ChainLayout, Partitions, Values
 from airflow_paimon.core.chain_expiry import GroupExpiry, keep_inputs, plan_chain_expiry
 from airflow_paimon.core.chain_expiry_needs import stale_needs
@@ -65,6 +66,25 @@ class _ChainExpiry:
                 table=self.layout.label,
             )
 
+    def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
+        """Give the deltas, by key, that are needed after they were dropped: somebody dropped or replaced the anchor.
+
+        A group whose old full partitions are gone as well needs none: without their base they would read wrong.
+        """
+        if step.branch != self.delta.branch_name or not plan.anchors:
+            return frozenset()
+        schema = self.snapshot.schema()
+        head = self.snapshot.latest_snapshot()
+        now = {h.key: h.digest for h in held_partitions(plan_snapshot(self.snapshot, head, schema))}
+
+        def group_of(key: str) -> Values:
+            return self.layout.group_of(decode_row(bytes.fromhex(key), self.layout.partition_types))
+
+        moved = {group_of(key) for key, digest in plan.anchors.items() if now.get(key) != digest}
+        bases = [d for s in plan.steps if s.branch == self.snapshot.branch_name for d in s.drops] if moved else []
+        moved -= {group_of(d.key) for d in bases if now.get(d.key) != d.digest}
+        return frozenset(d.key for d in step.drops if group_of(d.key) in moved) if moved else frozenset()
+
     def _plan(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
         held: list[_Held] = []
         plans: list[ScanPlan] = []
@@ -99,6 +119,7 @@ class _ChainExpiry:
             preconditions=tuple(preconditions),
             steps=tuple(s for s in steps if s.drops),
             report=_report(self.layout, groups, snapshots, deltas),
+            anchors={(a := snapshots[g.anchor]).key: a.digest for g in groups if g.segments and g.anchor is not None},
         )
 
     def _without_inputs(self, groups: list[GroupExpiry], snapshot: ScanPlan, delta: ScanPlan) -> list[GroupExpiry]:

@@ -87,6 +87,10 @@ class _OrdinaryExpiry:
     def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
         """The partitions' own files are all that matters; the commit compares them."""
 
+    def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
+        """Nothing builds on a partition of an ordinary table."""
+        return frozenset()
+
 
 def _ordinary(context: Context, request: ExpirePartitions) -> _OrdinaryExpiry:
     view = context.table.branch(request.branch).require()

@@ -63,12 +63,16 @@ class DropStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryPlan:
-    """Commits in order. ``cutoff``: the local time before which partitions expire. ``report``: JSON values."""
+    """Commits in order. ``cutoff``: the local time before which partitions expire. ``report``: JSON values.
+
+    ``anchors``: partitions that must stay, each with the digest of its files by its key, in the last step's branch.
+    """
 
     cutoff: datetime
     preconditions: tuple[Precondition, ...]
     steps: tuple[DropStep, ...]
     report: Mapping[str, Any] = field(default_factory=dict)
+    anchors: Mapping[str, str] = field(default_factory=dict)
 
     def keys(self, branch: str) -> frozenset[str]:
         return frozenset(d.key for s in self.steps if s.branch == branch for d in s.drops)
@@ -91,6 +95,7 @@ class ExpiryPlan:
             "preconditions": [p.to_json() for p in self.preconditions],
             "steps": [{"branch": s.branch, "drops": [asdict(d) for d in s.drops]} for s in self.steps],
             "report": dict(self.report),
+            "anchors": dict(self.anchors),
         }
 
     @classmethod
@@ -102,6 +107,7 @@ class ExpiryPlan:
                 DropStep(branch=s["branch"], drops=tuple(PartitionDrop(**d) for d in s["drops"])) for s in raw["steps"]
             ),
             report=raw["report"],
+            anchors=raw.get("anchors", {}),
         )
 
 

@@ -14,13 +14,13 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable, verify_landed
-from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError
+from airflow_paimon.core.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.expiry_plan import MAX_ROUNDS, DropStep, ExpiryPlan, load_plans, save_plan
 from airflow_paimon.core.operations.ledger import commit_identity
 from airflow_paimon.core.operations.once import attempt
 from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.partition_drop import drop_held
+from airflow_paimon.core.partition_drop import drop_held, put_back
 from airflow_paimon.core.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,9 @@ class ExpirySource(Protocol):
 
     def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
         """Raise ``ConflictError`` where ``step`` must not go on top of ``head`` of its branch any more."""
+
+    def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
+        """Give the dropped partitions, by key, that must come back: another branch changed while they were dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +104,11 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
         latest = None
         try:
             for step in plan.steps:
-                if not any(c.step is step for c in done):
-                    done.append(_execute(context, source, plan, step, number))
+                commit = next((c for c in done if c.step is step), None)
+                if commit is None:
+                    commit = _execute(context, source, plan, step, number)
+                    done.append(commit)
+                _look_again(context, source, plan, commit, done)
             return _result(context, source, plan, done, replayed=bool(earlier))
         except ConflictError as error:
             log.info("%s; planning again", error.message)
@@ -148,6 +154,35 @@ def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: Dro
         verify_landed(view, receipt.snapshot)
     before = receipt.before.id if receipt.before else None
     return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
+
+
+def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit: _Commit, done: list[_Commit]) -> None:
+    """Undo a step where another branch changed between its check and its commit: nothing locks two branches together.
+
+    Raises:
+        ConflictError: its files are back, and it is to be planned again. UnsafeOperationError: they can't be put back.
+    """
+    if commit.snapshot is None:
+        return
+    keys = source.needed_again(plan, commit.step)
+    if not keys:
+        return
+    view = context.table.branch(commit.step.branch)
+    try:
+        before = view.snapshot(commit.before or 0)
+        receipt = put_back(view, before, keys, properties={"airflow-paimon.operation": context.request.operation})
+    except (ConflictError, NotFoundError) as error:
+        raise UnsafeOperationError(
+            f"{view.label}: the anchor of partitions changed while they were dropped, and their files can't "
+            f"be put back ({error.message}): run rollback_to --branch {view.branch_name} --snapshot {commit.before}",
+            table=view.name,
+            details={"snapshot": commit.before, "branch": view.branch_name},
+        ) from error
+    done.remove(commit)
+    put = f", and are back with snapshot {receipt.snapshot.id}" if receipt.snapshot is not None else ""
+    raise ConflictError(
+        f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}", table=view.name
+    )
 
 
 def _result(
