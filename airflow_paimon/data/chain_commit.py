@@ -107,9 +107,13 @@ class Pins:
             return moment is not None and moment <= last and (first is None or first < moment)
 
         own = {v for v in (plan.anchor, plan.target) if v is not None}
+
+        def is_anchor(values: Values) -> bool:
+            return values in own or is_between(values)  # a nearer one would have been the anchor
+
         fences = []
         for branch, values, concerns in (
-            (Branch.SNAPSHOT, own, own.__contains__),
+            (Branch.SNAPSHOT, own, is_anchor),
             (Branch.DELTA, set(plan.deltas), is_between),
         ):
             pinned = self.state.plan(branch)

@@ -14,6 +14,7 @@ from tests.core.tables import run
 from tests.data.chains import Row
 from tests.data.compactions import change, compact, outcomes
 from tests.data.test_chain_expire import OLD, both, competing, drop, faulty, killed_between, made, rows_of
+from tests.data.test_compact_chain_races import meanwhile, nothing
 
 LATE: Row = (7, 7, "late")
 
@@ -129,3 +130,23 @@ def test_deltas_that_can_not_come_back_name_the_way_out() -> None:
     table.store.delete(table.branch("delta").paths.snapshot(head))
     with pytest.raises(UnsafeOperationError, match=rf"rollback_to --branch delta --snapshot {head}"):
         run(table, "expire_partitions", **OLD, operation_id="op")
+
+
+# -- compaction -------------------------------------------------------------------------------------------------------
+
+
+def test_a_nearer_anchor_loaded_while_a_partition_is_compacted_is_built_on() -> None:
+    table = made("0101", "0102 0103")
+
+    def load() -> None:
+        change(table, "snapshot", "20250102", [(8, 200, "loaded")])
+
+    result = compact(table, "dt=20250103", run=meanwhile(load, nothing))
+    assert outcomes(result) == {"dt=20250103": "compacted"}
+    assert result.details["partitions"][0]["anchor"] == "dt=20250102"
+    assert rows_of(table, {"0103"}) == [
+        (1, 103, "0103", "20250103"),
+        (103, 103, "delta-0103", "20250103"),
+        (8, 200, "loaded", "20250103"),
+    ]
+    assert not stale(table)
