@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_paimon.core.chain import Branch, ChainLayout, Partitions, Values
 from airflow_paimon.core.chain_schema import check_chain_branches
+from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.plan import Precondition
-from airflow_paimon.core.scan import BucketSplit, ScanPlan, plan_scan
+from airflow_paimon.core.scan import BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
+
+_MAX_LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +70,39 @@ def chain_views(table: Table) -> tuple[ChainLayout, Table, Table]:
 
 
 def gather_chain(table: Table) -> ChainState:
-    """Read the newest snapshot of each branch; raises as ``chain_views`` does."""
-    layout, snapshot, delta = chain_views(table)
-    return ChainState(layout=layout, main=plan_scan(table), snapshot=plan_scan(snapshot), delta=plan_scan(delta))
+    """Read the newest snapshot of each branch, as they were at one moment.
+
+    Raises:
+        ConflictError: as ``pin_together``; and what ``chain_views`` raises.
+    """
+    layout, *others = chain_views(table)
+    main, snapshot, delta = pin_together((table, *others))
+    return ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
+
+
+def pin_together(views: Sequence[Table]) -> list[ScanPlan]:
+    """Plan the newest snapshots of branches such that all of them were the newest at one moment.
+
+    Pinned one after the other, a branch might be older than what another one holds instead of its rows.
+
+    Raises:
+        ConflictError: they kept moving while they were looked at.
+    """
+    for _ in range(_MAX_LOOKS):
+        heads = [view.latest_snapshot() for view in views]
+        again = [view.latest_snapshot() for view in views[:-1]]
+        if [_identity(h) for h in again] == [_identity(h) for h in heads[:-1]]:
+            return [plan_snapshot(view, head, view.schema()) for view, head in zip(views, heads, strict=True)]
+    label = views[0].label
+    raise ConflictError(
+        f"{label}: the branches were committed to in each of {_MAX_LOOKS} tries to read them together; run it again "
+        f"when fewer writers commit at once",
+        table=label,
+    )
+
+
+def _identity(head: Snapshot | None) -> str | None:
+    return None if head is None else head.identity
 
 
 def splits_by_partition(plan: ScanPlan) -> dict[Values, tuple[BucketSplit, ...]]:

@@ -22,6 +22,7 @@ from airflow_paimon.core.chain import (
     plan_chain_read,
 )
 from airflow_paimon.core.chain_schema import check_chain_branches
+from airflow_paimon.core.chain_state import pin_together
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.features import is_chain_main
 from airflow_paimon.core.options import TableOptions
@@ -196,9 +197,11 @@ def _pinned(
         if all(p.snapshot is None for p in plans):
             raise NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}", table=table.name)
         return plans
+    if version is None:
+        return pin_together((table, *others))
     main = plan_scan(table, version=version)
-    if version is None or main.snapshot is None:
-        return [main, *(plan_scan(t) for t in others)]
+    if main.snapshot is None:
+        return [main, *pin_together(others)]
     return [main, *(_plan_then(t, main.snapshot) for t in others)]
 
 

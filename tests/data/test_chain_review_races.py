@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 from airflow_paimon.core.chain_staleness import stale_partitions
 from airflow_paimon.core.chain_state import gather_chain
-from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.testing import FaultStore
 from airflow_paimon.core.table import Table
 from tests.core.chain_tables import as_another_engine
@@ -16,6 +20,7 @@ from tests.data.compactions import change, compact, outcomes
 from tests.data.test_chain_expire import OLD, both, competing, drop, faulty, killed_between, made, rows_of
 from tests.data.test_compact_chain_races import meanwhile, nothing
 
+T = TypeVar("T")
 LATE: Row = (7, 7, "late")
 
 
@@ -150,3 +155,48 @@ def test_a_nearer_anchor_loaded_while_a_partition_is_compacted_is_built_on() -> 
         (8, 200, "loaded", "20250103"),
     ]
     assert not stale(table)
+
+
+# -- reads ------------------------------------------------------------------------------------------------------------
+
+
+class Paced(FaultStore):
+    """Acts before the next look at a branch's snapshots, as often as there are acts."""
+
+    def __init__(self, inner: Store, branch: str, *acts: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._folder = f"branch/branch-{branch}/snapshot"
+        self._acts = list(acts)
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        if path == self._folder and self._acts:  # a listing
+            self._acts.pop(0)()
+        return super()._call(method, path, action)
+
+
+def night(table: Table) -> None:
+    compact(table, "dt=20250201")
+    run(table, "expire_partitions", **OLD)
+
+
+def test_a_reader_that_meets_compaction_and_expiry_between_two_branches_loses_no_row() -> None:
+    table = made("0101", "0105 0201 0205")
+    expected = rows_of(table, {"0205"})
+    store = Paced(table.store, "delta", lambda: night(table))
+    assert rows_of(Table(store, table.name), {"0205"}) == expected
+    assert both(table) == ("0201", "0201 0205")
+
+
+def test_a_state_is_that_of_one_moment() -> None:
+    table = made("0101", "0105 0201 0205")
+    store = Paced(table.store, "delta", lambda: night(table))
+    state = gather_chain(Table(store, table.name))
+    assert sorted(v[0][4:] for v in state.partitions.snapshot) == ["0201"]
+    assert sorted(v[0][4:] for v in state.partitions.delta) == ["0201", "0205"]
+
+
+def test_branches_that_never_rest_are_a_conflict() -> None:
+    table = made("0101", "0105")
+    acts = [lambda n=n: change(table, "snapshot", "20250101", [(n, n, "x")]) for n in range(100, 125)]
+    with pytest.raises(ConflictError, match="in each of 20 tries"):
+        gather_chain(Table(Paced(table.store, "delta", *acts), table.name))
