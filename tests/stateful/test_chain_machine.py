@@ -1,16 +1,15 @@
 """Random lives of a chain table through the operations that users run, against a model of rows made from the rules.
 
-After every step: reads of main (both gap policies) and of the branches give the model's rows, the same full partitions
-are stale, what was refused changed nothing, what was committed is in the branches' histories, and every file that a
-branch refers to exists. ``AIRFLOW_PAIMON_EXAMPLES`` sets how many lives there are.
+After every step: reads of main (both gap policies) and of the branches give the model's rows, so no commit is lost;
+full partitions that compaction made are stale if and only if what they were made of changed; what was refused changed
+nothing; every file that a branch refers to exists. ``AIRFLOW_PAIMON_EXAMPLES`` sets how many lives there are.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,17 +32,19 @@ from airflow_paimon.core.planners.schema_changes import (
     SetOption,
     WidenColumn,
 )
+from airflow_paimon.core.scan import plan_scan
 from airflow_paimon.core.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from tests.core.tables import run
 from tests.data.compactions import compact, outcomes
-from tests.stateful.chain_model import DELTA, FULL, MAIN, ChainModel, Partition, Refused, Row
+from tests.stateful.chain_model import DELTA, FULL, MAIN, ChainModel, Partition, Row
 
 START = datetime(2025, 8, 11, 20)
-MOMENTS = 7
+MOMENTS = 6
+WRITTEN = ("compacted", "stale-rebuilt")
 TYPES = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64()}
 
-targets = st.tuples(st.sampled_from(["CN", "US"]), st.integers(0, MOMENTS - 1))
+targets = st.tuples(st.sampled_from(["CN", "CN", "US"]), st.integers(0, MOMENTS - 1))
 text_values = st.one_of(st.none(), st.sampled_from("abc"))
 versions = st.builds(
     lambda key, sequence, values, kind: (key, sequence, values, kind),
@@ -52,13 +53,19 @@ versions = st.builds(
     st.lists(text_values, min_size=2, max_size=2),
     st.sampled_from(["+I", "+I", "+I", "+U", "-D", "-U"]),
 )
-batches = st.lists(versions, min_size=1, max_size=5)
+batches = st.lists(versions, min_size=1, max_size=4)
+days = st.lists(
+    st.tuples(targets, batches, st.sampled_from(["", "", "full", "full", "loaded"])), min_size=1, max_size=4
+)
+"""Rows of deltas, and whether these partitions are then made full, or a full one is loaded beside them."""
 policies = st.sampled_from([None, None, "record", "rebuild", "drop"])
 
 
 class ChainMachine(RuleBasedStateMachine):
-    @initialize(grouped=st.booleans(), hourly=st.booleans(), partial=st.booleans(), buckets=st.integers(1, 2))
-    def start(self, grouped: bool, hourly: bool, partial: bool, buckets: int) -> None:
+    @initialize(
+        grouped=st.booleans(), hourly=st.booleans(), partial=st.booleans(), buckets=st.integers(1, 2), past=days
+    )
+    def start(self, grouped: bool, hourly: bool, partial: bool, buckets: int, past: list[Any]) -> None:
         self.grouped, self.hourly = grouped, hourly
         times = ["dt", "hour"] if hourly else ["dt"]
         self.keys = [*(["region"] if grouped else []), *times]
@@ -84,9 +91,10 @@ class ChainMachine(RuleBasedStateMachine):
         warehouse = f"memory://{uuid.uuid4()}/wh"
         self.table: Table = create_chain_table(warehouse, "d.t", chain, new)
         self.numbers = 2
-        self.looked_at: list[int | None] = []
+        self.looked_at: list[Any] = []
         self.model = ChainModel(partial=partial)
         event(f"partial: {partial}")
+        self.some_days(past)
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
@@ -98,49 +106,85 @@ class ChainMachine(RuleBasedStateMachine):
     def overwrite(self, branch: str, at: Partition, rows: list[Any], how: str | None) -> None:
         self._write(branch, at, rows, True, how)
 
-    @rule(at=targets, rows=batches, following=batches, again=st.booleans())
-    def a_night(self, at: Partition, rows: list[Any], following: list[Any], again: bool) -> None:
-        """Makes a partition full and goes on from it: most of what can go wrong begins so."""
-        self._write(DELTA, at, rows, False, "record")
-        self.compact({at}, again, False)
-        if at[1] + 1 < MOMENTS:
-            self._write(DELTA, (at[0], at[1] + 1), following, False, "record")
+    @rule(of=days)
+    def some_days(self, of: list[Any]) -> None:
+        for at, rows, then in of:
+            self._write(DELTA, at, rows, False, "record")
+            if then == "full":
+                self.compact({at}, False, False)
+            elif then == "loaded":
+                self._write(FULL, at, rows[::-1], True, None)
 
     @rule(
         branch=st.sampled_from([DELTA, FULL, FULL, MAIN]), some=st.sets(targets, min_size=1, max_size=2), how=policies
     )
     def drop(self, branch: str, some: set[Partition], how: str | None) -> None:
         some, how = {self._mine(p) for p in some}, how if branch == DELTA else None
-        self._try(
+        there = some & self.model.held[branch].keys()
+        if branch == FULL:
+            near = (*self.model.held[DELTA],)
+            may_refuse = any(d[0] == p[0] and d >= p for p in there for d in near)
+            must_refuse = self.model.orphaned(there)
+        else:
+            may_refuse, must_refuse = how in ("rebuild", "drop") and bool(self._behind(there)), False
+        asked = [self._spec(p) for p in sorted(some)]
+        done = self._try(
             f"drop {branch} {how}",
-            lambda model: model.drop(branch, some, how),
-            lambda: drop_partitions(self.table.branch(branch), [self._spec(p) for p in sorted(some)], on_stale=how),
+            lambda: drop_partitions(self.table.branch(branch), asked, on_stale=how),
+            may_refuse,
+            must_refuse,
         )
+        if done is not None:
+            behind = self._behind(there)
+            self.model.drop(branch, some)
+            self._settled(done, behind if how in ("rebuild", "drop") else set())
 
     @rule(some=st.sets(targets, min_size=1, max_size=3), again=st.booleans(), carry=st.booleans())
     def compact(self, some: set[Partition], again: bool, carry: bool) -> None:
         some = {self._mine(p) for p in some}
-        expected = self.model.compact(some, overwrite=again, carry=carry)
+        stored = set(self.model.held[FULL])
         asked = [",".join(f"{k}={v}" for k, v in self._spec(p).items()) for p in sorted(some)]
         policy = "carry_forward" if carry else "empty"
-        self._compacted(expected, outcomes(compact(self.table, *asked, overwrite=again, gap_policy=policy)))
+        found = self._partitions(outcomes(compact(self.table, *asked, overwrite=again, gap_policy=policy)))
+        assert some <= found.keys() <= some | stored
+        for at in sorted(found):
+            if at not in stored:
+                assert found[at] == self.model.outcome(at, carry)
+            elif not again and at in some:
+                assert found[at] == "already-there" or self._hangs(at, found)
+            self._compacted(at, found[at])
 
     @rule(longest=st.integers(0, 3))
     def compact_pending(self, longest: int) -> None:
-        expected = self.model.compact((), longest=longest)
-        self._compacted(expected, outcomes(compact(self.table, pending=True, max_chain_length=longest)))
+        stored, pending = set(self.model.held[FULL]), self.model.too_long(longest)
+        made = {f for f in stored if self.model.record(f) is not None}
+        found = self._partitions(outcomes(compact(self.table, pending=True, max_chain_length=longest)))
+        assert pending <= found.keys() <= pending | stored
+        assert all(found[at] == "compacted" for at in pending)
+        written = {at for at, outcome in found.items() if outcome in WRITTEN}
+        assert written <= pending | made, "what was loaded is never built again unasked"
+        assert not written & self.model.surely_fresh() or written & pending
+        for at in sorted(found):
+            self._compacted(at, found[at])
 
     @rule(cutoff=st.integers(0, MOMENTS), limit=st.integers(1, 3), keep=st.integers(1, 2))
     def expire(self, cutoff: int, limit: int, keep: int) -> None:
-        stale, before = set(self.model.stale()), self.model.read()
-        gone = self.model.expire(cutoff, limit, keep)
+        before, fresh, stale = self.model.read(), self.model.surely_fresh(), self._stale()
+        old = self.model.expiring(cutoff, limit, keep)
         now = self._time(cutoff) + timedelta(days=1)
         asked = {"expiration_time": "1 d", "now": f"{now.isoformat()}+00:00", "limit": limit, "min_anchors": keep}
         run(self.table, "expire_partitions", **asked)
-        event(f"expire: {min(len(gone[FULL]), 2)} full, {min(len(gone[DELTA]), 2)} deltas")
+        left = self._held(FULL)
+        gone = {g: [f for f in fulls if f not in left] for g, fulls in old.items()}
+        for group, fulls in old.items():
+            assert gone[group] == fulls[: len(gone[group])]
+            waits = any(f[0] == group for f in stale)
+            assert gone[group] == fulls or waits, "old segments stay only where a stale partition is made of them"
+        self.model.expire(f for fulls in gone.values() for f in fulls)
+        event(f"expire: {min(sum(map(len, gone.values())), 2)} of {min(sum(map(len, old.values())), 2)}")
         after = self.model.read()
         assert {p: before[p] for p in after} == after, "what stays reads as before"
-        assert set(self.model.stale()) <= stale, "expiry makes nothing stale"
+        assert not self._stale() & fresh, "expiry makes nothing stale"
 
     @rule(kind=st.sampled_from(["add", "drop", "rename", "widen", "option"]), data=st.data())
     def alter(self, kind: str, data: Any) -> None:
@@ -177,30 +221,70 @@ class ChainMachine(RuleBasedStateMachine):
         at, how = self._mine(at), how if branch == DELTA else None
         found, data = self._rows(at, rows)
         mode: dict[str, Any] = {"mode": "overwrite", "partition": self._spec(at)} if overwrite else {}
-        self._try(
+        hidden = branch == DELTA and not overwrite and how is None and at in self.model.held[FULL]
+        settles = how in ("rebuild", "drop")
+        done = self._try(
             f"{mode.get('mode', 'append')} {branch} {how}",
-            lambda model: model.write(branch, at, found, overwrite, how),
             lambda: write_arrow(self.table.branch(branch), data, **mode, on_stale=how),
+            hidden or (settles and bool(self._behind({at}))),
+            hidden,
         )
+        if done is not None:
+            self.model.write(branch, at, found, overwrite)
+            self._settled(done, self._behind({at}) if settles else set())
 
-    def _try(self, what: str, ask: Callable[[ChainModel], None], act: Callable[[], Any]) -> None:
-        model, heads = copy.deepcopy(self.model), self._heads()
+    def _try(self, what: str, act: Callable[[], Any], may_refuse: bool, must_refuse: bool) -> Any:
+        """Do it and give the result; None: it was refused, and nothing was changed."""
+        heads = self._heads()
         try:
-            ask(model)
-        except Refused as refused:
-            with pytest.raises(UnsafeOperationError):
-                act()
-            assert self._heads() == heads, "refused, so nothing is committed"
-            event(f"{what}: refused, {refused}")
-            return
-        act()
+            done = act()
+        except UnsafeOperationError as error:
+            assert may_refuse, "refused without need"
+            assert self._heads() == heads and "done" not in error.details
+            event(f"{what}: refused")
+            return None
+        assert not must_refuse, "rows would be lost or invisible"
         event(f"{what}: done")
-        self.model = model
+        return done
 
-    def _compacted(self, expected: dict[Partition, str], found: dict[str, str]) -> None:
-        assert found == {self._text(p): outcome for p, outcome in expected.items()}
-        for outcome in set(found.values()):
-            event(f"compact: {outcome}")
+    def _behind(self, changed: set[Partition]) -> set[Partition]:
+        """The full partitions that a change of deltas may make stale."""
+        return {f for f in self.model.held[FULL] if any(f[0] == c[0] and f >= c for c in changed)}
+
+    def _settled(self, done: dict[str, Any], behind: set[Partition]) -> None:
+        """Take over what was dropped or built again because it went stale: only that may have changed."""
+        rows = done["details"].get("rebuilt", ())
+        rebuilt = self._partitions({r["partition"]: r["outcome"] for r in rows if r["outcome"] in WRITTEN})
+        dropped = self.model.held[FULL].keys() - self._held(FULL)
+        assert rebuilt.keys() | dropped <= behind
+        self.model.drop(FULL, dropped | rebuilt.keys())
+        self.model.make_full(rebuilt)
+        if rebuilt or dropped:
+            event(f"settled: {bool(rebuilt)} rebuilt, {bool(dropped)} dropped")
+
+    def _hangs(self, at: Partition, found: dict[Partition, str]) -> bool:
+        record = self.model.record(at)
+        return record is None or record.anchor is None or found.get(record.anchor[0]) in WRITTEN
+
+    def _compacted(self, at: Partition, outcome: str) -> None:
+        event(f"compact: {outcome}")
+        if outcome in WRITTEN:
+            self.model.make_full([at])
+
+    def _partitions(self, texts: Mapping[str, str]) -> dict[Partition, str]:
+        every = {
+            self._text(p): p for p in ((g, n) for g in ("", "CN", "US") for n in range(MOMENTS)) if self._mine(p) == p
+        }
+        return {every[text]: outcome for text, outcome in texts.items()}
+
+    def _held(self, branch: str) -> set[Partition]:
+        found = {s.values for s in plan_scan(self.table.branch(branch)).splits}
+        return {p for p in self.model.held[branch] if tuple(self._spec(p).values()) in found}
+
+    def _stale(self) -> set[Partition]:
+        details = run(self.table, "check_chain_table").details
+        assert details["errors"] == 0
+        return set(self._partitions(dict.fromkeys(details["stale"], "")))
 
     def _heads(self) -> list[int | None]:
         return [self.table.branch(b).latest_snapshot_id() for b in (MAIN, FULL, DELTA)]
@@ -249,7 +333,7 @@ class ChainMachine(RuleBasedStateMachine):
     def reads_are_the_models(self) -> None:
         if not hasattr(self, "model"):
             return
-        now = [*self._heads(), self.table.schema().id]
+        now = [*self._heads(), self.table.schema().id, dict(self.model.versions)]
         if now == self.looked_at:
             return
         self.looked_at = now
@@ -260,12 +344,11 @@ class ChainMachine(RuleBasedStateMachine):
             assert _sorted(read_arrow(self.table.branch(branch))) == self._shown(self.model.read_branch(branch))
 
     @invariant()
-    def the_same_are_stale(self) -> None:
+    def what_is_stale_is_found(self) -> None:
         if hasattr(self, "model"):
-            details = run(self.table, "check_chain_table").details
-            assert sorted(details["stale"]) == sorted(map(self._text, self.model.stale()))
-            assert details["recorded"] == sum(self.model.record(f) is not None for f in self.model.held[FULL])
-            assert details["errors"] == 0
+            stale = self._stale()
+            assert self.model.surely_stale() <= stale
+            assert not stale & self.model.surely_fresh()
 
     @invariant()
     def every_referenced_file_exists(self) -> None:
