@@ -18,6 +18,7 @@ from airflow_paimon.core.binary_row import encode_row
 from airflow_paimon.core.chain import PartitionRead, Source, Values
 from airflow_paimon.core.chain_state import ChainState
 from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.features import check_compactable
 from airflow_paimon.core.manifest import DataFile
 from airflow_paimon.core.options import TableOptions
@@ -42,6 +43,7 @@ _INFLATION = 6
 """How many times larger rows are in memory than in files, as a guess from which the size of batches follows."""
 _LEAST_BATCH_ROWS = 1024
 _RUNS_AT_ONCE = 8
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +85,13 @@ def plan_buckets(
     """Plan the tasks for partitions: target, anchor and deltas of each.
 
     Raises:
-        UnsupportedFeatureError: a feature that this engine does not compact.
+        UnsupportedFeatureError: a feature that this engine does not compact, or rows that Paimon has not compacted yet.
         InvalidInputError: partitions of one chain have different numbers of buckets.
     """
     plan = state.snapshot
     check_compactable(plan.schema, table=plan.table.label, branch=plan.table.branch_name)
+    for part in (state.snapshot, state.delta):
+        _check_levels(state, part)
     reads = [PartitionRead(target=t, source=Source.CHAIN, anchor=a, deltas=d) for t, a, d in chains]
     pinned = Pinned(main=ScanPlan(state.main.table, None, state.main.schema), snapshot=plan, delta=state.delta)
     totals = [{s.values: s.total_buckets for s in p.splits} for p in (state.delta, plan)]
@@ -108,6 +112,24 @@ def plan_buckets(
             one = replace(split, targets=(target,))
             works.append(BucketWork(split=one, values=target.values, total_buckets=total))
     return compaction, works
+
+
+def _check_levels(state: ChainState, plan: ScanPlan) -> None:
+    """Refuse files that reads leave out because of deletion vectors: without their rows a partition is not full.
+
+    Paimon's compaction may bring them up a level under their old names: nobody would see later that they were missing.
+    """
+    if not TableOptions(state.delta.schema.options).deletion_vectors:
+        return
+    waiting = sorted({state.layout.text_of(s.values) for s in plan.splits if any(f.level == 0 for f in s.files)})
+    if waiting:
+        raise UnsupportedFeatureError(
+            f"{state.layout.label}: {', '.join(waiting[:_SHOWN])} of branch {plan.table.branch_name} hold rows that no "
+            f"reader of a table with deletion vectors sees until they are compacted: let Paimon compact those "
+            f"partitions first (sys.compact on that branch), then make them full",
+            table=state.layout.label,
+            details={"feature": "level-0 files with deletion vectors", "partitions": waiting[:_SHOWN]},
+        )
 
 
 def _batch_rows(files: Sequence[DataFile], memory_bytes: int) -> int:

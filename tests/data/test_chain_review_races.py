@@ -9,13 +9,16 @@ import pytest
 
 from airflow_paimon.core.chain_staleness import stale_partitions
 from airflow_paimon.core.chain_state import gather_chain
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.scan import plan_scan
+from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.testing import FaultStore
 from airflow_paimon.core.table import Table
 from tests.core.chain_tables import as_another_engine
 from tests.core.tables import run
-from tests.data.chains import Row
+from tests.data.chains import Row, set_options
 from tests.data.compactions import change, compact, outcomes
 from tests.data.test_chain_expire import OLD, both, competing, drop, faulty, killed_between, made, rows_of
 from tests.data.test_compact_chain_races import meanwhile, nothing
@@ -155,6 +158,35 @@ def test_a_nearer_anchor_loaded_while_a_partition_is_compacted_is_built_on() -> 
         (8, 200, "loaded", "20250103"),
     ]
     assert not stale(table)
+
+
+def leveled(table: Table, branch: str, day: str) -> None:
+    """Bring a partition's files up under their names, as Paimon's compaction does with what overlaps nothing."""
+    view = table.branch(branch)
+    splits = [s for s in plan_scan(view).splits if s.values == (day,)]
+    messages = [
+        CommitMessage(
+            partition=s.partition,
+            bucket=s.bucket,
+            total_buckets=s.total_buckets,
+            new_files=tuple(f._replace(level=5) for f in s.files),
+            replaced=s.files,
+        )
+        for s in splits
+    ]
+    commit_buckets(view, messages, kind=CommitKind.COMPACT, operation=None)
+
+
+def test_rows_that_deletion_vectors_hide_are_compacted_by_paimon_first() -> None:
+    table = made("0101", "0102")
+    for view in (table, table.branch("snapshot"), table.branch("delta")):
+        set_options(view, {"deletion-vectors.enabled": "true"})
+    for branch, day in (("snapshot", "20250101"), ("delta", "20250102")):
+        with pytest.raises(UnsupportedFeatureError, match=f"dt={day} of branch {branch} .*let Paimon compact"):
+            compact(table, "dt=20250102")
+        leveled(table, branch, day)
+    assert outcomes(compact(table, "dt=20250102")) == {"dt=20250102": "compacted"}
+    assert [r[0] for r in rows_of(table, {"0102"})] == [1, 101, 102]
 
 
 # -- reads ------------------------------------------------------------------------------------------------------------
