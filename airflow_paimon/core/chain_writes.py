@@ -39,7 +39,8 @@ def veto(
     """Find what keeps snapshot partitions (``before`` to ``after`` the commit) from being dropped.
 
     One may go if no delta builds on it, or if the nearest one that stays and the deltas behind that, up to its own,
-    give its rows again. What it was built from is taken from the record, else each step of the grid is asked for.
+    give its rows again. Its own delta builds on it, too: without it a read of that partition merges. What it was built
+    from is taken from the record, else each step of the grid is asked for.
     ``forgone``: deltas that may be missing, because they were dropped on purpose.
     """
     needed = []
@@ -52,13 +53,18 @@ def veto(
         at = bisect_left(stays.times, moment)
         end = stays.times[at] if at < len(stays.times) else None
         own = lines["delta"].get(group, TimeLine((), ()))
-        followers = tuple(d for d in own.between(moment, end) if d != values)
+        followers = own.between(moment, end)
         if not followers:
             continue
+        alone, recorded = followers == (values,), built_from(values)
         missing: list[Values | None] = [None]
-        if at:
+        if alone and recorded is None and at:
+            missing = []  # as in Paimon: the earlier one and its own delta are what is left of it
+        elif at:
             parts = _parts(layout, values, stays.times[at - 1], lines["before"].get(group), built_from)
             missing = [d for d in parts if d not in deltas and d not in forgone]
+        elif alone and recorded is not None and recorded[0] is None:
+            missing = [d for d in recorded[1] if d not in deltas and d not in forgone]
         if missing:
             needed.append(NeededAnchor(values=values, followers=followers, missing=tuple(missing)))
     return needed

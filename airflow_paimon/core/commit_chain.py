@@ -6,7 +6,7 @@ partitions were built from before one of their deltas is changed, so that they a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -17,19 +17,18 @@ from airflow_paimon.core.chain_provenance import (
     Part,
     Provenance,
     files_digest,
-    read_provenance,
-    read_provenances,
     record_provenance,
 )
-from airflow_paimon.core.chain_rebuild import ASSUMED
+from airflow_paimon.core.chain_rebuild import ASSUMED, is_proven, records_of, what_is_lacking
 from airflow_paimon.core.chain_schema import chain_layout
+from airflow_paimon.core.chain_staleness import provenances_in
 from airflow_paimon.core.chain_state import chain_views, splits_by_partition
 from airflow_paimon.core.chain_writes import Affected, BuiltFrom, NeededAnchor, affected, chain_neighbours, veto
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.scan import BucketSplit, partition_types, plan_scan, plan_snapshot
+from airflow_paimon.core.scan import BucketSplit, ScanPlan, partition_types, plan_scan, plan_snapshot
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
@@ -112,32 +111,32 @@ def _may_drop(role: Branch, entries: Sequence[ManifestEntry]) -> bool:
 class _Change:
     """``before``: what the branch holds; ``added``: the number of buckets of partitions that get files."""
 
+    plan: ScanPlan
     before: _Held
     after: frozenset[Values]
     added: dict[Values, int]
     touched: frozenset[Values]
-    replaced: frozenset[Values]
 
 
 def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: Sequence[ManifestEntry]) -> _Change:
     types = partition_types(schema)
-    before = splits_by_partition(plan_snapshot(table, head, schema))
+    plan = plan_snapshot(table, head, schema)
+    before = splits_by_partition(plan)
     files = {v: {f.file_name for s in splits for f in s.files} for v, splits in before.items()}
     added: dict[Values, int] = {}
-    touched, replaced = set(), set()
+    touched = set()
     for deletes in (True, False):
         for entry in (e for e in entries if (e.kind != FileKind.ADD) == deletes):
             values = decode_row(entry.partition, types)
             touched.add(values)
             names = files.setdefault(values, set())
             if deletes:
-                replaced.add(values)
                 names.discard(entry.file.file_name)
             else:
                 names.add(entry.file.file_name)
                 added[values] = entry.total_buckets
     after = frozenset(v for v, names in files.items() if names)
-    return _Change(before, after, added, frozenset(touched), frozenset(replaced & after))
+    return _Change(plan, before, after, added, frozenset(touched))
 
 
 def _guard_snapshot(
@@ -153,25 +152,31 @@ def _guard_snapshot(
     deltas = splits_by_partition(delta)
     _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
     if before - change.after:
-        records = _records(main, layout, change.before)
+        records = _records(main, layout, change.plan)
         needed = veto(layout, before, change.after, frozenset(deltas), records, forgone)
         if needed:
             raise _needed(main, layout, needed)
-    if change.replaced and not settled:
-        found = affected(layout, change.replaced, before, frozenset(deltas))
+    if change.touched & change.after and not settled:
+        found = affected(layout, change.touched & change.after, before, frozenset(deltas))
         behind = Affected(hidden=(), rebuilt={v: p for v, p in found.rebuilt.items() if v not in change.touched})
         ids = {layout.snapshot_branch: _id(head), layout.delta_branch: _id(delta.snapshot)}
-        _assume(main, layout, behind, dict(change.before), deltas, ids)
+        _assume(main, layout, behind, change.plan, deltas, ids)
 
 
 def _id(snapshot: Snapshot | None) -> int | None:
     return None if snapshot is None else snapshot.id
 
 
-def _records(main: Table, layout: ChainLayout, snapshots: _Held) -> BuiltFrom:
+def _records(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:
+    known: dict[Values, dict[Values, Provenance]] = {}
+    full = splits_by_partition(snapshot).keys()
+
     def built_from(values: Values) -> tuple[Values | None, tuple[Values, ...]] | None:
-        found = read_provenance(main, layout, values, files_digest(snapshots.get(values, ())))
-        if found is None:
+        group = layout.group_of(values)
+        if group not in known:
+            known[group] = provenances_in(main, layout, snapshot, {v for v in full if layout.group_of(v) == group})
+        found = known[group].get(values)
+        if found is None or (found.anchor is None and not is_proven(found)):
             return None
         return (found.anchor.values if found.anchor else None), tuple(d.values for d in found.deltas)
 
@@ -203,50 +208,86 @@ def _guard_delta(
     snapshots = splits_by_partition(snapshot)
     _check_buckets(layout, change, snapshots, change.before, Branch.DELTA)
     found = affected(layout, change.touched, frozenset(snapshots), frozenset(change.before))
-    if settled or not found.rebuilt:
+    if settled:
         return
-    if on_stale == "refuse" and found.hidden:
-        raise _hidden(main, layout, found.hidden)
-    if on_stale == "rebuild":
-        _check_rebuilt(main, layout, found, snapshots, change.before)
+    unplaced = tuple(v for v in found.hidden if v not in found.rebuilt)
+    if found.hidden and (on_stale == "refuse" or (unplaced and on_stale != "record")):
+        raise _hidden(main, layout, found.hidden, unplaced)
     dropped = frozenset(change.before) - change.after
+    if on_stale in ("rebuild", "drop"):
+        _check_proven(main, layout, change, found, snapshot, dropped)
+    if not found.rebuilt:
+        return
     if on_stale == "drop" or (on_stale == "rebuild" and dropped):
-        held, records = frozenset(snapshots), _records(main, layout, snapshots)
+        held, records = frozenset(snapshots), _records(main, layout, snapshot)
         needed = veto(layout, held, held - found.rebuilt.keys(), change.after, records, dropped)
         if needed:
             raise _needed(main, layout, needed)
     ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}
-    _assume(main, layout, found, snapshots, change.before, ids)
+    _assume(main, layout, found, snapshot, change.before, ids)
 
 
-def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> UnsafeOperationError:
+def _hidden(
+    main: Table, layout: ChainLayout, hidden: Sequence[Values], unplaced: Sequence[Values]
+) -> UnsafeOperationError:
     texts = [layout.text_of(v) for v in hidden]
+    ways = (
+        "on_stale='rebuild' (builds the snapshot partition again), 'drop' (drops it) or 'record' (leaves it, listed as "
+        "stale)"
+    )
+    if unplaced:
+        no_time = _listed([layout.text_of(v) for v in unplaced])
+        ways = f"on_stale='record' (leaves it; {no_time} has no place in time, so it can't be built again)"
     return UnsafeOperationError(
         f"{main.label}: rows appended to {_listed(texts)} of branch {layout.delta_branch} would be invisible: the "
-        f"snapshot branch holds that partition in full. Write with on_stale='rebuild' (builds the snapshot partition "
-        f"again), 'drop' (drops it) or 'record' (leaves it, listed as stale), or write the rows to a later partition",
+        f"snapshot branch holds that partition in full. Write with {ways}, or write the rows to a later partition",
         table=main.name,
         details={"partitions": texts},
     )
 
 
-def _check_rebuilt(main: Table, layout: ChainLayout, found: Affected, snapshots: _Held, deltas: _Held) -> None:
-    """Refuse to build a partition from a chain that may not have been built from one: its own rows would be lost.
+def _check_proven(
+    main: Table,
+    layout: ChainLayout,
+    change: _Change,
+    found: Affected,
+    snapshot: ScanPlan,
+    dropped: frozenset[Values],
+) -> None:
+    """Refuse to drop or to build again a partition whose rows may be nowhere else, before anything is committed."""
+    held = frozenset(s.values for s in snapshot.splits)
+    behind = affected(layout, change.touched, held, frozenset(change.before) | held).rebuilt
+    records = provenances_in(main, layout, snapshot, behind.keys())
+    concerned = [v for v in behind if v in found.rebuilt or v in records]
+    refuse_unproven(main, layout, concerned, records, held, change.after, dropped)
 
-    So it is with one that has no delta of its own, and with a group's first one unless it is on record.
+
+def refuse_unproven(
+    main: Table,
+    layout: ChainLayout,
+    concerned: Iterable[Values],
+    records: Mapping[Values, Provenance],
+    snapshots: frozenset[Values],
+    deltas: frozenset[Values],
+    forgone: frozenset[Values],
+) -> None:
+    """Refuse to drop or to build again snapshot partitions that can't be had again from ``snapshots`` and ``deltas``.
+
+    Raises:
+        UnsafeOperationError: there is one.
     """
-    doubtful = [v for v, (anchor, _) in found.rebuilt.items() if v not in deltas or anchor is None]
-    digests = {v: files_digest(snapshots[v]) for v in doubtful}
-    recorded = read_provenances(main, layout, digests) if doubtful else {}
-    known = {v for v, built in recorded.items() if built.origin != ASSUMED}
-    alone = [layout.text_of(v) for v in doubtful if v not in known]
-    if alone:
+    record_of = records_of(main, layout)
+    judged = ((v, what_is_lacking(layout, records.get(v), snapshots, deltas, record_of, forgone)) for v in concerned)
+    lacking = {layout.text_of(v): why for v, why in judged if why is not None}
+    if lacking:
+        first, why = next(iter(lacking.items()))
+        more = f" (nor {_listed(list(lacking)[1:])})" if len(lacking) > 1 else ""
         raise UnsafeOperationError(
-            f"{main.label}: snapshot partition {_listed(alone)} can't be rebuilt: nobody recorded that it was built "
-            f"from deltas, so it may have been loaded as it is and its rows be nowhere else. Write with "
-            f"on_stale='record' and load it again, or write the rows to a later partition",
+            f"{main.label}: snapshot partition {first} can't be rebuilt or dropped{more}: {why}. Write with "
+            f"on_stale='record', and load it again or ask compact_chain_table for it with overwrite; or write the rows "
+            f"to a later partition",
             table=main.name,
-            details={"partitions": alone},
+            details={"partitions": list(lacking)},
         )
 
 
@@ -254,22 +295,22 @@ def _assume(
     main: Table,
     layout: ChainLayout,
     found: Affected,
-    snapshots: _Held,
+    snapshot: ScanPlan,
     deltas: _Held,
     ids: dict[str, int | None],
 ) -> None:
     """Record of partitions that another engine built that they were built from what is there now."""
-    digests = {v: files_digest(snapshots[v]) for v in found.rebuilt}
-    if not digests:
+    if not found.rebuilt:
         return
-    recorded = read_provenances(main, layout, digests)
+    snapshots = splits_by_partition(snapshot)
+    recorded = provenances_in(main, layout, snapshot, found.rebuilt.keys())
     for values, (anchor, parts) in found.rebuilt.items():
         if values in recorded:
             continue
         own = None if anchor is None else Part(values=anchor, files=files_digest(snapshots[anchor]))
         record = Provenance(
             values=values,
-            files=digests[values],
+            files=files_digest(snapshots[values]),
             anchor=own,
             deltas=tuple(Part(values=d, files=files_digest(deltas[d])) for d in parts),
             snapshots=ids,

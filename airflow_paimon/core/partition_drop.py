@@ -93,11 +93,12 @@ def drop_held(
     check: Callable[[Snapshot | None], None],
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
+    forgone: frozenset[tuple[Any, ...]] = frozenset(),
 ) -> Receipt:
     """Drop partitions in one OVERWRITE snapshot: ``expected`` gives each one's ``digest`` by its ``key``.
 
     One that is gone already is passed over; are all gone, nothing is committed. ``check`` is called with every head
-    that the commit may go on top of, unless all are gone, and may raise.
+    that the commit may go on top of, unless all are gone, and may raise. ``forgone``: see ``guard_chain``.
 
     Raises:
         ConflictError: a partition holds other files than expected.
@@ -126,6 +127,7 @@ def drop_held(
             properties=properties or {},
             operation="OVERWRITE",
             settled=True,
+            forgone=forgone,
         )
 
     return commit(view, draft, identity)

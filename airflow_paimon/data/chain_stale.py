@@ -12,18 +12,18 @@ from typing import Any, Literal
 
 from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.chain import Branch, ChainLayout, Values
-from airflow_paimon.core.chain_provenance import read_provenances, state_digests
-from airflow_paimon.core.chain_staleness import StalePartition, find_stale, history_of
+from airflow_paimon.core.chain_rebuild import records_of, what_is_lacking
+from airflow_paimon.core.chain_staleness import StalePartition, find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain_state import ChainState, gather_chain
 from airflow_paimon.core.chain_writes import affected
-from airflow_paimon.core.commit_chain import OnStale, chain_role
-from airflow_paimon.core.commit_files import drop_partitions
+from airflow_paimon.core.commit_chain import OnStale, chain_role, refuse_unproven
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.history import touched
 from airflow_paimon.core.operations.chain_request import CompactChainTable
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.ledger import commit_identity
 from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.partition_drop import drop_held, held_partitions
 from airflow_paimon.core.partition_path import readable_value
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.scan import partition_types
@@ -102,7 +102,7 @@ def settle(
         if on_stale == "rebuild" and role == Branch.DELTA:
             details["rebuilt"] = _rebuild(main, state, stale, gone, operation_id, compact)
         elif on_stale == "drop" and role == Branch.DELTA:
-            details["dropped"] = _drop(main, state.layout, [s.values for s in stale], gone, operation_id)
+            details["dropped"] = _drop(main, state, [s.values for s in stale], gone, operation_id)
     except PaimonError as error:
         error.details.setdefault("done", [f"the write to {table.label}"])
         raise
@@ -117,8 +117,8 @@ def _stale(main: Table, state: ChainState, changed: frozenset[Values]) -> tuple[
     layout, held = state.layout, state.partitions
     found = affected(layout, changed, held.snapshot, held.delta | held.snapshot)
     groups = {layout.group_of(v) for v in changed}
-    digests = {v: d for v, d in state_digests(state, Branch.SNAPSHOT).items() if layout.group_of(v) in groups}
-    judged = find_stale(state, read_provenances(main, layout, digests), history_of(state))
+    asked = {v for v in held.snapshot if layout.group_of(v) in groups}
+    judged = find_stale(state, gather_provenances(main, state, asked), history_of(state))
     return tuple(s for s in judged if s.values in found.rebuilt)
 
 
@@ -136,10 +136,10 @@ def _rebuild(
     merge. One whose own delta is gone does not come again.
     """
     layout, deltas = state.layout, state.partitions.delta
-    wanted = {s.values for s in stale if not s.lost}
+    wanted = _proven(main, state, stale)
     if any(s.lost and set(s.lost) <= gone for s in stale):
         wanted = {s.values for s in stale}
-        _drop(main, layout, sorted(wanted, key=layout.text_of), gone, operation_id)
+        _drop(main, state, sorted(wanted, key=layout.text_of), gone, operation_id)
     wanted |= _dropped_before(main, layout, deltas, operation_id)
     wanted &= deltas
     if not wanted:
@@ -154,6 +154,15 @@ def _rebuild(
     result = compact(Context(request, main, int(time.time() * 1000), started), request)
     keys = ("partition", "outcome", "snapshot", "reason")
     return [{k: row[k] for k in keys if k in row} for row in result.details["partitions"]]
+
+
+def _proven(main: Table, state: ChainState, stale: Sequence[StalePartition]) -> set[Values]:
+    """Give those that can be built again from what is there."""
+    layout, held = state.layout, state.partitions
+    records = gather_provenances(main, state, {s.values for s in stale})
+    look = records_of(main, layout)
+    found = {s.values for s in stale if not s.lost}
+    return {v for v in found if what_is_lacking(layout, records.get(v), held.snapshot, held.delta, look) is None}
 
 
 def _dropped_before(
@@ -177,15 +186,19 @@ def _spec(layout: ChainLayout, values: Values) -> str:
 
 
 def _drop(
-    main: Table, layout: ChainLayout, stale: Sequence[Values], gone: frozenset[Values], operation_id: str | None
+    main: Table, state: ChainState, stale: Sequence[Values], gone: frozenset[Values], operation_id: str | None
 ) -> list[str]:
+    """Drop stale partitions as they were judged: what was loaded again meanwhile stays (ConflictError)."""
     if not stale:
         return []
-    view = main.branch(layout.snapshot_branch)
+    layout, held, view = state.layout, state.partitions, state.snapshot.table
+    records = gather_provenances(main, state, frozenset(stale))
+    refuse_unproven(main, layout, stale, records, held.snapshot, held.delta, gone)
     texts = [layout.text_of(v) for v in stale]
-    drop_partitions(
+    drop_held(
         view,
-        [dict(zip(layout.partition_keys, v, strict=True)) for v in stale],
+        {h.key: h.digest for h in held_partitions(state.snapshot) if h.values in stale},
+        check=lambda head: None,
         identity=commit_identity(operation_id, view.branch_name, "drop-stale"),
         properties={"airflow-paimon.operation": "drop-stale", _DROPPED: json.dumps(texts)},
         forgone=gone,

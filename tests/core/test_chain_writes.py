@@ -45,14 +45,14 @@ def needed(before: str, after: str, deltas: str, **built: tuple[str, str]) -> di
     ("before", "after", "deltas", "expected"),
     [
         ("01 03 05", "01 03", "01 02 03 04 05", {}),  # nothing builds on the last
-        ("01 03 05", "03 05", "01 02 03 04 05", {"01": (1, 1)}),  # day 2; nothing earlier is left
+        ("01 03 05", "03 05", "01 02 03 04 05", {"01": (2, 1)}),  # days 1 and 2; nothing earlier is left
         ("01 03 05", "01 05", "01 02 03 04 05", {}),  # day 4 falls back to day 1, whose deltas are there
-        ("01 03 05", "01 05", "01 03 04 05", {"03": (1, 1)}),  # the delta of day 2 is gone
+        ("01 03 05", "01 05", "01 03 04 05", {"03": (2, 1)}),  # the delta of day 2 is gone
         ("01 03", "", "04", {"01": (1, 1), "03": (1, 1)}),  # dropped together they don't stand in for each other
         ("01 CN/01", "CN/01", "02", {"01": (1, 1)}),  # groups don't either
         ("01 CN/01", "CN/01", "CN/02", {}),
         ("01 02", "02", "02", {}),  # a delta on the day of the next full partition needs that one alone
-        ("01", "", "01", {}),  # its own delta is no follower
+        ("01", "", "01", {"01": (1, 1)}),  # its own delta would be all that is left
     ],
 )
 def test_anchors_that_deltas_need(before: str, after: str, deltas: str, expected: dict[str, tuple[int, int]]) -> None:
@@ -61,10 +61,13 @@ def test_anchors_that_deltas_need(before: str, after: str, deltas: str, expected
 
 def test_what_is_on_record_is_asked_for_and_no_more() -> None:
     """Day 5 was built from day 1 over a gap: only its deltas count, through an anchor that goes as well."""
-    assert needed("01 05", "01", "03 05 06") == {"05": (1, 2)}  # days 2 and 4 may have been there
+    assert needed("01 05", "01", "03 05 06") == {"05": (2, 2)}  # days 2 and 4 may have been there
     assert needed("01 05", "01", "03 05 06", d05=("01", "03 05")) == {}
     assert needed("01 03 05", "01", "03 05 06", d05=("03", "05"), d03=("01", "03")) == {}
-    assert needed("01 03 05", "01", "05 06", d05=("03", "05"), d03=("01", "03")) == {"03": (2, 1), "05": (1, 1)}
+    assert needed("01 03 05", "01", "05 06", d05=("03", "05"), d03=("01", "03")) == {"03": (2, 1), "05": (2, 1)}
+    assert needed("01", "", "01", d01=("", "01")) == {}
+    assert needed("01", "", "01", d01=("", "01 02")) == {"01": (1, 1)}
+    assert needed("05", "", "05", d05=("01", "05")) == {"05": (1, 1)}  # what it was built on has expired
 
 
 def test_what_a_changed_delta_makes_stale() -> None:

@@ -5,13 +5,23 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pytest
+
+from airflow_paimon.core.binary_row import encode_row
 from airflow_paimon.core.chain_staleness import stale_partitions
 from airflow_paimon.core.chain_state import gather_chain
+from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.scan import bucket_folder, partition_types, plan_scan
+from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.table import Table
+from airflow_paimon.data.chain_stale import _drop
+from tests.core.tables import run
 from tests.data.chains import Row, Writes, chain_table, day_is, seen
-from tests.data.compactions import compact, outcomes
+from tests.data.compactions import change, compact, outcomes
 from tests.data.compactions import drop as drop_unseen
-from tests.data.test_chain_writes import put
+from tests.data.test_chain_expire import OLD, both, made
+from tests.data.test_chain_writes import drop, put
 
 LOADED: Writes = [
     ("snapshot", "20250801", [(1, 1, "a")]),
@@ -86,3 +96,125 @@ def test_a_dropped_anchor_that_its_deltas_give_again_is_no_obstacle() -> None:
     put(table.branch("delta"), "20250802", (2, 3, "B"), mode="dynamic_overwrite")
     assert night(table) == {"dt=20250802": "stale-rebuilt"}
     assert rows(table, "20250802") == [(1, 1, "a"), (2, 3, "B")]
+
+
+# -- drops and rebuilds ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def expired() -> Table:
+    """S[0201] was built by us; all that it was built from but its own delta has expired."""
+    table = made("0101", "0102 0201")
+    compact(table, "dt=20250201")
+    run(table, "expire_partitions", **OLD)
+    assert both(table) == ("0201", "0201") and len(rows(table, "20250201")) == 4
+    return table
+
+
+@pytest.mark.parametrize("on_stale", ["rebuild", "drop"])
+def test_a_delta_of_a_kept_anchor_is_not_dropped_with_it(expired: Table, on_stale: str) -> None:
+    before = seen(expired)
+    with pytest.raises(UnsafeOperationError, match="dt=20250102 is gone"):
+        drop(expired.branch("delta"), "20250201", on_stale=on_stale)
+    assert both(expired) == ("0201", "0201") and seen(expired) == before
+
+
+@pytest.mark.parametrize("on_stale", ["rebuild", "drop"])
+@pytest.mark.parametrize("mode", ["append", "dynamic_overwrite"])
+def test_rows_for_a_kept_anchor_do_not_cost_its_own(expired: Table, mode: str, on_stale: str) -> None:
+    before = rows(expired, "20250201")
+    with pytest.raises(UnsafeOperationError, match="can't be rebuilt or dropped"):
+        put(expired.branch("delta"), "20250201", (500, 500, "late"), mode=mode, on_stale=on_stale)
+    assert rows(expired, "20250201") == before and len(seen(expired.branch("delta"))) == 2
+    put(expired.branch("delta"), "20250201", (500, 500, "late"), mode=mode, on_stale="record")
+    assert rows(expired, "20250201") == before
+
+
+def test_a_kept_anchor_is_not_dropped_while_its_own_delta_lives(expired: Table) -> None:
+    with pytest.raises(UnsafeOperationError, match="20250201 can't be dropped"):
+        drop(expired.branch("snapshot"), "20250201")
+    assert len(rows(expired, "20250201")) == 4
+
+
+@pytest.mark.parametrize("on_stale", ["rebuild", "drop"])
+def test_a_loaded_first_partition_with_a_delta_of_its_own_stays(on_stale: str) -> None:
+    loaded: Writes = [("snapshot", "20250801", [(1, 1, "a"), (2, 1, "a")]), ("delta", "20250801", [(1, 2, "b")])]
+    table = chain(loaded)
+    with pytest.raises(UnsafeOperationError, match="nobody recorded"):
+        put(table.branch("delta"), "20250801", (1, 3, "c"), on_stale=on_stale)
+    with pytest.raises(UnsafeOperationError, match="can't be dropped"):
+        drop(table.branch("snapshot"), "20250801")
+    assert rows(table, "20250801") == [(1, 1, "a"), (2, 1, "a")]
+
+
+def test_a_first_partition_built_from_deltas_that_are_there_may_go() -> None:
+    table = chain([("delta", "20250801", [(1, 1, "a")])])
+    compact(table, "dt=20250801")
+    drop(table.branch("snapshot"), "20250801")
+    assert rows(table, "20250801") == [(1, 1, "a")]
+
+
+def test_what_somebody_loaded_again_is_not_dropped_as_stale() -> None:
+    """Between the judgement and the drop."""
+    table = chain([w for w in LOADED if w[:2] != ("snapshot", "20250803")])
+    compact(table, "dt=20250803")
+    put(table.branch("delta"), "20250802", (2, 4, "B"), on_stale="record")
+    judged = gather_chain(table)
+    change(table, "snapshot", "20250803", [(9, 9, "only here")], mode="dynamic_overwrite")
+    with pytest.raises(ConflictError, match="dt=20250803"):
+        _drop(table, judged, [("20250803",)], frozenset(), None)
+    assert rows(table, "20250803") == [(9, 9, "only here")]
+
+
+# -- what is found to be stale -----------------------------------------------------------------------------------------
+
+
+def rewrite(branch: Table, day: str) -> None:
+    """Compact a partition as Paimon does: the same rows in other files."""
+    plan, out = plan_scan(branch), []
+    for split in (s for s in plan.splits if s.values == (day,)):
+        folder, new = bucket_folder(plan.schema, split.values, split.bucket), []
+        for file in split.files:
+            name = f"data-{uuid.uuid4()}-0.parquet"
+            branch.store.create(f"{folder}/{name}", branch.store.read(f"{folder}/{file.file_name}"))
+            new.append(file._replace(file_name=name))
+        out.append(
+            CommitMessage(
+                partition=encode_row(split.values, partition_types(plan.schema)),
+                bucket=split.bucket,
+                total_buckets=split.total_buckets,
+                new_files=tuple(new),
+                replaced=split.files,
+            )
+        )
+    commit_buckets(branch, out, kind=CommitKind.COMPACT, operation=None)
+
+
+def test_a_full_partition_that_paimon_compacted_is_built_again() -> None:
+    table = chain([w for w in LOADED if w[:2] != ("snapshot", "20250803")])
+    compact(table, "dt=20250803")
+    rewrite(table.branch("snapshot"), "20250803")
+    done = put(table.branch("delta"), "20250802", (7, 7, "late"))
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250803"]
+    assert night(table) == {"dt=20250803": "stale-rebuilt"}
+    rewrite(table.branch("snapshot"), "20250803")
+    done = put(table.branch("delta"), "20250802", (8, 8, "later"), on_stale="rebuild")
+    assert [r["outcome"] for r in done["details"]["rebuilt"]] == ["stale-rebuilt"]
+    assert rows(table, "20250803") == [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (7, 7, "late"), (8, 8, "later")]
+
+
+@pytest.mark.parametrize("day", ["20250801", "20250802"])
+def test_rows_added_to_an_anchor_make_what_stands_on_it_stale(day: str) -> None:
+    """The anchor itself, or a new one that is nearer."""
+    table = chain(LOADED)
+    done = put(table.branch("snapshot"), day, (5, 5, "x"))
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250803"]
+    assert stale(table) == ["20250803"]
+
+
+@pytest.mark.parametrize("on_stale", [None, "rebuild", "drop"])
+def test_rows_hidden_in_a_partition_without_a_place_in_time_are_refused(on_stale: str | None) -> None:
+    table = chain([*LOADED, ("snapshot", "x", [(1, 1, "a")])])
+    with pytest.raises(UnsafeOperationError, match=r"dt=x of branch delta would be invisible.*on_stale='record'"):
+        put(table.branch("delta"), "x", (2, 2, "b"), on_stale=on_stale)
+    put(table.branch("delta"), "x", (2, 2, "b"), on_stale="record")

@@ -47,12 +47,14 @@ FULL: Writes = [
     ("snapshot", "20250813", [(1, 2, "b"), (2, 3, "c"), (3, 4, "d")]),
     ("delta", "20250814", [(4, 5, "e")]),
 ]
-"""An anchor, and two partitions that another engine compacted from it."""
+"""An anchor, and two partitions that were compacted from it."""
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return chain_table(tmp_path, FULL)
+    table = chain_table(tmp_path, [w for w in FULL if w[0] == "delta" or w[1] == "20250810"])
+    compact(table, "dt=20250812", "dt=20250813")
+    return table
 
 
 # -- appends -----------------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def test_a_first_anchor_that_another_engine_loaded_is_never_built_again(tmp_path
     ]
     table = chain_table(tmp_path, writes)
     asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250810"}}
-    with pytest.raises(UnsafeOperationError, match="nobody recorded that it was built"):
+    with pytest.raises(UnsafeOperationError, match="nobody recorded what it was built"):
         put(table.branch("delta"), "20250810", (1, 2, "new"), **asked, on_stale="rebuild")
     done = put(table.branch("delta"), "20250810", (1, 2, "new"), **asked)
     assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]

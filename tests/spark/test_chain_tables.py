@@ -30,6 +30,7 @@ from tests.data.chains import (
     seen,
     write,
 )
+from tests.data.compactions import compact
 from tests.data.tables import make_table
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def test_writes(spark: SparkSession, tmp_path: Path) -> None:
     writes: Writes = [
         ("snapshot", "20250810", [(1, 1, "a")]),
         ("delta", "20250811", [(2, 1, "b")]),
-        ("snapshot", "20250811", [(1, 1, "a"), (2, 1, "b")]),
     ]
     table = chain_table(tmp_path, writes)
+    compact(table, "dt=20250811")
     late = spark.createDataFrame([(3, 2, "late", "20250811")], "k int, s int, v string, dt string")
     with pytest.raises(UnsafeOperationError, match="would be invisible"):
         write_table(late, str(tmp_path), "d.t", branch="delta")
