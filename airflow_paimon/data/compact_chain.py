@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from airflow_paimon.core.chain import ChainLayout, GapPolicy, Values
+from airflow_paimon.core.chain import Branch, ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain_compaction import Action, PartitionCompaction, plan_compaction
+from airflow_paimon.core.chain_provenance import read_provenances, state_digests
+from airflow_paimon.core.chain_staleness import find_stale, history_of
 from airflow_paimon.core.chain_state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.chain_targets import ChainTargets, parse_targets
 from airflow_paimon.core.commit import require_committable, verify_landed
@@ -185,12 +187,18 @@ class _Run:
         )
 
     def _take_over(self, state: ChainState, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
+        """Count what an earlier try committed as done, but for what changed before it could look again, or since."""
         by_text = {state.layout.text_of(v): v for v in state.partitions.snapshot | state.partitions.delta}
         for snapshot, row in landed:
             values = by_text.get(row["partition"])
             if values is not None:
                 self._results[values] = row | {"snapshot": snapshot.id, "replayed": True}
                 self._before = min(self._before or snapshot.id - 1, snapshot.id - 1) or None
+        if self._results:
+            live = state_digests(state, Branch.SNAPSHOT)
+            own = {v: live[v] for v in self._results if v in live}
+            built = read_provenances(self._context.table, state.layout, own)
+            self._again |= {s.values for s in find_stale(state, built, history_of(state)) if not s.lost}
 
     def _round(self, state: ChainState, number: int) -> None:
         settled = frozenset(v for v in self._results if v not in self._again)

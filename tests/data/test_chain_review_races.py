@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, Unsu
 from airflow_paimon.core.scan import plan_scan
 from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.testing import FaultStore
+from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import Table
 from tests.core.chain_tables import as_another_engine
 from tests.core.tables import run
@@ -187,6 +187,27 @@ def test_rows_that_deletion_vectors_hide_are_compacted_by_paimon_first() -> None
         leveled(table, branch, day)
     assert outcomes(compact(table, "dt=20250102")) == {"dt=20250102": "compacted"}
     assert [r[0] for r in rows_of(table, {"0102"})] == [1, 101, 102]
+
+
+def test_a_partition_whose_delta_changed_before_a_killed_try_could_look_again_is_built_again() -> None:
+    table = made("0101", "0102 0103")
+    done: list[str] = []
+
+    def company(method: str, path: str) -> None:
+        if done:
+            raise Crash("right behind the commit")
+        if method == "create" and path.endswith("branch/branch-snapshot/snapshot/snapshot-2"):
+            done.append(path)
+            change(table, "delta", "20250102", [LATE])
+
+    asked = ("dt=20250102", "dt=20250103")
+    with pytest.raises(Crash):
+        compact(table, *asked, store=FaultStore(table.store, on_mutation=company), operation_id="op")
+    assert stale(table) == ["0102"]
+    result = compact(table, *asked, operation_id="op")
+    assert outcomes(result) == {"dt=20250102": "stale-rebuilt", "dt=20250103": "compacted"}
+    assert not stale(table)
+    assert LATE in [r[:3] for r in rows_of(table, {"0103"})]
 
 
 # -- reads ------------------------------------------------------------------------------------------------------------
