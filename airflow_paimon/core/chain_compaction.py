@@ -72,13 +72,23 @@ def plan_compaction(
     """
     known = known or Staleness()
     plans: list[PartitionCompaction] = []
-    for group in _groups(layout, partitions, targets):
-        lines = [
-            time_line((layout.time_of(v), v) for v in held if layout.group_of(v) == group)
-            for held in (partitions.snapshot, partitions.delta)
-        ]
-        plans += _GroupPlanner(layout, group, lines[0], lines[1], targets, known).plan()
+    groups = _groups(layout, partitions, targets)
+    snapshots, deltas = (_lines(layout, held, frozenset(groups)) for held in (partitions.snapshot, partitions.delta))
+    nothing = time_line(())
+    for group in groups:
+        snapshot, delta = snapshots.get(group, nothing), deltas.get(group, nothing)
+        plans += _GroupPlanner(layout, group, snapshot, delta, targets, known).plan()
     return plans
+
+
+def _lines(layout: ChainLayout, held: Iterable[Values], groups: frozenset[Values]) -> dict[Values, TimeLine]:
+    """Order the partitions of these groups in time, in one pass."""
+    timed: dict[Values, list[tuple[datetime, Values]]] = {}
+    for values in held:
+        group = layout.group_of(values)
+        if group in groups:
+            timed.setdefault(group, []).append((layout.time_of(values), values))
+    return {group: time_line(found) for group, found in timed.items()}
 
 
 def _groups(layout: ChainLayout, partitions: Partitions, targets: ChainTargets) -> list[Values]:
