@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_paimon.core.binary_row import decode_row
 from airflow_paimon.core.chain import Branch, ChainLayout, Values
 from airflow_paimon.core.chain_state import ChainState, splits_by_partition
 from airflow_paimon.core.commit_put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
 from airflow_paimon.core.partition_path import parse_partition_spec, readable_value
 from airflow_paimon.core.paths import PRIVATE_DIR
-from airflow_paimon.core.scan import BucketSplit
+from airflow_paimon.core.scan import BucketSplit, ScanPlan, partition_types
 from airflow_paimon.core.table import Table
 
 FOLDER = f"{PRIVATE_DIR}/chain"
@@ -27,16 +28,21 @@ FOLDER = f"{PRIVATE_DIR}/chain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One input: a partition and the ``files_digest`` of what it held."""
+    """One input: a partition and the ``files_digest`` of what it held.
+
+    ``vectors``: what identifies its deletion vectors (see ``vectors_digests``), "" without any; None: not recorded.
+    """
 
     values: Values
     files: str
+    vectors: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """``files`` is the digest of the built partition's files; ``snapshots`` the ids read, by branch name.
 
+    ``identities``: the read snapshots' identities, by branch name: after a rollback another one may get the same id.
     ``origin``: the operation that built the partition, or ``assumed`` for one that another engine built and that was
     there, built from whatever its deltas held, when one of them was about to be overwritten.
     """
@@ -48,6 +54,7 @@ class Provenance:
     snapshots: Mapping[str, int | None]
     origin: str
     created_at: str
+    identities: Mapping[str, str] = field(default_factory=dict)
 
 
 def files_digest(splits: Iterable[BucketSplit]) -> str:
@@ -59,6 +66,22 @@ def names_digest(file_names: Iterable[str]) -> str:
     """Identify files by their names, which never recur."""
     names = sorted(file_names)
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
+
+
+def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
+    """Identify the deletion vectors of each partition that has some: there rows go without any change of files."""
+    types = partition_types(plan.schema)
+    found: dict[Values, list[str]] = {}
+    for entry in plan.index_entries:
+        told = f"{entry.bucket}/{entry.index_type}/{entry.file_name}/{entry.deletion_vector_ranges}"
+        found.setdefault(decode_row(entry.partition, types), []).append(told)
+    return {values: names_digest(told) for values, told in found.items()}
+
+
+def read_identities(state: ChainState) -> dict[str, str]:
+    """Identify the snapshot that each branch is pinned at, by the branch's name."""
+    plans = (state.main, state.snapshot, state.delta)
+    return {p.table.branch_name: p.snapshot.identity for p in plans if p.snapshot is not None}
 
 
 def state_digests(state: ChainState, branch: Branch) -> dict[Values, str]:
@@ -132,7 +155,8 @@ def _prefix(layout: ChainLayout, values: Values) -> str:
 
 def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:
     def part(one: Part) -> dict[str, Any]:
-        return {"partition": _spec(layout, one.values), "files": one.files}
+        vectors = {} if one.vectors is None else {"vectors": one.vectors}
+        return {"partition": _spec(layout, one.values), "files": one.files, **vectors}
 
     return {
         "partition": _spec(layout, built.values),
@@ -140,6 +164,7 @@ def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:
         "anchor": part(built.anchor) if built.anchor else None,
         "deltas": [part(d) for d in built.deltas],
         "snapshots": dict(built.snapshots),
+        "identities": dict(built.identities),
         "origin": built.origin,
         "created_at": built.created_at,
     }
@@ -147,7 +172,7 @@ def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:
 
 def _from_json(layout: ChainLayout, raw: Mapping[str, Any]) -> Provenance:
     def part(one: Mapping[str, Any]) -> Part:
-        return Part(values=_values(layout, one["partition"]), files=str(one["files"]))
+        return Part(values=_values(layout, one["partition"]), files=str(one["files"]), vectors=one.get("vectors"))
 
     return Provenance(
         values=_values(layout, raw["partition"]),
@@ -157,6 +182,7 @@ def _from_json(layout: ChainLayout, raw: Mapping[str, Any]) -> Provenance:
         snapshots=dict(raw["snapshots"]),
         origin=str(raw["origin"]),
         created_at=str(raw["created_at"]),
+        identities=dict(raw.get("identities", {})),
     )
 
 

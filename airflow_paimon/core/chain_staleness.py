@@ -21,6 +21,7 @@ from airflow_paimon.core.chain_provenance import (
     read_earlier,
     read_provenances,
     state_digests,
+    vectors_digests,
 )
 from airflow_paimon.core.chain_state import ChainState, splits_by_partition
 from airflow_paimon.core.history import snapshots_between, touched
@@ -29,8 +30,9 @@ from airflow_paimon.core.scan import ScanPlan, partition_types, read_delta_list,
 from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.table import Table
 
-Touched = Callable[[Branch, int | None], frozenset[Values] | None]
-"""The partitions of a branch that commits other than compaction touched after a snapshot id; None: nobody can tell."""
+Touched = Callable[[Branch, int | None, str | None], frozenset[Values] | None]
+"""The partitions of a branch that commits other than compaction touched after a snapshot (id and identity, as far as it
+is known); None: nobody can tell, or the snapshot of that id is another one."""
 
 _NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 
@@ -116,19 +118,24 @@ def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, li
 
 def history_of(state: ChainState) -> Touched:
     """Give a function that looks into the branches' histories, up to the pinned snapshots, once for each question."""
-    known: dict[tuple[Branch, int | None], frozenset[Values] | None] = {}
+    known: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
 
-    def ask(branch: Branch, since: int | None) -> frozenset[Values] | None:
-        if (branch, since) not in known:
-            known[branch, since] = _touched_since(state.plan(branch), since)
-        return known[branch, since]
+    def ask(branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
+        asked = branch, since, identity
+        if asked not in known:
+            known[asked] = _touched_since(state.plan(branch), since, identity)
+        return known[asked]
 
     return ask
 
 
-def _touched_since(plan: ScanPlan, since: int | None) -> frozenset[Values] | None:
+def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> frozenset[Values] | None:
     if since is None or plan.snapshot is None or since > plan.snapshot.id:
         return None
+    if identity is not None:
+        read = plan.table.find_snapshot(since)
+        if read is None or read.identity != identity:
+            return None  # a rollback took it, and others got its id
     commits = snapshots_between(plan.table, since, plan.snapshot.id)
     if commits is None:
         return None
@@ -169,7 +176,7 @@ class _Judge:
         self.provenances = provenances
         self.history = history
         self.live = {b: state_digests(state, b) for b in (Branch.SNAPSHOT, Branch.DELTA)}
-        self.with_vectors = {b: _with_vectors(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self.vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
         names = (state.layout.snapshot_branch, state.layout.delta_branch)
         self.names = dict(zip((Branch.SNAPSHOT, Branch.DELTA), names, strict=True))
         self.anchors = _time_lines(self.layout, self.live[Branch.SNAPSHOT])
@@ -252,16 +259,12 @@ class _Judge:
         return other.anchor == built.anchor and all(own.get(d.values) == d.files for d in other.deltas)
 
     def _changed(self, branch: Branch, part: Part, built: Provenance) -> bool:
-        same = self.live[branch].get(part.values) == part.files
-        if same and part.values not in self.with_vectors[branch]:
+        vectors = self.vectors[branch].get(part.values, "")
+        if self.live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
             return False
-        known = self.history(branch, built.snapshots.get(self.names[branch]))
-        return not same if known is None else part.values in known
-
-
-def _with_vectors(plan: ScanPlan) -> frozenset[Values]:
-    """The partitions that have deletion vectors: there rows go without any change of files."""
-    return _decoded(plan, (e.partition for e in plan.index_entries))
+        name = self.names[branch]
+        known = self.history(branch, built.snapshots.get(name), built.identities.get(name))
+        return known is None or part.values in known
 
 
 def _decoded(plan: ScanPlan, partitions: Iterable[bytes]) -> frozenset[Values]:

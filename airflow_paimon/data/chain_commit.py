@@ -15,7 +15,9 @@ from airflow_paimon.core.chain_provenance import (
     Part,
     Provenance,
     files_digest,
+    read_identities,
     record_provenance,
+    vectors_digests,
 )
 from airflow_paimon.core.chain_rebuild import is_proven, records_of, what_is_lacking
 from airflow_paimon.core.chain_staleness import find_stale, gather_provenances, history_of
@@ -53,6 +55,7 @@ class Pins:
         self.state = state
         self.provenances: Mapping[Values, Provenance] = {}
         self._parts = {b: dict(splits_by_partition(state.plan(b))) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self._vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
 
     def narrowed(self, plans: Sequence[PartitionCompaction]) -> ChainState:
         """Give the state with what these partitions are built from alone, however much else there is."""
@@ -87,7 +90,8 @@ class Pins:
         return sum(f.file_size + OPEN_COST_BYTES for s in self.inputs(plan) for f in s.files)
 
     def part(self, branch: Branch, values: Values) -> Part:
-        return Part(values=values, files=files_digest(self.splits(branch, values)))
+        vectors = self._vectors[branch].get(values, "")
+        return Part(values=values, files=files_digest(self.splits(branch, values)), vectors=vectors)
 
     def is_built_of(self, plan: PartitionCompaction) -> bool:
         """Tell whether the partition that is there is recorded as built from just what the plan has in mind."""
@@ -126,6 +130,7 @@ class Pins:
     def put(self, values: Values, splits: Sequence[BucketSplit], before: Snapshot | None, after: Snapshot) -> None:
         """Take in a commit of this run. Only if it is the next one the branch counts as seen up to it."""
         self._parts[Branch.SNAPSHOT][values] = tuple(splits)
+        self._vectors[Branch.SNAPSHOT].pop(values, None)
         seen = self.state.snapshot.snapshot
         is_next = (seen is None and before is None) or (
             seen is not None and before is not None and seen.identity == before.identity
@@ -271,6 +276,7 @@ class Committer:
             anchor=None if plan.anchor is None else pins.part(Branch.SNAPSHOT, plan.anchor),
             deltas=tuple(pins.part(Branch.DELTA, d) for d in plan.deltas),
             snapshots=pins.state.snapshot_ids,
+            identities=read_identities(pins.state),
             origin=self._request.operation_id or self._request.operation,
             created_at=self._context.now_iso,
         )

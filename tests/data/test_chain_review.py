@@ -10,8 +10,10 @@ import pytest
 from airflow_paimon.core.binary_row import encode_row
 from airflow_paimon.core.chain_staleness import stale_partitions
 from airflow_paimon.core.chain_state import gather_chain
+from airflow_paimon.core.commit import Draft, commit
 from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.scan import bucket_folder, partition_types, plan_scan
 from airflow_paimon.core.snapshot import CommitKind
 from airflow_paimon.core.table import Table
@@ -218,3 +220,39 @@ def test_rows_hidden_in_a_partition_without_a_place_in_time_are_refused(on_stale
     with pytest.raises(UnsafeOperationError, match=r"dt=x of branch delta would be invisible.*on_stale='record'"):
         put(table.branch("delta"), "x", (2, 2, "b"), on_stale=on_stale)
     put(table.branch("delta"), "x", (2, 2, "b"), on_stale="record")
+
+
+def reused_ids(table: Table) -> None:
+    """Roll the delta branch back by one snapshot as Java does, and put two others in its place."""
+    delta = table.branch("delta")
+    delta.store.delete(delta.paths.snapshot(delta.latest_snapshot_id() or 0))
+    delta.store.delete(delta.paths.latest_hint)
+    change(table, "delta", "20250803", [(5, 5, "good")])
+    change(table, "delta", "20250820", [(6, 6, "other")])
+
+
+def test_rows_under_a_snapshot_id_that_was_used_before() -> None:
+    table = chain([w for w in LOADED if w[:2] != ("snapshot", "20250803")])
+    change(table, "delta", "20250803", [(4, 4, "rolled back")])
+    compact(table, "dt=20250803")
+    reused_ids(table)
+    assert stale(table) == ["20250803"]
+    assert night(table) == {"dt=20250803": "stale-rebuilt"}
+    assert rows(table, "20250803") == [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (5, 5, "good")]
+    assert stale(table) == []
+
+
+def test_a_deletion_vector_is_seen_after_history_expired() -> None:
+    """The anchor's files are the same; a vector hides rows of them."""
+    table = chain([w for w in LOADED if w[:2] != ("snapshot", "20250803")])
+    compact(table, "dt=20250803")
+    assert stale(table) == []
+    snapshot = table.branch("snapshot")
+    held = next(s for s in plan_scan(snapshot).splits if s.values == ("20250801",))
+    marks = (DeletionVectorRange(held.files[0].file_name, 1, 40, 1),)
+    entry = IndexEntry(0, held.partition, 0, "DELETION_VECTORS", "index-1", 50, 1, marks)
+    schema = snapshot.schema()
+    commit(snapshot, lambda _: Draft(kind=CommitKind.APPEND, entries=[], index_entries=[entry], schema=schema))
+    for number in snapshot.snapshot_ids()[:-1]:
+        snapshot.store.delete(snapshot.paths.snapshot(number))
+    assert stale(table) == ["20250803"]
