@@ -159,6 +159,7 @@ def _session(request: Request) -> Any:
 
         if (home := find_java(Path(".java"))) is not None:
             os.environ["JAVA_HOME"] = str(home)
+    _choose_python()
     builder = SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}")
     if request.needs_spark and request.engine == "connector":
         _switch_extensions_on(builder)
@@ -167,6 +168,25 @@ def _session(request: Request) -> Any:
         # Spark's own progress is thousands of lines, each of which an Airflow task would log; ours is logged anyway.
         spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _choose_python() -> None:
+    """Let the tasks of a local master run in this Python; Spark's default is the first ``python3`` of the PATH."""
+    if "PYSPARK_PYTHON" in os.environ or "SPARK_REMOTE" in os.environ:
+        return
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # the settings of spark-submit and of the cluster are the JVM's
+    conf = SparkConf()
+    if not conf.contains("spark.pyspark.python"):
+        os.environ.update(default_python(os.environ, conf.get("spark.master", None) or "local[*]"))
+
+
+def default_python(environment: Mapping[str, str], master: str) -> dict[str, str]:
+    """Give the variables to set so that a local master's tasks run in this Python; nothing where somebody chose one."""
+    if not master.startswith("local") or "PYSPARK_PYTHON" in environment:
+        return {}
+    return {n: sys.executable for n in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if n not in environment}
 
 
 def _switch_extensions_on(builder: Any) -> None:
