@@ -40,7 +40,8 @@ def drop_partitions(
     identity, entry, landed = CommitIdentity(), None, None
     if operation_id is not None:
         identity = commit_identity(operation_id, table.branch_name, OPERATION)
-        asked = json.dumps([dict(p) for p in partitions], sort_keys=True, default=str)
+        named = [dict(p) for p in partitions]
+        asked = json.dumps({"partitions": named, "on_stale": policy}, sort_keys=True, default=str)
         entry = open_ledger(table, operation_id, hashlib.sha256(asked.encode()).hexdigest(), table.branch_name)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
     before = landed.id - 1 or None if landed is not None else None

@@ -12,7 +12,7 @@ from airflow_paimon.core.chain_staleness import stale_partitions
 from airflow_paimon.core.chain_state import gather_chain
 from airflow_paimon.core.commit import Draft, commit
 from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.scan import bucket_folder, partition_types, plan_scan
 from airflow_paimon.core.snapshot import CommitKind
@@ -154,6 +154,13 @@ def test_a_first_partition_built_from_deltas_that_are_there_may_go() -> None:
     compact(table, "dt=20250801")
     drop(table.branch("snapshot"), "20250801")
     assert rows(table, "20250801") == [(1, 1, "a")]
+
+
+def test_another_on_stale_is_another_request() -> None:
+    table = chain([w for w in LOADED if w[:2] != ("snapshot", "20250803")])
+    drop(table.branch("delta"), "20250803", operation_id="out", on_stale="drop")
+    with pytest.raises(InvalidInputError, match="another request"):
+        drop(table.branch("delta"), "20250803", operation_id="out", on_stale="record")
 
 
 def test_what_somebody_loaded_again_is_not_dropped_as_stale() -> None:
