@@ -214,15 +214,16 @@ def _guard_delta(
     if found.hidden and (on_stale == "refuse" or (unplaced and on_stale != "record")):
         raise _hidden(main, layout, found.hidden, unplaced)
     dropped = frozenset(change.before) - change.after
+    going: frozenset[Values] = frozenset()
     if on_stale in ("rebuild", "drop"):
-        _check_proven(main, layout, change, found, snapshot, dropped)
-    if not found.rebuilt:
-        return
-    if on_stale == "drop" or (on_stale == "rebuild" and dropped):
+        going = _check_proven(main, layout, change, found, snapshot, dropped)
+    if going and (on_stale == "drop" or dropped):
         held, records = frozenset(snapshots), _records(main, layout, snapshot)
-        needed = veto(layout, held, held - found.rebuilt.keys(), change.after, records, dropped)
+        needed = veto(layout, held, held - going, change.after, records, dropped)
         if needed:
             raise _needed(main, layout, needed)
+    if not found.rebuilt:
+        return
     ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}
     _assume(main, layout, found, snapshot, change.before, ids)
 
@@ -253,13 +254,17 @@ def _check_proven(
     found: Affected,
     snapshot: ScanPlan,
     dropped: frozenset[Values],
-) -> None:
-    """Refuse to drop or to build again a partition whose rows may be nowhere else, before anything is committed."""
+) -> frozenset[Values]:
+    """Refuse to drop or to build again a partition whose rows may be nowhere else, before anything is committed.
+
+    Gives those that may go stale: of the ones without a delta of their own those that compaction carried forward.
+    """
     held = frozenset(s.values for s in snapshot.splits)
     behind = affected(layout, change.touched, held, frozenset(change.before) | held).rebuilt
     records = provenances_in(main, layout, snapshot, behind.keys())
     concerned = [v for v in behind if v in found.rebuilt or v in records]
     refuse_unproven(main, layout, concerned, records, held, change.after, dropped)
+    return frozenset(concerned)
 
 
 def refuse_unproven(

@@ -140,8 +140,8 @@ def _rebuild(
     if any(s.lost and set(s.lost) <= gone for s in stale):
         wanted = {s.values for s in stale}
         _drop(main, state, sorted(wanted, key=layout.text_of), gone, operation_id)
+        wanted &= deltas
     wanted |= _dropped_before(main, layout, deltas, operation_id)
-    wanted &= deltas
     if not wanted:
         return []
     request = CompactChainTable(

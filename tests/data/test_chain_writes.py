@@ -316,3 +316,16 @@ def test_partial_updates_of_one_write_add_up(tmp_path: Path) -> None:
     table = chain_table(tmp_path, [("snapshot", "20250810", [(1, 1, "a")])], merge_engine="partial-update")
     put(table.branch("delta"), "20250811", (1, 2, None), (2, 1, "b"), (1, 3, None), (2, 2, None))
     assert seen(table, where=day_is("20250811")) == on("20250811", (1, 3, "a"), (2, 2, "b"))
+
+
+def test_a_gap_that_was_made_full_is_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+    """It has no delta of its own, but goes stale with what comes late before it, and others build on it."""
+    table = chain_table(tmp_path, [("delta", "20250810", [(1, 1, "a")]), ("delta", "20250814", [(2, 1, "b")])])
+    compact(table, "dt=20250812", gap_policy="carry_forward")
+    before = table.branch("delta").latest_snapshot_id()
+    with pytest.raises(UnsafeOperationError, match="20250812 can't be dropped") as refused:
+        put(table.branch("delta"), "20250811", (3, 1, "late"), on_stale="drop")
+    assert "done" not in refused.value.details
+    assert table.branch("delta").latest_snapshot_id() == before
+    put(table.branch("delta"), "20250811", (3, 1, "late"), on_stale="rebuild")
+    assert seen(table, where=day_is("20250814")) == on("20250814", (1, 1, "a"), (2, 1, "b"), (3, 1, "late"))
