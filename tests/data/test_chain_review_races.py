@@ -110,6 +110,21 @@ def test_deltas_come_back_when_the_anchor_went_while_they_were_dropped() -> None
     assert not run(table, "expire_partitions", **OLD).changed
 
 
+def test_deltas_come_back_when_the_base_was_corrected_while_they_were_dropped() -> None:
+    table = made("0101", "0105 0201 0205")
+    compact(table, "dt=20250201")
+
+    def correct() -> None:
+        change(table, "snapshot", "20250101", [LATE], mode="dynamic_overwrite")
+
+    assert not faulty(table, competing(table, "delta", correct)).details["expired"]
+    assert both(table) == ("0101 0201", "0105 0201 0205")
+    assert outcomes(compact(table, pending=True, max_chain_length=9)) == {"dt=20250201": "stale-rebuilt"}
+    run(table, "expire_partitions", **OLD)
+    assert both(table) == ("0201", "0201 0205")
+    assert LATE in [r[:3] for r in rows_of(table, {"0205"})]
+
+
 def test_deltas_come_back_on_the_retry_of_a_run_that_died_right_behind_its_commit() -> None:
     table = grouped()
     expected = rows_of(table, {"US/0205"})
@@ -208,6 +223,16 @@ def test_a_partition_whose_delta_changed_before_a_killed_try_could_look_again_is
     assert outcomes(result) == {"dt=20250102": "stale-rebuilt", "dt=20250103": "compacted"}
     assert not stale(table)
     assert LATE in [r[:3] for r in rows_of(table, {"0103"})]
+
+
+def test_a_delta_of_the_anchors_date_with_other_buckets_does_not_count() -> None:
+    table = made("0101", "0102")
+    delta = table.branch("delta")
+    set_options(delta, {"bucket": "4"})
+    change(table, "delta", "20250101", [LATE])
+    set_options(delta, {"bucket": "1"})
+    compact(table, "dt=20250102")
+    assert {s.total_buckets for s in plan_scan(table.branch("snapshot")).splits} == {1}
 
 
 # -- reads ------------------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class _ChainExpiry:
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
         """Give the deltas, by key, that are needed after they were dropped: somebody dropped or replaced the anchor.
 
+        So they are where an older full partition was replaced: the anchor may be stale now, and is built from both.
         A group whose old full partitions are gone as well needs none: without their base they would read wrong.
         """
         if step.branch != self.delta.branch_name or not plan.anchors:
@@ -80,9 +81,10 @@ class _ChainExpiry:
         def group_of(key: str) -> Values:
             return self.layout.group_of(decode_row(bytes.fromhex(key), self.layout.partition_types))
 
+        bases = {d.key: d.digest for s in plan.steps if s.branch == self.snapshot.branch_name for d in s.drops}
         moved = {group_of(key) for key, digest in plan.anchors.items() if now.get(key) != digest}
-        bases = [d for s in plan.steps if s.branch == self.snapshot.branch_name for d in s.drops] if moved else []
-        moved -= {group_of(d.key) for d in bases if now.get(d.key) != d.digest}
+        moved |= {group_of(key) for key, digest in bases.items() if now.get(key, digest) != digest}
+        moved -= {group_of(key) for key in bases.keys() - now.keys()}
         return frozenset(d.key for d in step.drops if group_of(d.key) in moved) if moved else frozenset()
 
     def _plan(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
