@@ -418,7 +418,8 @@ def test_what_never_stands_still_is_a_conflict_that_tells_what_stands(plain: Tab
 
     with pytest.raises(ConflictError, match="kept changing") as error:
         faulty(table, FaultStore(table.store, on_mutation=compete))
-    assert [c["branch"] for c in error.value.details["done"]] == ["delta"]
+    assert [(c["branch"], c["partitions"]) for c in error.value.details["done"]] == [("delta", 1)]
+    assert both(table) == (held(plain, "snapshot"), "US/0101 US/0105 US/0205 US/0315"), "the other group's is gone"
 
 
 def test_time_options_of_hours_and_months(tmp_path: Path) -> None:

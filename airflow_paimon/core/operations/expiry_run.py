@@ -111,8 +111,8 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
                 _look_again(context, source, plan, commit, done)
             return _result(context, source, plan, done, replayed=bool(earlier))
         except ConflictError as error:
-            log.info("%s; planning again", error.message)
-            moved = error
+            moved = _undone(context, source, plan, done) or error
+            log.info("%s; planning again", moved.message)
     raise ConflictError(
         f"{context.table.name}: what is to expire kept changing while it was dropped ({MAX_ROUNDS} plans); run it "
         f"again when fewer writers touch old partitions. The last change: {moved.message if moved else ''}",
@@ -156,6 +156,16 @@ def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: Dro
     return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
 
 
+def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:
+    """Look again at the steps that stand when a later one may not go: what changed may need what they dropped."""
+    for commit in [c for c in done if any(c.step is s for s in plan.steps)]:
+        try:
+            _look_again(context, source, plan, commit, done)
+        except ConflictError as error:
+            return error
+    return None
+
+
 def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit: _Commit, done: list[_Commit]) -> None:
     """Undo a step where another branch changed between its check and its commit: nothing locks two branches together.
 
@@ -178,7 +188,11 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
             table=view.name,
             details={"snapshot": commit.before, "branch": view.branch_name},
         ) from error
-    done.remove(commit)
+    left = tuple(d for d in commit.step.drops if d.key not in keys)
+    narrowed = dataclasses.replace(commit, step=dataclasses.replace(commit.step, drops=left))
+    done[done.index(commit)] = narrowed
+    if not left:
+        done.remove(narrowed)
     put = f", and are back with snapshot {receipt.snapshot.id}" if receipt.snapshot is not None else ""
     raise ConflictError(
         f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}", table=view.name
