@@ -20,10 +20,8 @@ from airflow_paimon.core.options import TableOptions, parse_duration
 from airflow_paimon.core.partition_drop import HeldPartition
 from airflow_paimon.core.partition_path import readable_value
 from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.words import STRATEGIES, UPDATE_TIME, VALUES_TIME
 
-VALUES_TIME = "values-time"
-UPDATE_TIME = "update-time"
-STRATEGIES = (VALUES_TIME, UPDATE_TIME)
 MAX_EXPIRE_NUM = 100
 """Paimon's default of ``partition.expiration-max-num``."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_paimon.core.operations.request_base import Request, flag
-from airflow_paimon.core.partition_expiry import STRATEGIES
-from airflow_paimon.core.planners.schema_text import GRAMMAR
+from airflow_paimon.core.words import GRAMMAR, STRATEGIES
 
 GAP_POLICIES = ("empty", "carry_forward")
 

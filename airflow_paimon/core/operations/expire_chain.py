@@ -18,13 +18,14 @@ from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.expiry_plan import DropStep, ExpiryPlan, PartitionDrop
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.partition_drop import HeldPartition, held_partitions
-from airflow_paimon.core.partition_expiry import VALUES_TIME, cutoff_at, expiry_age, expiry_limit
+from airflow_paimon.core.partition_expiry import cutoff_at, expiry_age, expiry_limit
 from airflow_paimon.core.partition_path import format_partition
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
+from airflow_paimon.core.words import VALUES_TIME
 
 _LISTED = 1000
 _Held = Mapping[Values, HeldPartition]

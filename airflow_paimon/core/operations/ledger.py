@@ -53,12 +53,13 @@ class LedgerEntry:
         return dataclasses.replace(identity, since=self.head)
 
 
-def _path(operation_id: str, suffix: str = "") -> str:
-    return f"{PRIVATE_DIR}/operations/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}{suffix}.json"
+def _path(operation_id: str) -> str:
+    return f"{PRIVATE_DIR}/operations/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}.json"
 
 
-_RETRIED = "-retried"
-"""Beside an entry: a second try found it. From then on the entry stays, for the first try may be the one that ends."""
+def _retried_path(operation_id: str) -> str:
+    """A mark that a second try found the entry. From then on it stays, for the first try may be the one that ends."""
+    return f"{PRIVATE_DIR}/retried/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}"
 
 
 def open_ledger(table: Table, operation_id: str, request: str, branch: str) -> LedgerEntry:
@@ -96,13 +97,13 @@ def open_ledger(table: Table, operation_id: str, request: str, branch: str) -> L
             table=table.name,
         )
     with contextlib.suppress(AlreadyExistsError):
-        put_new(table, _path(operation_id, _RETRIED), b"{}")
+        put_new(table, _retried_path(operation_id), b"")
     return known
 
 
 def forget(table: Table, operation_id: str) -> None:
     """Remove the entry of an operation whose first try was refused before it committed, unless there is another try."""
-    if table.store.exists(_path(operation_id, _RETRIED)):
+    if table.store.exists(_retried_path(operation_id)):
         return
     action = Delete(path=_path(operation_id), reason="the operation was refused before it committed")
     execute(table, Plan(operation="forget", table=table.name, actions=(action,)))

@@ -18,21 +18,12 @@ from airflow_paimon.core.planners.schema_changes import (
     WidenColumn,
 )
 from airflow_paimon.core.types import DataType, parse_type
+from airflow_paimon.core.words import GRAMMAR
 
 _NAME = r"(?:`[^`]+`|[^\s`']+)"
 _TEXT = r"'(?:[^']|'')*'"
 _COLUMN = re.compile(
     rf"\s*(?P<name>{_NAME})\s+(?P<type>[^'`]+?)(?:\s+(?:COMMENT\s+)?(?P<comment>{_TEXT}))?\s*", re.IGNORECASE
-)
-GRAMMAR = (
-    "add column NAME TYPE ['COMMENT'] [first | after NAME]",
-    "drop column NAME",
-    "rename column NAME to NAME",
-    "alter column NAME type TYPE",
-    "alter column NAME comment 'TEXT'",
-    "alter column NAME first | after NAME",
-    "set KEY=VALUE",
-    "reset KEY",
 )
 
 

@@ -1,0 +1,18 @@
+"""Words that requests show and planners read: importing them costs a DAG file nothing."""
+
+from __future__ import annotations
+
+VALUES_TIME = "values-time"
+UPDATE_TIME = "update-time"
+STRATEGIES = (VALUES_TIME, UPDATE_TIME)
+GRAMMAR = (
+    "add column NAME TYPE ['COMMENT'] [first | after NAME]",
+    "drop column NAME",
+    "rename column NAME to NAME",
+    "alter column NAME type TYPE",
+    "alter column NAME comment 'TEXT'",
+    "alter column NAME first | after NAME",
+    "set KEY=VALUE",
+    "reset KEY",
+)
+"""The forms of a schema change."""
