@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
+from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable, verify_landed
 from airflow_paimon.core.commit_chain import OnStale
 from airflow_paimon.core.commit_files import CommitMessage, Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.errors import (
@@ -89,6 +89,8 @@ def write_arrow(
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     more = settle(table, touched_by(table, receipt.snapshot), policy, operation_id)
+    if receipt.snapshot is not None:
+        verify_landed(table, receipt.snapshot)
     return _result(table, mode, before, after, messages, data.num_rows, started, more)
 
 

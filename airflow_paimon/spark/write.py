@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable
+from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable, verify_landed
 from airflow_paimon.core.commit_chain import OnStale
 from airflow_paimon.core.commit_files import CommitMessage
 from airflow_paimon.core.errors import ConflictError
@@ -89,6 +89,8 @@ def write_table(
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     more = settle(table, touched_by(table, receipt.snapshot), policy, operation_id, compact)
+    if receipt.snapshot is not None:
+        verify_landed(table, receipt.snapshot)
     return _result(table, mode, before, after, messages, started, more)
 
 
