@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from airflow_paimon import __version__
 from airflow_paimon.core.chain import Values
 from airflow_paimon.core.commit_chain import OnStale, guard_chain
+from airflow_paimon.core.commit_put import execute as execute
 from airflow_paimon.core.commit_put import put_new as put_new
 from airflow_paimon.core.commit_put import require_committable as require_committable
 from airflow_paimon.core.errors import (
@@ -32,7 +33,6 @@ from airflow_paimon.core.manifest_io import describe_manifest, rolling_manifests
 from airflow_paimon.core.manifest_plan import merged_entries, plan_manifest_merge
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import manifest_path
-from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, PutNew, Replace
 from airflow_paimon.core.scan import live_entries, partition_types, read_entries, read_lists
 from airflow_paimon.core.schema import TableSchema
 from airflow_paimon.core.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
@@ -382,35 +382,6 @@ def find_landed(table: Table, identity: CommitIdentity, after: int) -> Snapshot 
         if snapshot.commit_user == identity.user and snapshot.commit_identifier == identity.identifier:
             return snapshot
     return None
-
-
-def execute(table: Table, plan: Plan, on_action: Callable[[Action], None] | None = None) -> None:
-    """Carry out a plan's actions in order; stops at the first failure.
-
-    Raises:
-        AlreadyExistsError: a ``PutNew`` found something else there.
-    """
-    require_committable(table)
-    for action in plan.actions:
-        _perform(table, action)
-        if on_action is not None:
-            on_action(action)
-
-
-def _perform(table: Table, action: Action) -> None:
-    match action:
-        case PutNew():
-            try:
-                table.store.create(action.path, action.data)
-            except AlreadyExistsError:
-                if not (action.same_ok and table.store.read(action.path) == action.data):
-                    raise
-        case Replace():
-            table.store.replace(action.path, action.data)
-        case Delete():
-            table.store.delete(action.path)
-        case DeleteTree():
-            table.store.delete_tree(action.path)
 
 
 def check_identifier(value: int) -> int:

@@ -101,12 +101,6 @@ def guard_chain(
         _guard_delta(main, layout, change, on_stale, head, settled)
 
 
-def _may_drop(role: Branch, entries: Sequence[ManifestEntry]) -> bool:
-    """Tell whether a full partition may be gone afterwards, without reading anything."""
-    kept = {e.partition for e in entries if e.kind == FileKind.ADD}
-    return role == Branch.SNAPSHOT and any(e.partition not in kept for e in entries)
-
-
 @dataclass(frozen=True, slots=True)
 class _Change:
     """``before``: what the branch holds; ``added``: the number of buckets of partitions that get files."""

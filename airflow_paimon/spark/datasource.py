@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_paimon.core.catch_up import parse_spec
 from airflow_paimon.core.chain import GapPolicy
-from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable
+from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable, verify_landed
 from airflow_paimon.core.commit_chain import OnStale
 from airflow_paimon.core.commit_files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
@@ -301,6 +301,8 @@ class PaimonWriter(DataSourceArrowWriter):
             landed = receipt.snapshot
         for name, told in settle(self._table, touched_by(self._table, landed), self._on_stale).items():
             log.warning("%s: %s: %s", self._table.label, name, told)
+        if landed is not None:
+            verify_landed(self._table, landed)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files: Spark calls this after a failed commit as well, which may have landed."""

@@ -108,3 +108,34 @@ def test_an_altered_main_is_planned_anew(table: Table) -> None:
 def test_an_expected_head_is_not_followed(table: Table) -> None:
     with pytest.raises(ConflictError, match="as expected"):
         publish(table, lambda n: append(table, "b", seq=10 * n), 1, expected_main_snapshot=table.latest_snapshot_id())
+
+
+class _Overtaken(CountingStore):
+    """Lets the other try run whole as soon as the operation is in the ledger."""
+
+    def __init__(self, inner: Any, other: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._other: Callable[[], object] | None = other
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        done = super()._call(method, path, action)
+        other = self._other
+        if other is not None and method == "create" and path.startswith("_airflow_paimon/operations/"):
+            self._other = None
+            other()
+        return done
+
+
+@pytest.mark.parametrize(
+    ("operation", "values"), [("merge_branch", {"branch": "fix"}), ("rollback_to", {"snapshot": 1})]
+)
+def test_a_try_that_another_overtakes_gives_its_result(table: Table, operation: str, values: dict[str, Any]) -> None:
+    values = {**values, "operation_id": "op"}
+    done: list[OperationResult] = []
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
+    slow = Table(_Overtaken(table.store, lambda: done.append(run(table, operation, **values))), table.name)
+    late = _dispatch(Context(context.request, slow, context.now_ms, context.started), context.request, None)
+    (first,) = done
+    assert late.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
+    assert late.details["replayed"]

@@ -30,6 +30,7 @@ from airflow_paimon.core.operations.safeguards import (
     deletes_again,
     plan_undo_tag,
     replayed,
+    result_of,
 )
 from airflow_paimon.core.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.plan import Plan, Precondition, PutNew
@@ -98,6 +99,8 @@ def _roll_back(
         return _draft(context, request, view, target, head, decided, marks)
 
     receipt = commit(view, draft, marks.identity)
+    if receipt.replayed and receipt.snapshot is not None:  # another living try of this operation was faster
+        return result_of(context, marks, receipt.snapshot)
     decided = seen[0]
     before = receipt.before.id if receipt.before else None
     if receipt.snapshot is None:

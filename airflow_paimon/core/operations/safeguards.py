@@ -92,9 +92,12 @@ def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
         return None
     view = context.table.branch(marks.branch)
     landed = find_landed(view, marks.identity, marks.ledger.head)
-    if landed is None:
-        return None
-    protect_published(view, landed)  # the first try may have been cut off before this
+    return None if landed is None else result_of(context, marks, landed)
+
+
+def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
+    """Give the result of another try's commit."""
+    protect_published(context.table.branch(marks.branch), landed)  # that try may have been cut off before this
     details: dict[str, object] = {
         k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
     }
