@@ -89,9 +89,10 @@ class SparkJobHook(SparkSubmitHook):
         :raises PaimonError: the job's own failure, of its class
         """
         with JobFolder() as folder:
-            for name, text in (texts or {}).items():
-                path = folder.write(f"{name}.sql", text)
-                request = dataclasses.replace(request, **{name: self._shipped_name(path)})
+            shipped: dict[str, Any] = {
+                name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in (texts or {}).items()
+            }
+            request = dataclasses.replace(request, **shipped)
             result = folder.result(self._is_cluster, results_folder, result_name, request.storage_options)
             self._prepare(folder, request, result.uri)
             failure: AirflowException | None = None

@@ -158,6 +158,8 @@ def tell_night(
             rows += one.get("rows_out", 0)
             files_in += one.get("files_in", 0)
             files_out += one.get("files_out", 0)
+    longest: int | None
+    gaps: int | None
     try:
         longest = max((len(r.deltas) for r in plan_chain_read(state.layout, state.partitions)), default=0)
         gaps = len(find_gaps(state.layout, state.partitions))

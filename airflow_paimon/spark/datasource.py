@@ -198,7 +198,7 @@ class PaimonReader(DataSourceReader):
             asked = parse_condition(self._where, schema)
             expression = to_expression(asked, schema)
             predicate = asked if predicate is None else AllOf((asked, predicate))
-        asked_for = {
+        asked_for: dict[str, Any] = {
             "version": self._version,
             "timestamp": self._timestamp,
             "columns": self._columns,

@@ -118,7 +118,8 @@ def _hadoop_root(spark: SparkSession, uri: str) -> str | None:
 def _is_reachable(spark: SparkSession, scheme: str, root: str) -> bool:
     from py4j.protocol import Py4JJavaError
 
-    files = spark._jvm.org.apache.hadoop.fs
+    jvm: Any = spark._jvm
+    files = jvm.org.apache.hadoop.fs
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     try:
         files.FileSystem.getFileSystemClass(scheme, conf)
@@ -214,7 +215,8 @@ def _relation(
 ) -> DataFrame:
     from pyspark.sql import DataFrame
 
-    jvm, session = spark._jvm, spark._jsparkSession
+    jvm: Any = spark._jvm
+    session = spark._jsparkSession
     sources_package = jvm.org.apache.spark.sql.execution.datasources
     keys = read.schema.partition_fields
     partition_schema = spark_schema(DataField(f.id, f"partition {f.name}", f.type) for f in keys)
@@ -250,7 +252,7 @@ def _paths(jvm: Any, paths: Sequence[str]) -> Any:
 
 
 def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField], files: Sequence[RawFile]) -> Any:
-    jvm = spark._jvm
+    jvm: Any = spark._jvm
     out = jvm.java.util.ArrayList()
     folders = {f.folder: f.values for f in files}
     if not keys:

@@ -115,7 +115,7 @@ def _group_columns(write: TableWrite) -> list[str]:
 def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
     """Compute the group beside the row: only the columns that decide travel to Python. Spark 4.1 and later."""
     try:
-        from pyspark.sql.functions import arrow_udf
+        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # re-exported, since 4.1
     except ImportError:
         return None
     names = _group_columns(write)
@@ -134,7 +134,8 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
         if len(names) == 1
         else {"columns": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
     )
-    return arrow_udf(groups, "long")(*(frame[f"`{n}`"] for n in names))
+    column: Column = arrow_udf(groups, "long")(*(frame[f"`{n}`"] for n in names))
+    return column
 
 
 def _groups(rows: pa.Table, write: TableWrite, schema: TableSchema, label: str) -> Any:

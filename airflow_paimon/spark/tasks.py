@@ -66,7 +66,7 @@ def map_in_arrow(
 ) -> DataFrame:
     """Do what ``DataFrame.mapInArrow`` does, without pandas too: PySpark asks for it there and does not use it."""
     try:
-        return frame.mapInArrow(work, schema)
+        return frame.mapInArrow(work, schema)  # type: ignore[arg-type]  # it hands iterators over, not iterables
     except ImportError:
         from pyspark.sql import DataFrame
         from pyspark.sql.udf import _create_udf

@@ -149,7 +149,7 @@ def collect_arrow(frame: DataFrame) -> pa.Table:
     if hasattr(frame, "toArrow"):  # since Spark 4.0
         table: pa.Table = frame.toArrow()
         return table
-    batches = frame._collect_as_arrow()
+    batches = frame._collect_as_arrow()  # type: ignore[operator]  # private, and so a column to the checker
     if batches:
         return pa.Table.from_batches(batches)
     from pyspark.sql.pandas.types import to_arrow_schema

@@ -117,7 +117,7 @@ def _call(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> Dat
         raise InvalidInputError(
             f"--function {name}: {error}; the module must be importable where the driver runs (--py-files)"
         ) from error
-    rows = function(spark, dict(views))
+    rows: DataFrame = function(spark, dict(views))
     # a class of its own in each of PySpark's two kinds of sessions, both below pyspark.sql.DataFrame since 4.0
     if not isinstance(rows, DataFrame) and type(rows).__name__ != "DataFrame":
         raise InvalidInputError(f"--function {name} returned {type(rows).__name__}, not a DataFrame")
