@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,9 +64,8 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     stdout = _claim_stdout()
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         end_with_parent()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    outcome = _run_job(operation, arguments)
+    formatter = _start_log()
+    outcome = _run_job(operation, arguments, formatter)
     try:
         with os.fdopen(stdout, "w", encoding="utf-8") as stream:
             stream.write(_as_text(outcome.result) + "\n")
@@ -77,15 +75,36 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(outcome.exit_code)
 
 
-def _run_job(operation: str, argv: Sequence[str]) -> Outcome:
+class _Blotting(logging.Formatter):
+    """Blots out secrets of the storage options, in tracebacks too: a cluster's log is not masked by Airflow."""
+
+    secrets: Sequence[str] = ()
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def _start_log() -> _Blotting:
+    formatter = _Blotting("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    return formatter
+
+
+def _run_job(operation: str, argv: Sequence[str], formatter: _Blotting) -> Outcome:
     try:
         arguments = parse_arguments(operation, argv)
         destination = _destination(arguments.result_uri, arguments.request.storage_options)
     except PaimonError as error:
         return _rejected(operation, argv, error)
     request = arguments.request
+    formatter.secrets = secret_values(request.storage_options)
     outcome = _run(request)
-    _on_signals(signal.SIG_IGN)
     outcome = Outcome(_without_secrets(outcome.result, request.storage_options), outcome.exit_code)
     if destination is None:
         return outcome
@@ -96,7 +115,11 @@ def _run(request: Request) -> Outcome:
     started = time.monotonic()
     try:
         _on_signals(_terminate)
-        result = _run_operation(request)
+        try:
+            result = _run_operation(request)
+        finally:
+            # From here on there is a result to report, and that takes no time.
+            _on_signals(signal.SIG_IGN)
     except (_Terminated, KeyboardInterrupt):
         interrupted = OutcomeUnknownError(
             f"{request.operation} was stopped by a signal while it ran: it may have landed. Run it again with the same "
@@ -105,7 +128,7 @@ def _run(request: Request) -> Outcome:
         )
         return Outcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
     except ModuleNotFoundError as error:
-        traceback.print_exc()
+        log.exception("%s failed", request.operation)
         missing = UnsupportedFeatureError(
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: "
             f"a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd",
@@ -116,7 +139,7 @@ def _run(request: Request) -> Outcome:
         log.error("%s failed (%s): %s", request.operation, error.kind, error.message)
         return Outcome(failure_json(request.operation, request.table, error), error.exit_code)
     except Exception as error:  # the last line is a result, whatever went wrong; the traceback goes to stderr
-        traceback.print_exc()
+        log.exception("%s failed", request.operation)
         return Outcome(failure_json(request.operation, request.table, error), PaimonError.exit_code)
     timed = dataclasses.replace(result, duration_s=time.monotonic() - started)
     return Outcome(timed.to_json(), 0)

@@ -162,12 +162,31 @@ def test_sigterm_is_reported(warehouse: Path, tmp_path: Path) -> None:
     assert json.loads(stdout)["error"]["kind"] == "outcome-unknown"
 
 
+def test_a_signal_after_the_operation_does_not_lose_its_result(tmp_path: Path) -> None:
+    """Here it comes while the failure is being logged."""
+    code = """
+import logging, os, signal, sys
+class Signal(logging.Handler):
+    def emit(self, record):
+        os.kill(os.getpid(), signal.SIGTERM)
+logging.getLogger("airflow_paimon").addHandler(Signal())
+from airflow_paimon.spark.launch import main
+main("check_table", sys.argv[1:])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"--warehouse={tmp_path}", "--table=d.t"], capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert json.loads(done.stdout)["error"]["kind"] == "not-found"
+
+
 def test_secrets_of_the_storage_options_are_blotted_out(tmp_path: Path) -> None:
     options = tmp_path / "options.json"
-    options.write_text(json.dumps({"key": "AKIAEXAMPLE", "secret": "bucket-secret", "client_kwargs": {"x": {}}}))
-    ended = run_job("check_table", "--warehouse=s3://bucket-secret/wh", "--table=d.t", f"--storage-options={options}")
-    assert ended.code != 0
-    assert "bucket-secret" not in ended.stdout
+    options.write_text(json.dumps({"key": "AKIAEXAMPLE", "client_kwargs": {"secret": "quoted-secret"}}))
+    ended = run_job("check_table", "--warehouse=memory://quoted-secret", "--table=d.t", f"--storage-options={options}")
+    assert (ended.code, ended.result["error"]["kind"]) == (2, "not-found")
+    assert "memory://***" in ended.stdout and "memory://***" in ended.stderr
+    assert "quoted-secret" not in ended.stdout + ended.stderr
 
 
 @pytest.mark.slow
