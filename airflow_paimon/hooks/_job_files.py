@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -12,7 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
+
+log = logging.getLogger(__name__)
 
 _PREFIX = "airflow-paimon-job-"
 
@@ -35,7 +38,10 @@ class ResultFile:
             result = json.loads(data)
         except ValueError:
             raise FormatError(f"The result file {self.uri} is not JSON") from None
-        self.store.delete(self.name)
+        try:
+            self.store.delete(self.name)
+        except PaimonError as error:  # the job is over: what it says counts more than a file that stays behind
+            log.warning("The result file %s can't be deleted: %s", self.uri, error.message)
         return result if isinstance(result, dict) else None
 
 

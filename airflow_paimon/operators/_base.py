@@ -107,6 +107,7 @@ class PaimonOperator(BaseOperator):
             hook = PaimonHook(self.paimon_conn_id)
             hook.require_filesystem_catalog(self.operation)
             request = self._request(hook, context)
+            self._prepare(hook, request, context)
             result = self._run_here(request) if self.run_on == "worker" else self._submit(hook, request, context)
         except PaimonError as error:
             context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
@@ -126,6 +127,9 @@ class PaimonOperator(BaseOperator):
     def _texts(self) -> dict[str, str]:
         """Give the request fields that name a file, with what the operator holds as text instead."""
         return {}
+
+    def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
+        """Do what must be done before the operation; for subclasses."""
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         values = {name: self._value(spec) for name, spec in _argument_fields(self.operation).items()}

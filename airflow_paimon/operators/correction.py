@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 
 from airflow_paimon._compat import BranchMixIn
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.operations.request import CorrectBranch
 from airflow_paimon.operators._base import airflow_error, operation_id
 from airflow_paimon.operators.branch import CorrectBranchOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_paimon.core.operations.request_base import Request
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
@@ -34,27 +36,19 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
     earlier run of this task has written the branch, it first gets its base's files back, as a new snapshot.
 
     Takes what :class:`~airflow_paimon.operators.branch.CorrectBranchOperator` takes. The owner in the branch's lineage
-    must be :func:`branch_owner`; a branch of somebody else, or with somebody else's commits, is refused.
+    must be :func:`branch_owner`; a branch of somebody else, or with somebody else's commits, is refused. A dry run
+    leaves the branch as it is.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Give the branch its base back where an earlier run of this task has written it, and correct it."""
-        from airflow_paimon.hooks.paimon import PaimonHook
-
-        try:
-            self._start_from_base(PaimonHook(self.paimon_conn_id), context)
-        except PaimonError as error:
-            raise airflow_error(error) from error
-        return super().execute(context)
-
-    def _start_from_base(self, hook: PaimonHook, context: Context) -> None:
+    def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
         from airflow_paimon.core.lineage import verified_lineage
         from airflow_paimon.core.operations.registry import run_operation
         from airflow_paimon.core.operations.request import build_request
 
-        main = hook.get_table(self.table)
-        view = main.branch(self.branch).require()
-        lineage = verified_lineage(main, self.branch)
+        assert isinstance(request, CorrectBranch)
+        main = hook.get_table(request.table)
+        view = main.branch(request.branch).require()
+        lineage = verified_lineage(main, request.branch)
         if lineage is None or lineage.snapshot_id is None or lineage.owner != branch_owner(context):
             whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage is gone"
             raise UnsafeOperationError(
@@ -75,18 +69,19 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
                 f"branch name",
                 table=main.name,
             )
-        self.log.info(
-            "%s was corrected by an earlier run of this task: back to its base, snapshot %s", self.branch, base
-        )
+        self.log.info("%s was corrected by an earlier run of this task; its base is snapshot %s", view.label, base)
         values = {
-            "warehouse": hook.warehouse,
-            "storage_options": hook.storage_options,
-            "table": self.table,
-            "branch": self.branch,
+            "warehouse": request.warehouse,
+            "storage_options": request.storage_options,
+            "table": request.table,
+            "branch": request.branch,
             "snapshot": base,
             "operation_id": f"{mine}-base",
+            "dry_run": request.dry_run,
         }
-        run_operation(build_request("rollback_to", values))
+        back = run_operation(build_request("rollback_to", values))
+        if back.dry_run:
+            self.log.info("A dry run doesn't go back to it: the plan is made on what the branch holds")
 
 
 class PublishApprovalOperator(ApprovalOperator, BranchMixIn):

@@ -25,7 +25,9 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.operations.request import build_request
 from airflow_paimon.core.operations.request_base import Request
-from airflow_paimon.hooks._job_files import JobFolder
+from airflow_paimon.core.store.memory import MemoryStore
+from airflow_paimon.core.store.testing import FaultStore
+from airflow_paimon.hooks._job_files import JobFolder, ResultFile
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from tests.airflow.conftest import set_connection
 from tests.airflow.processes import running, wait_until
@@ -239,3 +241,10 @@ def test_a_worker_that_is_killed_leaves_no_driver(stuck: Path) -> None:
         worker.kill()
         worker.wait()
     wait_until(lambda: not running(f"--warehouse={stuck}"), "no driver is left", 5)
+
+
+def test_a_result_file_that_can_not_be_deleted_is_a_result_all_the_same() -> None:
+    store = FaultStore(MemoryStore("results-of-jobs"), fail_at=2, error=OSError("read-only now"))
+    store.create("r.json", b'{"changed": true}')
+    assert ResultFile("memory://results/r.json", store, "r.json").take() == {"changed": True}
+    assert [method for method, _ in store.mutations] == ["create", "delete"]
