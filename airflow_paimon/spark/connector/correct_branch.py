@@ -8,51 +8,37 @@ upsert is staged on the branch's head and counts on from there, so publishing it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit import CommitIdentity, require_committable, verify_landed
+from airflow_paimon.core.commit import CommitIdentity, verify_landed
 from airflow_paimon.core.errors import (
-    ConflictError,
     InvalidInputError,
-    NotFoundError,
-    UnsafeOperationError,
-    UnsupportedError,
 )
 from airflow_paimon.core.manifest import ManifestEntry
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.request import CorrectBranch
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.scan import group_by_bucket, live_entries, one_form
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.staging import Staging, discard_staging, open_staging, partition_decoder, take_over
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.table import open_table
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted
 from airflow_paimon.spark.connector.session import paimon_catalog
-from airflow_paimon.spark.operations.correction import check_request, enter, properties, replayed, result_of, strike
-from airflow_paimon.spark.operations.partitions import PartitionChoice, choose_partitions, partition_text
+from airflow_paimon.spark.operations.correction import (
+    Base,
+    branch_to_correct,
+    correct_once,
+    look,
+    properties,
+    result_of,
+)
+from airflow_paimon.spark.operations.partitions import partition_text
 from airflow_paimon.spark.operations.sources import BRANCH_VIEW, MAIN_VIEW, further_views, read_sql, rows_of
 from airflow_paimon.spark.progress import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_NAMED_PARTITIONS = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Base:
-    """One look at the branch: what the correction starts from, and what its commit is fenced on."""
-
-    table: Table
-    schema: TableSchema
-    head: Snapshot
-    main_head: Snapshot | None
-    choice: PartitionChoice
 
 
 def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch) -> OperationResult:
@@ -64,49 +50,19 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         UnsupportedFeatureError: the session has no connector, or the table is of a kind that this doesn't write.
     """
     sql, views = read_sql(request), further_views(request)
-    branch = context.table.branch(request.branch)
-    if request.branch == MAIN:
-        raise InvalidInputError(
-            f"{branch.name}: correct_branch writes a branch, which is published when it is right; create one first"
-        )
-    branch.require()
-    require_committable(branch)
+    branch = branch_to_correct(context, request)
     reader = Reader(spark, paimon_catalog(spark, request))
-    identity, ledger = enter(context, request, sql)
-    earlier = replayed(context, request, identity, ledger)
-    if earlier is not None:
-        return earlier
-    try:
-        base = _look(context, request, branch)
+
+    def correct(identity: CommitIdentity) -> OperationResult:
+        base = look(context, request, branch)
+        check_target(branch, base.schema, request.mode)
         with rows_of(spark, request, sql, _views(reader, request, base, views)) as rows:
-            result = _correct(reader, context, request, base, rows, identity)
-    except (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError):
-        strike(context, ledger)  # refused before it committed
-        raise
-    if not result.changed:
-        strike(context, ledger)
-    return result
+            return _correct(reader, context, request, base, rows, identity)
+
+    return correct_once(context, request, sql, correct)
 
 
-def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
-    schema, head = branch.schema(), branch.latest_snapshot()
-    if head is None:
-        raise UnsafeOperationError(
-            f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main",
-            table=branch.name,
-        )
-    check_request(branch, schema, request)
-    check_target(branch, schema, request.mode)
-    return _Base(
-        table=branch,
-        schema=schema,
-        head=head,
-        main_head=context.table.latest_snapshot(),
-        choice=choose_partitions(schema, request.partitions),
-    )
-
-
-def _views(reader: Reader, request: CorrectBranch, base: _Base, further: dict[str, str]) -> dict[str, DataFrame]:
+def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str, str]) -> dict[str, DataFrame]:
     """Every view is of one pinned snapshot."""
     main = base.table.branch(MAIN)
     frames = {
@@ -120,7 +76,7 @@ def _views(reader: Reader, request: CorrectBranch, base: _Base, further: dict[st
 
 
 def _correct(
-    reader: Reader, context: Context, request: CorrectBranch, base: _Base, rows: DataFrame, identity: CommitIdentity
+    reader: Reader, context: Context, request: CorrectBranch, base: Base, rows: DataFrame, identity: CommitIdentity
 ) -> OperationResult:
     # once only: a query that gives other rows each time would be checked by rows that are not written
     given = rows.persist()
@@ -137,35 +93,20 @@ def _correct(
         given.unpersist()
 
 
-def _planned(context: Context, request: CorrectBranch, base: _Base, counts: Counts) -> OperationResult:
+def _planned(context: Context, request: CorrectBranch, base: Base, counts: Counts) -> OperationResult:
     hit, values = base.choice.matches, partition_decoder(base.schema)
     live = request.mode == "overwrite" and any(
         hit(values(e.partition)) for e in live_entries(base.table, base.head).values()
     )
     details = _details(request, base, counts, (), ())
-    head = base.head.id
-    return context.result(
-        _plan(request, base, details),
-        branch=request.branch,
-        changed=bool(counts) or live,
-        before=head,
-        after=head,
-        details=details,
-    )
-
-
-def _plan(request: CorrectBranch, base: _Base, details: dict[str, Any]) -> Plan:
-    fence = Precondition(
-        branch=request.branch, snapshot_id=base.head.id, identity=base.head.identity, schema_id=base.schema.id
-    )
-    return Plan(operation=request.operation, table=base.table.name, preconditions=(fence,), summary=details)
+    return base.result(context, request, details, changed=bool(counts) or live)
 
 
 def _write(
     reader: Reader,
     context: Context,
     request: CorrectBranch,
-    base: _Base,
+    base: Base,
     rows: DataFrame,
     counts: Counts,
     identity: CommitIdentity,
@@ -184,20 +125,13 @@ def _write(
         )
     finally:
         discard_staging(staging.view)
-    landed, head = taken.receipt.snapshot, base.head.id
+    landed = taken.receipt.snapshot
     if landed is not None:
         verify_landed(base.table, landed)
     if landed is not None and taken.receipt.replayed:
         return result_of(context, request, landed)
     details = _details(request, base, counts, taken.removed, taken.added)
-    return context.result(
-        _plan(request, base, details),
-        branch=request.branch,
-        changed=landed is not None,
-        before=head,
-        after=head if landed is None else landed.id,
-        details=details,
-    )
+    return base.result(context, request, details, changed=landed is not None, after=landed)
 
 
 def _append(reader: Reader, staging: Staging, rows: DataFrame) -> None:
@@ -214,22 +148,16 @@ def _append(reader: Reader, staging: Staging, rows: DataFrame) -> None:
 
 def _details(
     request: CorrectBranch,
-    base: _Base,
+    base: Base,
     counts: Counts,
     removed: Sequence[ManifestEntry],
     added: Sequence[ManifestEntry],
 ) -> dict[str, Any]:
-    rows = {partition_text(base.schema, values): n for values, n in counts.items()}
-    names = sorted(rows)
-    return {
-        "mode": request.mode,
-        "rows": sum(rows.values()),
-        "partitions": {name: rows[name] for name in names[:_NAMED_PARTITIONS]},
-        "partition_count": len(names),
-        "buckets": len(group_by_bucket([*removed, *added], one_form(base.schema))),
-        "files_added": len(added),
-        "files_deleted": len(removed),
-        "bytes": sum(e.file.file_size for e in added),
-        "branch_snapshot": base.head.id,
-        "main_snapshot": base.main_head.id if base.main_head is not None else None,
-    }
+    return base.details(
+        request,
+        {partition_text(base.schema, values): n for values, n in counts.items()},
+        buckets=len(group_by_bucket([*removed, *added], one_form(base.schema))),
+        files_added=len(added),
+        files_deleted=len(removed),
+        bytes=sum(e.file.file_size for e in added),
+    )

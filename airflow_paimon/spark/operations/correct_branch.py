@@ -15,27 +15,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.binary_row import encode_row
-from airflow_paimon.core.commit import CommitIdentity, require_committable, verify_landed
+from airflow_paimon.core.commit import CommitIdentity, verify_landed
 from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import (
     ConflictError,
-    InvalidInputError,
-    NotFoundError,
-    UnsafeOperationError,
-    UnsupportedError,
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.history import branch_point
 from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.ledger import LedgerEntry
 from airflow_paimon.core.operations.request import CorrectBranch
 from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.planners.publish import highest_sequence
 from airflow_paimon.core.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table, open_table
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.layers import plan_table_read
@@ -43,8 +35,15 @@ from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.write import TableWrite, plan_write
 from airflow_paimon.spark.failures import task_errors
-from airflow_paimon.spark.operations.correction import check_request, enter, properties, replayed, result_of, strike
-from airflow_paimon.spark.operations.partitions import PartitionChoice, choose_partitions, partition_text
+from airflow_paimon.spark.operations.correction import (
+    Base,
+    branch_to_correct,
+    correct_once,
+    look,
+    properties,
+    result_of,
+)
+from airflow_paimon.spark.operations.partitions import partition_text
 from airflow_paimon.spark.operations.rewriting import BucketResult, Correction, LiveBucket, correct_buckets
 from airflow_paimon.spark.operations.sources import (
     BRANCH_VIEW,
@@ -65,18 +64,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NAMED_PARTITIONS = 100
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Base:
-    """One look at the branch: what the correction starts from, and what its commit is fenced on."""
+class _Base(Base):
+    """What the embedded engine goes by besides: live buckets, and the numbers that they had at the branch point."""
 
-    table: Table
-    schema: TableSchema
-    head: Snapshot
-    main_head: Snapshot | None
-    choice: PartitionChoice
     live: ScanPlan
     write: TableWrite
     limits: dict[BucketKey, int]
@@ -94,57 +86,23 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     """
     sql = read_sql(request)
     views = further_views(request)
-    branch = context.table.branch(request.branch)
-    if request.branch == MAIN:
-        raise InvalidInputError(
-            f"{branch.name}: correct_branch writes a branch, which is published when it is right; create one first"
-        )
-    branch.require()
-    require_committable(branch)
-    identity, ledger = enter(context, request, sql)
-    earlier = replayed(context, request, identity, ledger)
-    if earlier is not None:
-        return earlier
-    try:
+    branch = branch_to_correct(context, request)
+
+    def correct(identity: CommitIdentity) -> OperationResult:
         base = _look(context, request, branch)
         frames = _views(spark, request, base, views)
         with rows_of(spark, request, sql, frames) as rows:
             check_frame(rows, base.schema, branch.label)
             results = _run_tasks(spark, request, base, rows)
-        return _finish(context, request, base, results, identity, ledger)
-    except (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError):
-        strike(context, ledger)  # refused before it committed
-        raise
+        return _finish(context, request, base, results, identity)
+
+    return correct_once(context, request, sql, correct)
 
 
 def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
     """Pin the branch's head, its live buckets in the chosen partitions, and the numbers at the branch point."""
-    schema, head = branch.schema(), branch.latest_snapshot()
-    if head is None:
-        raise UnsafeOperationError(
-            f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main",
-            table=branch.name,
-        )
-    choice = choose_partitions(schema, request.partitions)
-    _check_request(branch, schema, request)
-    base = branch_point(context.table, branch)
-    at_base = plan_snapshot(branch, base, schema, choice.matches)
-    live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, choice.matches)
-    limits = {_key(schema, s): highest_sequence(s.files) for s in at_base.splits}
-    return _Base(
-        table=branch,
-        schema=schema,
-        head=head,
-        main_head=context.table.latest_snapshot(),
-        choice=choice,
-        live=live,
-        write=plan_write(branch),
-        limits=limits,
-    )
-
-
-def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:
-    check_request(branch, schema, request)
+    found = look(context, request, branch)
+    schema, head, matches = found.schema, found.head, found.choice.matches
     blurred = unshippable(schema.fields)
     if blurred:
         raise UnsupportedFeatureError(
@@ -152,6 +110,19 @@ def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -
             f"that is rewritten; write the rows with airflow_paimon.data.write_arrow",
             table=branch.name,
         )
+    base = branch_point(context.table, branch)
+    at_base = plan_snapshot(branch, base, schema, matches)
+    live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, matches)
+    return _Base(
+        table=branch,
+        schema=schema,
+        head=head,
+        main_head=found.main_head,
+        choice=found.choice,
+        live=live,
+        write=plan_write(branch),
+        limits={_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
+    )
 
 
 def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
@@ -209,46 +180,24 @@ def _finish(
     base: _Base,
     results: Sequence[BucketResult],
     identity: CommitIdentity,
-    ledger: LedgerEntry | None,
 ) -> OperationResult:
     messages = _messages(request, base, results)
     details = _details(request, base, results, messages)
-    plan = Plan(
-        operation=request.operation,
-        table=base.table.name,
-        preconditions=(
-            Precondition(
-                branch=request.branch,
-                snapshot_id=base.head.id,
-                identity=base.head.identity,
-                schema_id=base.schema.id,
-            ),
-        ),
-        summary=details,
-    )
     if request.dry_run:
         would = bool(results) or (request.mode == "overwrite" and bool(base.live.splits))
-        return context.result(
-            plan, branch=request.branch, changed=would, before=base.head.id, after=base.head.id, details=details
-        )
+        return base.result(context, request, details, changed=would)
     try:
         receipt = commit_buckets(base.table, messages, identity=identity, properties=properties(request, details))
     except ConflictError:  # nothing of it was published
         discard_files(base.write, messages)
         raise
     if receipt.snapshot is None:
-        strike(context, ledger)
-        return context.result(
-            plan, branch=request.branch, changed=False, before=base.head.id, after=base.head.id, details=details
-        )
+        return base.result(context, request, details, changed=False)
     verify_landed(base.table, receipt.snapshot)
     if receipt.replayed:  # another try of the operation was faster, with files of its own
         discard_files(base.write, messages)
         return result_of(context, request, receipt.snapshot)
-    before = receipt.before.id if receipt.before is not None else None
-    return context.result(
-        plan, branch=request.branch, changed=True, before=before, after=receipt.snapshot.id, details=details
-    )
+    return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
 
 
 def _messages(request: CorrectBranch, base: _Base, results: Sequence[BucketResult]) -> list[CommitMessage]:
@@ -284,16 +233,11 @@ def _details(
         name = partition_text(base.schema, result.values)
         rows[name] = rows.get(name, 0) + result.rows
     new = [f for m in messages for f in m.new_files]
-    names = sorted(rows)
-    return {
-        "mode": request.mode,
-        "rows": sum(rows.values()),
-        "partitions": {name: rows[name] for name in names[:_NAMED_PARTITIONS]},
-        "partition_count": len(names),
-        "buckets": len(messages) or len({r.key for r in results}),
-        "files_added": len(new),
-        "files_deleted": sum(len(m.replaced) for m in messages),
-        "bytes": sum(f.file_size for f in new),
-        "branch_snapshot": base.head.id,
-        "main_snapshot": base.main_head.id if base.main_head is not None else None,
-    }
+    return base.details(
+        request,
+        rows,
+        buckets=len(messages) or len({r.key for r in results}),
+        files_added=len(new),
+        files_deleted=sum(len(m.replaced) for m in messages),
+        bytes=sum(f.file_size for f in new),
+    )
