@@ -1,6 +1,28 @@
-"""Hypothesis without deadlines: how long an example takes says more about the machine's other work than about us."""
+"""A small table with a branch; and Hypothesis without deadlines, which would measure the machine's other work."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from airflow_paimon.core.table import Table
+from tests.core.tables import append, make_table, run
 
 settings.register_profile("airflow-paimon", deadline=None)
 settings.load_profile("airflow-paimon")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Main with partitions a, b, c; tag ``base`` on snapshot 3."""
+    table = make_table(tmp_path / "wh")
+    for dt in "abc":
+        append(table, dt, rows=2, seq=0)
+    run(table, "create_tag", tag="base")
+    return table
+
+
+@pytest.fixture
+def fix(table: Table) -> Table:
+    run(table, "create_branch", branch="fix", tag="base", reason="bad prices")
+    return table.branch("fix")

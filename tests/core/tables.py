@@ -11,11 +11,13 @@ from airflow_paimon.core.binary_row import encode_row
 from airflow_paimon.core.commit import CommitIdentity, Receipt
 from airflow_paimon.core.commit_files import CommitMessage, commit_append, commit_buckets, commit_overwrite
 from airflow_paimon.core.manifest import EMPTY_STATS, DataFile
-from airflow_paimon.core.operations.registry import run_operation
+from airflow_paimon.core.operations.context import open_context
+from airflow_paimon.core.operations.registry import _dispatch, run_operation
 from airflow_paimon.core.operations.request import build_request
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.tables import create_table
 from airflow_paimon.core.scan import bucket_folder, live_entries, partition_types
+from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import Table
 
 COLUMNS = (("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
@@ -87,3 +89,17 @@ def run(on: Table, operation: str, /, **values: Any) -> OperationResult:
         warehouse = on.store.uri.rsplit("/", 2)[0]
     base: Mapping[str, Any] = {"warehouse": warehouse, "table": on.name}
     return run_operation(build_request(operation, {**base, **values}))
+
+
+def cut_off(table: Table, step: int, operation: str, **values: Any) -> bool:
+    """Run an operation that dies at its n-th change of the storage; False = it has fewer steps than that."""
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    request = build_request(operation, {"warehouse": warehouse, "table": table.name, **values})
+    context = open_context(request)
+    faulty = Table(FaultStore(table.store, fail_at=step, error=Crash(), after=step % 2 == 0), table.name)
+    context = type(context)(context.request, faulty, context.now_ms, context.started)
+    try:
+        _dispatch(context, request, None)
+    except Crash:
+        return True
+    return False

@@ -18,24 +18,8 @@ from airflow_paimon.core.planners.schema_changes import AddColumn, DropColumn
 from airflow_paimon.core.scan import live_entries, read_index
 from airflow_paimon.core.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table import Table
-from tests.core.tables import append, files, make_table, message, rewrite, run
-from tests.core.test_publish import _cut_off
+from tests.core.tables import append, cut_off, files, make_table, message, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    table = make_table(tmp_path / "wh")
-    for dt in "abc":
-        append(table, dt, rows=2, seq=0)
-    run(table, "create_tag", tag="base")
-    return table
-
-
-@pytest.fixture
-def fix(table: Table) -> Table:
-    run(table, "create_branch", branch="fix", tag="base")
-    return table.branch("fix")
 
 
 def delete_rows(view: Table, dt: str, name: str, kind: CommitKind = CommitKind.OVERWRITE) -> None:
@@ -102,7 +86,7 @@ def test_a_replayed_publish_protects_what_is_shared(tmp_path: Path) -> None:
         append(table, "a")
         run(table, "create_branch", branch="fix", snapshot=1)
         rewrite(table.branch("fix"), "a")
-        crashed = _cut_off(table, step, "merge_branch", operation_id="op", branch="fix")
+        crashed = cut_off(table, step, "merge_branch", operation_id="op", branch="fix")
         run(table, "merge_branch", operation_id="op", branch="fix")
         assert "airflow-paimon-branch-fix.2" in table.tag_names(), step
         if not crashed:

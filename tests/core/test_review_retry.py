@@ -10,8 +10,7 @@ import pytest
 from airflow_paimon.core.operations.tables import alter_table
 from airflow_paimon.core.planners.schema_changes import AddColumn
 from airflow_paimon.core.table import Table
-from tests.core.tables import append, make_table, run
-from tests.core.test_publish import _cut_off
+from tests.core.tables import append, cut_off, make_table, run
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_an_empty_branch_that_was_cut_off_gets_its_columns(tmp_path: Path) -> No
     for step in range(1, 30):
         table = make_table(tmp_path / f"wh{step}")
         alter_table(table, [AddColumn(name="x", type="INT")])
-        crashed = _cut_off(table, step, "create_branch", branch="fix", operation_id="op")
+        crashed = cut_off(table, step, "create_branch", branch="fix", operation_id="op")
         run(table, "create_branch", branch="fix", operation_id="op")
         assert table.branch("fix").schema().field_names == ("k", "v", "dt", "x"), step
         if not crashed:

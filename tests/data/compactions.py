@@ -58,3 +58,8 @@ def change(table: Table, branch: str, partition: str, rows: Sequence[Row], *, mo
     columns = [n for n in schema.field_names if n not in schema.partition_keys]
     write(view, columns, schema.partition_keys, partition, rows, mode)
     set_options(view, dict(schema.options))
+
+
+def kinds(table: Table) -> list[str]:
+    branch = table.branch("snapshot")
+    return [s.commit_kind.value for s in branch.snapshots(branch.snapshot_ids())]

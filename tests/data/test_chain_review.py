@@ -22,7 +22,7 @@ from tests.core.tables import run
 from tests.data.chains import Row, Writes, chain_table, day_is, seen
 from tests.data.compactions import change, compact, outcomes
 from tests.data.compactions import drop as drop_unseen
-from tests.data.test_chain_expire import OLD, both, made
+from tests.data.expiries import OLD, both, made
 from tests.data.test_chain_writes import drop, put
 
 LOADED: Writes = [

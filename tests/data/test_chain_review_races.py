@@ -20,7 +20,8 @@ from tests.core.chain_tables import as_another_engine
 from tests.core.tables import run
 from tests.data.chains import Row, set_options
 from tests.data.compactions import change, compact, outcomes
-from tests.data.test_chain_expire import OLD, both, competing, drop, faulty, killed_between, made, rows_of
+from tests.data.expiries import OLD, both, made, rows_of
+from tests.data.test_chain_expire_races import competing, drop, faulty, killed_between
 from tests.data.test_compact_chain_races import meanwhile, nothing
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from airflow_paimon.core.store.testing import Crash, FaultStore
 from airflow_paimon.core.table import open_table
 from tests.core.tables import run
 from tests.core.test_chain_alter import faulty as cut_off_alter
-from tests.core.test_chain_setup import faulty
+from tests.core.test_chain_setup_races import faulty
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.processes import OracleError
 
