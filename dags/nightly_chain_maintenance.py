@@ -124,9 +124,12 @@ def plan(**context: Any) -> list[dict[str, Any]]:
 def figures(**context: Any) -> dict[str, Any]:
     """Sum up the night and how the table stands; a run that was no dry run leaves it in an asset event, too."""
     ti, params = context["ti"], context["params"]
-    compacted = ti.xcom_pull(task_ids="compact") or []
+    # By their numbers: a single mapped task's result would come without a list around it, and a cleared run that had
+    # more of them keeps the results of those that it has no longer.
+    numbers = range(len(ti.xcom_pull(task_ids="plan") or ()))
+    compacted = ti.xcom_pull(task_ids="compact", map_indexes=numbers) if numbers else []
     with in_airflows_terms():
-        found = nightly.tell_night(params, list(compacted), ti.xcom_pull(task_ids="expire"))
+        found = nightly.tell_night(params, compacted, ti.xcom_pull(task_ids="expire"))
     for name, value in found.items():
         print(f"{name}: {value}")
     if not params["dry_run"]:

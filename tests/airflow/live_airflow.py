@@ -16,7 +16,7 @@ from typing import Any
 from tests.airflow.processes import wait_until
 
 _COMPONENTS: dict[str, list[str]] = {
-    "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1", "--apps", "execution"],
+    "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1"],
     "dag-processor": ["dag-processor"],
     "scheduler": ["scheduler", "--skip-serve-logs"],
 }
@@ -27,6 +27,7 @@ class LiveAirflow:
     """Reads the metadata database, which is what the UI would show."""
 
     home: Path
+    port: int
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         connection = sqlite3.connect(f"file:{self.home}/airflow.db?mode=ro", uri=True, timeout=10)
@@ -53,20 +54,24 @@ def _free_port() -> int:
 
 
 @contextmanager
-def live_airflow(home: Path, dags: Path, env: Mapping[str, str]) -> Iterator[LiveAirflow]:
-    """Run Airflow on a SQLite database in ``home`` with the DAGs of a folder; a DAG starts by its schedule."""
+def live_airflow(home: Path, dags: Path, env: Mapping[str, str], apps: str = "execution") -> Iterator[LiveAirflow]:
+    """Run Airflow on a SQLite database in ``home`` with the DAGs of a folder; a DAG starts by its schedule.
+
+    With ``apps="all"`` the REST API and the UI are there, too, at ``port``, and everybody is an admin.
+    """
     port = _free_port()
     environment = {
         **os.environ,
-        **env,
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__PARALLELISM": "2",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         "AIRFLOW__API_AUTH__JWT_SECRET": os.urandom(16).hex(),
+        **env,
     }
     environment.pop("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", None)
     home.mkdir(parents=True)
@@ -75,6 +80,8 @@ def live_airflow(home: Path, dags: Path, env: Mapping[str, str]) -> Iterator[Liv
     started: list[subprocess.Popen[bytes]] = []
     try:
         for name, arguments in _COMPONENTS.items():
+            if name == "api-server":
+                arguments = [*arguments, "--apps", apps]
             with open(home / f"{name}.log", "wb") as log:
                 started.append(
                     subprocess.Popen(
@@ -82,7 +89,7 @@ def live_airflow(home: Path, dags: Path, env: Mapping[str, str]) -> Iterator[Liv
                     )
                 )
         wait_until(lambda: _answers(port), "the API server answers", 90)
-        yield LiveAirflow(home)
+        yield LiveAirflow(home, port)
     finally:
         for process in started:
             _end(process)

@@ -1,5 +1,6 @@
-"""Finding the processes of a job by a text in their command line, as `ps` would."""
+"""Finding the processes of a job by a text in their command line, as `ps` would, and waiting for them."""
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -32,3 +33,13 @@ def wait_until(probe: Callable[[], T], what: str, seconds: float) -> T:
             return found
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         time.sleep(0.05)
+
+
+def writing_end(pipe: Path) -> int | None:
+    """Open the pipe for writing, which works as soon as somebody reads it; the reader then waits for what we write."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None

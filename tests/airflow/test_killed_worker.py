@@ -1,6 +1,5 @@
 """SIGKILL in a live Airflow, for the task and for its supervisor: no driver is left, and the work is done once."""
 
-import errno
 import os
 import signal
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.live_airflow import live_airflow
-from tests.airflow.processes import running, wait_until
+from tests.airflow.processes import running, wait_until, writing_end
 from tests.core.tables import append, make_table, names
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -53,7 +52,7 @@ def test_no_driver_is_left_and_the_work_is_done_once(tmp_path: Path, warehouse: 
     (dags / "killed.py").write_text(DAG_FILE)
     env = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_CONN_")}
     with live_airflow(tmp_path / "home", dags, {**env, "TEST_PIDS": str(pids)}) as airflow:
-        held = wait_until(lambda: _writing_end(schema), "the driver hangs in its work", 120)
+        held = wait_until(lambda: writing_end(schema), "the driver hangs in its work", 120)
         assert airflow.task("during") == ("running", 1)
         worker = int(pids.read_text().split()[2])
         os.kill(worker, signal.SIGKILL)
@@ -78,7 +77,7 @@ def test_no_driver_is_left_and_the_work_is_done_once(tmp_path: Path, warehouse: 
         # Killed is the supervisor now, and the task's process lives on.
         schema.unlink()
         os.mkfifo(schema)
-        held = wait_until(lambda: _writing_end(schema), "the driver hangs in its work", 120)
+        held = wait_until(lambda: writing_end(schema), "the driver hangs in its work", 120)
         task_process = int(pids.read_text().split()[-1])
         os.kill(_parent(task_process), signal.SIGKILL)
         wait_until(lambda: not running(f"--warehouse={warehouse}"), "no driver is left", 10)
@@ -92,13 +91,3 @@ def test_no_driver_is_left_and_the_work_is_done_once(tmp_path: Path, warehouse: 
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def _writing_end(pipe: Path) -> int | None:
-    """Open the pipe for writing, which works as soon as somebody reads it; the reader then waits for what we write."""
-    try:
-        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        return None

@@ -1,0 +1,248 @@
+"""dags/nightly_chain_maintenance.py in a live Airflow: cleared, twice at the same time, killed in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.operations.check_chain import check_chain_table
+from airflow_paimon.core.operations.findings import INFO
+from airflow_paimon.core.partition_drop import held_partitions
+from airflow_paimon.core.scan import live_entries, plan_scan
+from airflow_paimon.core.table import Table
+from airflow_paimon.data.chain_commit import DETAILS
+from tests.airflow.live_airflow import live_airflow
+from tests.airflow.processes import running, wait_until, writing_end
+from tests.conftest import REPO_ROOT
+from tests.dags.conftest import load_program
+from tests.data.chains import Row, chain_table, day_is, seen
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+DAG = "nightly_chain_maintenance"
+GROUPS = ("AA", "UA")
+LAST = 7
+"""Days 2 to 7 of July 2013 are deltas, the first one is full."""
+CONF = {"table": "d.t", "max_chain_length": 2}
+RETRY = "timedelta(minutes=1)"
+
+
+def rows_of(group: str, number: int) -> list[Row]:
+    """The first day has twenty keys; each later one changes two of them, and adds one and deletes one."""
+    if number == 1:
+        return [(k, 1, f"{group}1") for k in range(20)]
+    return [
+        *((k, number, f"{group}{number}") for k in (number, number + 5, 100 + number)),
+        (10 + number, number, None, "-D"),
+    ]
+
+
+def expected(group: str, number: int) -> list[Row]:
+    """What the rule of chains says of a day, without any code of ours."""
+    found: dict[int, Row] = {}
+    for one in range(1, number + 1):
+        for key, sequence, value, *kind in rows_of(group, one):
+            found[key] = (key, sequence, value, group, day(number))
+            if kind:
+                del found[key]
+    return [(*row[:4], day(number)) for row in found.values()]
+
+
+def day(number: int) -> str:
+    return f"201307{number:02d}"
+
+
+@dataclass(frozen=True)
+class Nights:
+    """Airflow with the DAG, and a warehouse for each test."""
+
+    api: Any
+    folder: Path
+
+    def table(self, name: str) -> Table:
+        writes = [
+            ("snapshot" if number == 1 else "delta", f"{group}/{day(number)}", rows_of(group, number))
+            for group in GROUPS
+            for number in range(1, LAST + 1)
+        ]
+        return chain_table(
+            self.folder / name, writes, partitions={"carrier": "STRING", "dt": "STRING"}, chain_keys="dt", buckets=1
+        )
+
+    def trigger(self, name: str, run_id: str, **conf: Any) -> None:
+        self.api.call(
+            f"/api/v2/dags/{DAG}/dagRuns",
+            {"dag_run_id": run_id, "logical_date": None,
+             "conf": {**CONF, "paimon_conn_id": f"night_{name}", **conf}},
+        )  # fmt: skip
+
+    def clear(self, run_id: str, *tasks: Any) -> None:
+        """Clear some tasks with what follows, or the whole run."""
+        chosen = {"task_ids": list(tasks), "include_downstream": True} if tasks else {}
+        self.api.call(
+            f"/api/v2/dags/{DAG}/clearTaskInstances",
+            {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True, **chosen},
+        )
+
+    def tasks(self, run_id: str) -> dict[str, dict[str, Any]]:
+        found = self.api.call(f"/api/v2/dags/{DAG}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {t["task_id"] + (f"[{t['map_index']}]" if t["map_index"] >= 0 else ""): t for t in found}
+
+    def states(self, run_id: str) -> dict[str, str]:
+        return {name: task["state"] for name, task in self.tasks(run_id).items()}
+
+    def until_over(self, run_id: str) -> None:
+        def state() -> bool:
+            return self.api.call(f"/api/v2/dags/{DAG}/dagRuns/{run_id}")["state"] in ("success", "failed")
+
+        wait_until(state, f"{run_id} is over", 240)
+
+    def xcom(self, run_id: str, task_id: str, map_index: int = -1) -> Any:
+        path = f"/api/v2/dags/{DAG}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
+        return self.api.call(f"{path}?map_index={map_index}&deserialize=true")["value"]
+
+    def events(self, run_id: str) -> list[dict[str, Any]]:
+        """Give the figures that a run left, the first ones first."""
+        found = self.api.call(f"/api/v2/assets/events?source_run_id={run_id}&order_by=timestamp")["asset_events"]
+        return [event["extra"] for event in found]
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[Nights]:
+    folder = tmp_path_factory.mktemp("nights")
+    dags, spark = folder / "dags", folder / "spark"
+    for one in (dags, spark):
+        one.mkdir()
+    text = (REPO_ROOT / "dags" / f"{DAG}.py").read_text()
+    assert RETRY in text
+    (dags / f"{DAG}.py").write_text(text.replace(RETRY, "timedelta(seconds=1)"))
+    settings = load_program("_demo").SMALL_SPARK
+    (spark / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    connections: dict[str, Any] = {"SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"}}
+    for name in ("cleared", "twice", "killed"):
+        (folder / name).mkdir()
+        connections[f"NIGHT_{name.upper()}"] = {"conn_type": "paimon", "extra": {"warehouse": str(folder / name)}}
+    env = {"SPARK_CONF_DIR": str(spark)} | {f"AIRFLOW_CONN_{n}": json.dumps(c) for n, c in connections.items()}
+    with live_airflow(folder / "home", dags, env, apps="all") as airflow:
+        api = load_program("demo_ui").Api(airflow.port)
+        api.token = api.call("/auth/token")["access_token"]
+        wait_until(lambda: airflow.rows("select 1 from dag where dag_id = ?", DAG), "the DAG is parsed", 90)
+        yield Nights(api, folder)
+
+
+def heads(table: Table) -> dict[str, int | None]:
+    return {b: table.branch(b).latest_snapshot_id() for b in ("snapshot", "delta")}
+
+
+def full(table: Table) -> list[str]:
+    """The full partitions, one text for each file in them."""
+    return sorted(
+        h.text.replace("carrier=", "").replace("/dt=201307", "")
+        for h in held_partitions(plan_scan(table.branch("snapshot")))
+    )
+
+
+def compacted_by_commit(table: Table) -> list[str]:
+    """The partitions that compactions have committed, in order: once for each commit."""
+    found = [s.properties.get(DETAILS) for s in table.branch("snapshot").snapshots()]
+    return [json.loads(text)["partition"] for text in found if text]
+
+
+def stray_files(table: Table, folder: Path) -> set[str]:
+    """Data files that no snapshot of any branch names; a killed driver leaves some, nothing else may."""
+    named = {
+        entry.file.file_name
+        for branch in ("snapshot", "delta")
+        for snapshot in table.branch(branch).snapshots()
+        for entry in live_entries(table.branch(branch), snapshot).values()
+    }
+    return {path.name for path in folder.rglob("data-*.parquet")} - named
+
+
+def check(table: Table) -> None:
+    """The newest day is full and right, full partitions are one file each, nothing is stale."""
+    assert set(full(table)) >= {f"{group}{LAST:02d}" for group in GROUPS}
+    assert len(full(table)) == len(set(full(table)))
+    newest = sorted((row for group in GROUPS for row in expected(group, LAST)), key=repr)
+    assert seen(table, where=day_is(day(LAST))) == newest
+    assert [f for f in check_chain_table(table).findings if f.severity != INFO] == []
+    assert len(compacted_by_commit(table)) == len(set(compacted_by_commit(table)))
+
+
+def test_cleared_it_repeats_nothing(nights: Nights) -> None:
+    table = nights.table("cleared")
+    nights.trigger("cleared", "cleared", expiration_time="30 d")
+    nights.until_over("cleared")
+    check(table)
+    labels = {name: t["rendered_map_index"] for name, t in nights.tasks("cleared").items()}
+    assert (labels["compact[0]"], labels["compact[1]"]) == ("carrier=AA", "carrier=UA")
+    assert nights.xcom("cleared", "figures")["compacted"] == {"compacted": 4}
+    before = heads(table)
+
+    nights.clear("cleared", ["compact", 1])
+    nights.until_over("cleared")
+    assert set(nights.states("cleared").values()) == {"success"}
+    assert heads(table) == before
+    assert nights.xcom("cleared", "figures")["compacted"] == {"compacted": 2}, "the group that was not cleared"
+
+    nights.clear("cleared")
+    nights.until_over("cleared")
+    assert set(nights.states("cleared").values()) == {"success", "removed"}
+    assert heads(table) == before
+    figures = nights.xcom("cleared", "figures")
+    assert (figures["compacted"], figures["rows_written"], figures["expired_segments"]) == ({}, 0, 0)
+    assert [event["compacted"] for event in nights.events("cleared")] == [{"compacted": 4}, {"compacted": 2}, {}]
+
+
+def test_two_at_the_same_time_do_no_work_twice(nights: Nights) -> None:
+    """One makes long chains full, the other a date; each of them expires what the other may be reading."""
+    table = nights.table("twice")
+    runs: dict[str, dict[str, Any]] = {"pending": {}, "dated": {"date": "2013-07-07"}}
+    for run_id, conf in runs.items():
+        nights.trigger("twice", run_id, max_jobs=1, expiration_time="30 d", **conf)
+    for run_id in runs:
+        nights.until_over(run_id)
+    assert [set(nights.states(run_id).values()) for run_id in runs] == [{"success"}] * 2
+    spans = [(task["start_date"], task["end_date"]) for task in (nights.tasks(r)["compact[0]"] for r in runs)]
+    assert max(start for start, _ in spans) < min(end for _, end in spans), "they did not meet"
+
+    check(table)
+    assert stray_files(table, nights.folder / "twice") == set()
+    told = [nights.xcom(run_id, "figures") for run_id in runs]
+    done = [one["compacted"].get("compacted", 0) + one["compacted"].get("stale-rebuilt", 0) for one in told]
+    assert sum(done) == len(compacted_by_commit(table))
+    assert sum(one["expired_partitions"] for one in told) == len(GROUPS) * LAST + sum(done) - 2 * len(GROUPS)
+
+
+def test_killed_in_the_middle_the_retry_goes_on(nights: Nights) -> None:
+    """Half is committed, and a delta of the rest is a pipe that hangs: there the worker dies, then the next driver."""
+    table = nights.table("killed")
+    (delta,) = (nights.folder / "killed").glob(f"**/carrier=UA/dt={day(5)}/bucket-0/data-*")
+    content = delta.read_bytes()
+    delta.unlink()
+    os.mkfifo(delta)
+    marked = f"--warehouse={nights.folder / 'killed'}"
+    nights.trigger("killed", "killed", max_jobs=1)
+    for number, victim in (1, "worker"), (2, "driver"):
+        held = wait_until(lambda: writing_end(delta), f"try {number} is in the middle", 180)
+        task = nights.tasks("killed")["compact[0]"]
+        jvms = [pid for pid, command in running(marked).items() if " org.apache.spark.deploy.SparkSubmit " in command]
+        os.kill(task["pid"] if victim == "worker" else min(jvms), signal.SIGKILL)
+        assert (task["state"], task["try_number"]) == ("running", number)
+        os.close(held)
+        wait_until(lambda: not running(marked), "no driver is left", 10)
+        assert compacted_by_commit(table) == [f"carrier={group}/dt={day(4)}" for group in GROUPS]
+    delta.unlink()
+    delta.write_bytes(content)
+    nights.until_over("killed")
+    assert set(nights.states("killed").values()) == {"success", "skipped"}, "no expiry was asked for"
+    assert nights.tasks("killed")["compact[0]"]["try_number"] == 3
+    check(table)
+    assert nights.xcom("killed", "figures")["compacted"] == {"compacted": 4}, "the first try's count, too"
