@@ -1,7 +1,9 @@
-"""Paimon's BinaryRow: the binary form of a row in manifests, statistics and bucket hashes (paimon-format 8.1).
+"""Paimon's BinaryRow: the binary form of a row in manifests, statistics and bucket hashes.
 
 Values are: bool, int, float, str, bytes, ``Decimal``, ``date`` for DATE, int milliseconds for TIME, and ``Timestamp``
 for TIMESTAMP and TIMESTAMP_LTZ. Columns of ARRAY, MAP, ROW and the like can only be null: their form is not built.
+
+See docs/format.md, Binary rows.
 """
 
 from __future__ import annotations

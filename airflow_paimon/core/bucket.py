@@ -1,4 +1,7 @@
-"""Which bucket a row belongs to (paimon-format 8.3): one row at a time, and many rows of Arrow columns at once."""
+"""Which bucket a row belongs to: one row at a time, and many rows of Arrow columns at once.
+
+See docs/format.md, Buckets.
+"""
 
 from __future__ import annotations
 

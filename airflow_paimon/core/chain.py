@@ -1,8 +1,10 @@
-"""Plans reads of chain tables from the partitions that the branches hold (chain-tables 2). Values only, no storage.
+"""Plans reads of chain tables from the partitions that the branches hold. Values only, no storage.
 
 A partition is (group columns..., chain columns...); the chain columns make a time. The snapshot branch holds full
 partitions, the delta branch changes. A delta-only partition is the nearest earlier snapshot partition of its group, the
 *anchor*, merged with the deltas behind it, up to its own.
+
+See docs/chain-tables.md, Reads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Plans the compaction of chain tables: which partitions become full, from which anchor and deltas, and why. Pure.
 
 As in Paimon main is not looked at, and a partition that is built again comes from the *previous* anchor and the deltas
-behind it: what it held itself counts for nothing (chain-tables 4). Beyond Paimon: every group has its own plan, ranges,
+behind it: what it held itself counts for nothing. Beyond Paimon: every group has its own plan, ranges,
 several partitions at once (a later one starts from the earlier one's result), gaps, and stale partitions.
+
+See docs/chain-tables.md, Compaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Plans the expiry of chain tables by whole segments, group by group (chain-tables 5). Values only, no storage."""
+"""Plans the expiry of chain tables by whole segments, group by group. Values only, no storage.
+
+See docs/chain-tables.md, Expiry.
+"""
 
 from __future__ import annotations
 

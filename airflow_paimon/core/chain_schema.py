@@ -1,6 +1,8 @@
-"""What a chain table's schemas must be (chain-tables 1), and the layout that follows from them. Pure checks.
+"""What a chain table's schemas must be, and the layout that follows from them. Pure checks.
 
 Paimon finds most of this out at the first read, or never.
+
+See docs/chain-tables.md, Set up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What commits on a chain table's branches mean for the others: needed anchors, partitions that go stale. Pure.
 
-Stricter than Paimon (chain-tables 3): partitions dropped together don't stand in for each other, whatever kind of
+Stricter than Paimon: partitions dropped together don't stand in for each other, whatever kind of
 commit drops them, and an anchor may only go if what it was built from is still there.
+
+See docs/chain-tables.md, Writes.
 """
 
 from __future__ import annotations

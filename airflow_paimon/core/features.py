@@ -1,7 +1,9 @@
-"""What the embedded engine does not read or write, refused by name (paimon-format 9.5): never a wrong row.
+"""What the embedded engine does not read or write, refused by name: never a wrong row.
 
 The checks go by the schema's options and types, the snapshot's index entries and the files' own fields. Options that
 change nothing for a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored.
+
+See docs/format.md, What is refused.
 """
 
 from __future__ import annotations
@@ -158,7 +160,7 @@ def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> 
 
 
 def is_chain_main(options: TableOptions, branch: str) -> bool:
-    """Tell whether Paimon reads this branch as a chain table (chain-tables section 0)."""
+    """Tell whether Paimon reads this branch as a chain table (docs/chain-tables.md, Set up)."""
     names = (options.text("scan.fallback-snapshot-branch"), options.text("scan.fallback-delta-branch"))
     return options.chain_table and all(names) and branch.lower() not in {n.lower() for n in names}
 

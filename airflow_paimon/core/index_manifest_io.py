@@ -1,4 +1,7 @@
-"""Index manifests: bytes <-> values (paimon-format 9.4). An index manifest is a full list, not a delta."""
+"""Index manifests: bytes <-> values. An index manifest is a full list, not a delta.
+
+See docs/format.md, Deletion vectors.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class DataFile(NamedTuple):
 
 
 class FileId(NamedTuple):
-    """What makes a manifest entry the same as another one (paimon-format 3.4)."""
+    """What makes a manifest entry the same as another one (docs/format.md, Manifests)."""
 
     partition: bytes
     bucket: int

@@ -1,4 +1,4 @@
-"""Manifests and manifest lists: bytes <-> values (paimon-format 7)."""
+"""Manifests and manifest lists: bytes <-> values (docs/format.md, Manifests)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Partitions as directory names, as what a user writes, and as what a user reads (paimon-format 1.1)."""
+"""Partitions as directory names, as what a user writes, and as what a user reads.
+
+See docs/format.md, Partition folders.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The time of a partition: ``partition.timestamp-pattern`` and ``-formatter`` (chain-tables 1, 2.3).
+"""The time of a partition: ``partition.timestamp-pattern`` and ``-formatter``.
 
 The pattern puts partition columns and constants together (``$dt $hour:00:00``), the formatter says how the text reads
 as a time. From both follows which part of a time each column holds, and so the step from one partition to the next.
+
+See docs/chain-tables.md, Partitions and time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where things lie in a table folder; no other module spells ``snapshot-``, ``tag-``, ``branch/branch-``, ``LATEST``.
 
 Paths are relative to the table root. Under ``branch/branch-<b>/`` are only schema, snapshot, tag, changelog, consumer;
-manifests, index files, statistics and data of every branch lie in the table root (paimon-format section 1).
+manifests, index files, statistics and data of every branch lie in the table root (docs/format.md, Folders).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def protects(tag: str) -> str | None:
 def check_branch_name(name: str) -> str:
     """Check a name for a *new* branch.
 
-    Stricter than Paimon on purpose (paimon-format 5.1): what Paimon accepts and then mistakes for another branch,
+    Stricter than Paimon on purpose (docs/format.md, Folders): what Paimon accepts and then mistakes for another branch,
     hides from its listing or can't address is refused.
     """
     if name.lower() == MAIN or not _BRANCH_NAME.fullmatch(name) or name.isdigit() or len(name) > 200:

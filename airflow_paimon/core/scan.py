@@ -136,7 +136,7 @@ class NetChange:
 
 
 def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> NetChange:
-    """Merge entries in order (paimon-format 7.4): a DELETE removes an earlier ADD, or is kept.
+    """Merge entries in order (docs/format.md, Manifests): a DELETE removes an earlier ADD, or is kept.
 
     Raises:
         FormatError: the same file is added twice.

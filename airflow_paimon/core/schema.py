@@ -18,7 +18,10 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """One schema version (paimon-format 2.1). ``options`` are the stored ones: never ``path`` or an injected branch."""
+    """One schema version. ``options`` are the stored ones: never ``path`` or an injected branch.
+
+    See docs/format.md, Schemas and snapshots.
+    """
 
     id: int
     fields: tuple[DataField, ...]

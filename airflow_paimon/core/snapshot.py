@@ -26,9 +26,11 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot file's content (paimon-format 2.2). Times are epoch milliseconds, sizes bytes, counts rows.
+    """A snapshot file's content. Times are epoch milliseconds, sizes bytes, counts rows.
 
     ``total_record_count`` and ``delta_record_count`` count physical rows before any merge; None in very old files.
+
+    See docs/format.md, Schemas and snapshots.
     """
 
     id: int

@@ -1,4 +1,7 @@
-"""Column statistics: modes, truncation, how they are stored (paimon-format 8.4). From Arrow: ``column_stats``."""
+"""Column statistics: modes, truncation, how they are stored. From Arrow: ``column_stats``.
+
+See docs/format.md, Statistics.
+"""
 
 from __future__ import annotations
 

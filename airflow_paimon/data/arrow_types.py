@@ -1,4 +1,7 @@
-"""Paimon's types as Arrow's, and the columns of a data file with their Parquet field ids (paimon-format 9.1)."""
+"""Paimon's types as Arrow's, and the columns of a data file with their Parquet field ids.
+
+See docs/format.md, Data files.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def write_arrow(
     operation_id: str | None = None,
     on_stale: str | None = None,
 ) -> dict[str, Any]:
-    """Write rows with one commit and give the operation's result (DESIGN section 4).
+    """Write rows with one commit and give the operation's result (docs/design.md, One result).
 
     ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
     (typed values or their text, None = null; may be partial); ``dynamic_overwrite`` replaces the partitions that occur

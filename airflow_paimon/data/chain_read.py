@@ -1,7 +1,9 @@
 """Reads chain tables: anchor and deltas of a bucket in one pass, merged once for every partition that comes out.
 
-A row's place in the chain decides ties of the sequence fields (DESIGN section 6), before the internal sequence numbers,
+A row's place in the chain decides ties of the sequence fields, before the internal sequence numbers,
 which count anew in every partition. Rows show the partition that was asked for.
+
+See docs/chain-tables.md, Reads.
 """
 
 from __future__ import annotations
@@ -139,7 +141,10 @@ class _ChainReader:
 
 
 def _marked(found: FileBatch, deleted: Positions) -> pa.RecordBatch:
-    """Turn rows that a deletion vector marks into deletes: they go on hiding rows of other files (chain-tables 2.4)."""
+    """Turn rows that a deletion vector marks into deletes: they go on hiding rows of other files.
+
+    See docs/chain-tables.md, Reads.
+    """
     first, last = np.searchsorted(deleted, np.array([found.start, found.start + found.rows.num_rows], np.uint64))
     if first == last:
         return found.rows

@@ -18,7 +18,7 @@ from airflow_paimon.data.avro_files import read_avro
 from airflow_paimon.data.orc_files import read_orc
 
 BATCH_ROWS = 131_072
-"""Rows of a batch unless told otherwise: what ships best to a JVM (spec/performance.md)."""
+"""Rows of a batch unless told otherwise: what ships best to a JVM (docs/performance.md)."""
 
 _NS_PER_US = 1000
 _MAX_NS = 2**63 - 1

@@ -260,7 +260,7 @@ def _merged(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
 
 
 def local_millis() -> int:
-    """Give the wall clock of here as if it were UTC: what ``_CREATION_TIME`` means (paimon-format 7.2)."""
+    """Give the wall clock of here as if it were UTC: what ``_CREATION_TIME`` means (docs/format.md, Manifests)."""
     now = time.time()
     return calendar.timegm(time.localtime(now)) * 1000 + int(now * 1000) % 1000
 

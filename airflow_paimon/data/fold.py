@@ -1,4 +1,7 @@
-"""The fold before a publish: buckets of a branch with too high sequence numbers are rewritten (DESIGN 5, rule 4)."""
+"""The fold before a publish: buckets of a branch with too high sequence numbers are rewritten.
+
+See docs/design.md, A running writer keeps winning.
+"""
 
 from __future__ import annotations
 

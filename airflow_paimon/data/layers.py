@@ -1,6 +1,8 @@
-"""Reads a table through ``scan.fallback-branch`` or ``scan.primary-branch`` (paimon-format 11): partition by partition.
+"""Reads a table through ``scan.fallback-branch`` or ``scan.primary-branch``: partition by partition.
 
 A partition that has a live file in the first branch is read there and nowhere else, also if no row of it is left.
+
+See docs/format.md, Fallback branches.
 """
 
 from __future__ import annotations

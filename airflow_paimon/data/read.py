@@ -198,7 +198,7 @@ def _stored_system_fields(file: DataFile, is_keyed: bool) -> tuple[DataField, ..
 
 
 def _with_system_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.RecordBatch:
-    """Fill in what row tracking leaves to the file's metadata (paimon-format 10)."""
+    """Fill in what row tracking leaves to the file's metadata (docs/format.md, Row tracking)."""
     if ROW_ID in batch.schema.names and file.first_row_id is not None:
         first = file.first_row_id + start
         ids = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))

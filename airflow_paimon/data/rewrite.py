@@ -1,9 +1,11 @@
-"""Copy-on-write of whole buckets: what ``correct_branch`` writes, and the fold before a publish (DESIGN 5, rule 4).
+"""Copy-on-write of whole buckets: what ``correct_branch`` writes, and the fold before a publish.
 
 Without ``sequence.field`` internal sequence numbers decide between versions of a key. A writer that stays open over a
 publish goes on counting from what *main* had at the branch point; files with higher numbers would make its newer rows
 lose. So a rewritten bucket holds each key once, as one sorted run of the highest level, with no number above the
 bucket's highest at the branch point. A bucket that did not exist there gets -1: Paimon's writers start at 0.
+
+See docs/design.md, A running writer keeps winning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes rows into buckets: plan once, deal rows out to buckets, let each bucket's writer make its files.
 
 A primary-key bucket gets sorted runs of level 0: sequence numbers go on from the bucket's highest, versions of one key
-in one run are merged as a read would (paimon-format 9.2). Nothing is visible until the commit.
+in one run are merged as a read would (docs/format.md, Data files). Nothing is visible until the commit.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def write_table(
     *,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Write the rows of a DataFrame with one commit and give the operation's result (DESIGN section 4).
+    """Write the rows of a DataFrame with one commit and give the operation's result (docs/design.md, One result).
 
     Modes, ``partition``, ``_row_kind``, ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Columns go by
     name; none may be missing, unknown or of another type. Of two rows with one key in the DataFrame either may win,

@@ -1,4 +1,7 @@
-"""Expiry of chain tables: whole segments per group, first their deltas, then their full partitions (chain-tables 5)."""
+"""Expiry of chain tables: whole segments per group, first their deltas, then their full partitions.
+
+See docs/chain-tables.md, Expiry.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """Tags that keep what a publish shares and what a publish or rollback brings back.
 
 Paimon's expiry of a deletion asks one tag, the nearest one before it, and its deletion of a tag asks that tag's two
-neighbours; neither sees that a file came back meanwhile (paimon-format 4, 5.6). A file that main held during several
+neighbours; neither sees that a file came back meanwhile. A file that main held during several
 stretches of its history therefore needs a tag of ours in each stretch, for as long as any other tag is that old:
 one at its end, so that deleting a user's tag there deletes no file, and one where the next stretch begins, so that the
 next deletion's expiry finds the file held.
+
+See docs/format.md, Who deletes files.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def request_hash(request: Request) -> str:
 
 
 def commit_identity(operation_id: str | None, branch: str, step: str, partition: str = "") -> CommitIdentity:
-    """Give the commit user and the stable 63-bit commit identifier of one step (DESIGN section 4)."""
+    """Give the commit user and the stable 63-bit commit identifier of one step (docs/design.md, Retries)."""
     if operation_id is None:
         return CommitIdentity()
     digest = hashlib.sha256("\0".join((branch, partition, step)).encode()).digest()

@@ -1,4 +1,7 @@
-"""merge_branch, fast_forward: a branch becomes one OVERWRITE snapshot on main, files by reference (DESIGN 5.3)."""
+"""merge_branch, fast_forward: a branch becomes one OVERWRITE snapshot on main, files by reference.
+
+See docs/design.md, Publishing is one snapshot, forward.
+"""
 
 from __future__ import annotations
 
@@ -267,7 +270,10 @@ def _described(change: BucketChange, name: Callable[[BucketKey], str]) -> PutNew
 def _check_sequences(
     context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], name: Any
 ) -> None:
-    """Rule 4 of DESIGN 5. Reads the base's manifests only when the replaced files don't settle it."""
+    """Reads the base's manifests only when the replaced files don't settle it.
+
+    See docs/design.md, A running writer keeps winning.
+    """
     schema = g.main_schemas[-1]
     if not schema.primary_keys or TableOptions(schema.options).sequence_fields or request.writers_stopped:
         return

@@ -22,7 +22,7 @@ def flag(help_text: str, default: Any = None, *, choices: tuple[str, ...] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What all operations share (DESIGN section 4)."""
+    """What all operations share (docs/design.md, One result)."""
 
     operation: ClassVar[str] = ""
     needs_spark: ClassVar[bool] = False

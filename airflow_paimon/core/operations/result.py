@@ -1,4 +1,4 @@
-"""The result of an operation, as jobs print it and operators return it (DESIGN section 4)."""
+"""The result of an operation, as jobs print it and operators return it (docs/design.md, One result)."""
 
 from __future__ import annotations
 

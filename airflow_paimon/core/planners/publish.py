@@ -178,10 +178,12 @@ def highest_sequence(files: Sequence[DataFile]) -> int:
 def check_sequences(
     table: str, changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, int], name_bucket: Any
 ) -> None:
-    """Refuse branch files that a writer which stays open over the publish would lose to (DESIGN 5, rule 4).
+    """Refuse branch files that a writer which stays open over the publish would lose to.
 
     Raises:
         UnsafeOperationError: lists the buckets and the two ways out.
+
+    See docs/design.md, A running writer keeps winning.
     """
     high = sorted(
         name_bucket(c.bucket)
@@ -213,10 +215,12 @@ def mapped_entries(changes: Sequence[BucketChange], schema_ids: Mapping[int, int
 def assign_row_ids(
     entries: Sequence[ManifestEntry], known: set[FileId], next_row_id: int
 ) -> tuple[list[ManifestEntry], int]:
-    """Give files that main never had new row ids: both branches counted on from the same number (paimon-format 10).
+    """Give files that main never had new row ids: both branches counted on from the same number.
 
     Raises:
         UnsafeOperationError: a file holds its ids inside; it would have to be rewritten.
+
+    See docs/format.md, Row tracking.
     """
     out = []
     for entry in entries:

@@ -1,7 +1,9 @@
 """correct_branch: rows of a query or a function become the rows of a branch, copy-on-write by whole bucket.
 
-A running writer of main must go on winning after the publish (DESIGN 5, rule 4), so no rewritten bucket has sequence
+A running writer of main must go on winning after the publish, so no rewritten bucket has sequence
 numbers above the bucket's highest at the branch point. The commit is fenced on the files that were read.
+
+See docs/design.md, A running writer keeps winning.
 """
 
 from __future__ import annotations

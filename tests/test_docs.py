@@ -1,0 +1,36 @@
+"""Documentation that code and pages point to is there, and every module says what it is for."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = [
+    p for folder in ("airflow_paimon", "dags", "spark_jobs", "benchmarks") for p in (ROOT / folder).rglob("*.py")
+]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+_REFERENCE = re.compile(r"(docs/[\w-]+\.md)(?:, ([A-Z][\w ,']*\w))?")
+_LINK = re.compile(r"\]\(([^)#\s]+)\)")
+
+
+def headings(page: Path) -> set[str]:
+    return {line.lstrip("# ") for line in page.read_text().splitlines() if line.startswith("#")}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_says_what_it_is_for_and_points_to_what_is_there(path: Path) -> None:
+    text = path.read_text()
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), "no docstring"
+    for page, heading in _REFERENCE.findall(" ".join(text.split())):
+        assert (ROOT / page).is_file(), page
+        assert not heading or any(heading.startswith(known) for known in headings(ROOT / page)), (page, heading)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_of_pages_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target
+    if page.parent.name == "docs" and page.name != "index.md":
+        assert f"({page.name})" in (ROOT / "docs" / "index.md").read_text(), "not in the index"
