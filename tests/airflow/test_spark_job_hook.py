@@ -146,6 +146,29 @@ def test_secrets_are_in_private_files_and_nowhere_else(
     assert not list(Path(tempfile.gettempdir()).glob(f"airflow-paimon-job-{os.getpid()}-*"))
 
 
+def test_secrets_under_long_names_and_in_variables_are_private_too(
+    warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_connection(monkeypatch, "on_yarn", "spark", host="yarn")
+    seen = tmp_path / "seen"
+    recorder = script(
+        tmp_path,
+        f'printf "%s\n" "$@" > {seen}.argv; env > {seen}.env\n'
+        f'for a in "$@"; do case $a in *.properties) cp $a {seen}.properties;; esac; done; exit 2',
+    )
+    azure = "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net"
+    options = {"spark_binary": recorder, "env_vars": {"LAKE_SECRET": "variable-secret", "LAKE_REGION": "north"}}
+    with pytest.raises(InvalidInputError, match="without a result"):
+        run(SparkJobHook("on_yarn", conf={azure: "azure-secret"}, options=options), request(warehouse))
+    argv = Path(f"{seen}.argv").read_text()
+    assert "spark.yarn.appMasterEnv.LAKE_REGION=north" in argv
+    assert "azure-secret" not in argv and "variable-secret" not in argv
+    assert {f"{azure} azure-secret", "spark.yarn.appMasterEnv.LAKE_SECRET variable-secret"} <= set(
+        Path(f"{seen}.properties").read_text().splitlines()
+    )
+    assert "LAKE_SECRET=variable-secret" in Path(f"{seen}.env").read_text()
+
+
 def test_cluster_mode_ships_files_and_reads_the_result_from_the_results_folder(
     warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
