@@ -1,4 +1,4 @@
-"""Rows of every type for the tests of binary rows and buckets. The vectors are paimon-format 8.2, made by Java."""
+"""Rows of every type for the tests of binary rows and buckets. The vectors were made by Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every worked example of chain-tables 2 as a plan: where the rows of a partition come from."""
+"""Every worked example of Paimon's tests as a plan: where the rows of a partition come from."""
 
 from __future__ import annotations
 

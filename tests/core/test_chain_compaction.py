@@ -1,4 +1,4 @@
-"""Compaction plans: the procedure's cases of chain-tables 4, and what goes beyond Paimon's one partition a call."""
+"""Compaction plans: the cases of Paimon's procedure, and what goes beyond Paimon's one partition a call."""
 
 from __future__ import annotations
 

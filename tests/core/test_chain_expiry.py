@@ -1,4 +1,4 @@
-"""The tables and the documentation's example of chain-tables 5, and what Paimon does not test."""
+"""The examples of Paimon's tests and documentation, and what Paimon does not test."""
 
 from __future__ import annotations
 

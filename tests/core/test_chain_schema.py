@@ -1,4 +1,4 @@
-"""What chain-tables 1 says Paimon checks, and what it does not: each with an error that names the option."""
+"""What Paimon checks of a chain table's schemas, and what it does not: each with an error that names the option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commits on one branch of a chain table mean for the others, from partitions alone (chain-tables 3)."""
+"""What commits on one branch of a chain table mean for the others, from partitions alone."""
 
 from __future__ import annotations
 

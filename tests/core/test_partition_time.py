@@ -1,4 +1,4 @@
-"""From pattern and formatter to times, steps and back: the tables of chain-tables 2.3."""
+"""From pattern and formatter to times, steps and back: what Paimon's resolver gives."""
 
 from __future__ import annotations
 

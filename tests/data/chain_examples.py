@@ -1,4 +1,4 @@
-"""The worked examples of chain-tables 2.7: what Paimon's own tests write, ask and get, as data.
+"""The worked examples of chain tables: what Paimon's own tests write, ask and get, as data.
 
 Read in one process by ``test_chain_examples``, through Spark by ``tests/spark/test_chain_examples``. A key of Paimon's
 examples (t1, t2, t3) is our (k, s, v).

@@ -1,4 +1,4 @@
-"""Chain tables for tests, the worked examples of chain-tables 2.7 among them."""
+"""Chain tables for tests, worked examples among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every worked example of chain-tables 2.7 as rows, before and after compaction, and what Paimon's tests do besides."""
+"""Every worked example of Paimon's tests as rows, before and after compaction, and what Paimon's tests do besides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""expire_partitions on real chain tables: chain-tables 5, what reads give afterwards, crashes, company."""
+"""expire_partitions on real chain tables by the rules of docs/chain-tables.md, and what reads give afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of chain tables: the worked examples of chain-tables 2.7 as rows, and the rules of DESIGN section 6."""
+"""Reads of chain tables: worked examples as rows, and the rules of docs/chain-tables.md."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_older_partition_with_a_higher_sequence_wins(tmp_path: Path) -> None:
 
 
 def test_ties_go_to_the_later_partition(tmp_path: Path) -> None:
-    """DESIGN 6: (sequence.field, chain position, internal number). With connector 2.0.0 the anchor wins here."""
+    """The order is (sequence.field, chain position, internal number). With connector 2.0.0 the anchor wins here."""
     table = chain_table(
         tmp_path,
         [

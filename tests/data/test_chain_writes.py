@@ -1,4 +1,4 @@
-"""Writes to the branches of chain tables: what is refused, what goes stale, what is built again (chain-tables 3)."""
+"""Writes to the branches of chain tables: what is refused, what goes stale, what is built again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.oracle
 
 
 def same(java: JavaOracle, table: Table, folder: Path, *, main: bool = True) -> None:
-    """O3 picks wrong anchors in general (ORACLES.md): of main it is asked where one anchor was written first."""
+    """O3 picks wrong anchors in general: of main it is asked where one anchor was written first."""
     for view in (table.branch("snapshot"), table.branch("delta"), *([table] if main else [])):
         branch = None if view.branch_name == "main" else view.branch_name
         assert_same_rows(read_arrow(view), java.read(folder, table.name, branch=branch))

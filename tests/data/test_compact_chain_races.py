@@ -231,7 +231,7 @@ def test_a_retry_gives_the_first_tries_result(table: Table) -> None:
 
 
 def test_late_rows_make_a_partition_stale_until_it_is_built_again(table: Table, tmp_path: Path) -> None:
-    """Connector 2.0.0: rows appended to the delta of a full partition are invisible for good (ORACLES.md)."""
+    """Connector 2.0.0: rows appended to the delta of a full partition are invisible for good."""
     compact(table, "dt=20260202", "dt=20260203")
     change(table, "delta", "20260202", [LATE])
     told = compact(table, "dt=20260202")

@@ -143,7 +143,7 @@ def test_zero_keys_are_one_key_as_in_java(java_oracle: JavaOracle, tmp_path: Pat
 def test_a_writer_that_stays_open_keeps_winning_over_a_rewritten_bucket(
     java_oracle: JavaOracle, tmp_path: Path
 ) -> None:
-    """DESIGN 5, rule 4, on the bucket itself: the writer counts on from what it saw before the rewrite."""
+    """A running writer keeps winning, on the bucket itself: it counts on from what it saw before the rewrite."""
     table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1")
     java_oracle.write(tmp_path, table.name, [{"k": k, "v": "old"} for k in range(4)])
     writer = java_oracle.open_stream_writer(tmp_path, table.name)

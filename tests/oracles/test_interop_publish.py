@@ -101,7 +101,7 @@ def test_a_writer_that_stays_open_over_a_publish_keeps_winning(world: World, ope
 
 def test_a_writer_that_stays_open_would_lose_to_an_upserted_branch(world: World) -> None:
     """Why a branch bucket with higher numbers is refused: published on the word ``writers_stopped``, it hides the newer
-    row of a writer that had not stopped (ORACLES.md, "stream writer open on main")."""
+    row of a writer that had not stopped."""
     for number in range(1, 4):
         world.write(f"x1=fix-{number}", branch="fix")
     for operation in ("merge_branch", "fast_forward"):

@@ -261,7 +261,7 @@ def test_a_writer_that_stays_open_loses_to_a_fast_forward(java_oracle: JavaOracl
         writer.write([{"k": 1, "v": "stream 2"}])
         java_oracle.do("fast_forward", tmp_path, "d.t", name="fix")
         assert writer.commit()["commitIdentifier"] == 2
-    # The reference engine's rule that our publish is built to avoid: ORACLES.md, "stream writer open on main".
+    # The reference engine's rule that our publish is built to avoid: a stream writer that stays open on main.
     assert canonical_rows(java_oracle.read(tmp_path, "d.t")) == [(1, "fix 3"), (2, "b")]
 
 

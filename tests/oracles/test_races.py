@@ -1,6 +1,6 @@
 """Our commits beside those of Paimon's Java engine (O3), in different processes, to one table on a local disk.
 
-Java looks whether a snapshot is there and then renames: it can land on top of ours (DESIGN 5, rule 1). Ours links, so
+Java looks whether a snapshot is there and then renames: it can land on top of ours. Ours links, so
 it never lands on Java's. What was landed upon is reported as outcome-unknown, unless Java's rename comes after our last
 look, milliseconds after the commit.
 """

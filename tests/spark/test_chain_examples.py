@@ -1,4 +1,4 @@
-"""The worked examples of chain-tables 2.7 through Spark, by ``read_table`` and by the data source."""
+"""The worked examples of Paimon's tests through Spark, by ``read_table`` and by the data source."""
 
 from __future__ import annotations
 

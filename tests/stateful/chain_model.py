@@ -1,4 +1,4 @@
-"""What a chain table holds, as rows: written from the rules alone (chain-tables 2 to 5, DESIGN 6), without any files.
+"""What a chain table holds, as rows: written from the rules of docs/chain-tables.md alone, without any files.
 
 A partition is (group, number of the day or hour). Versions stand for the files that a partition holds: each write, but
 none of compaction's own, makes a new one.

@@ -1,5 +1,5 @@
 """The branch machine with what makes publishing hard: columns added on either side, branches of branches, and tables
-without a sequence field, whose branches may hold numbers too high to publish (DESIGN 5, rule 4).
+without a sequence field, whose branches may hold numbers too high to publish.
 
 After every step main still has each column it had, and what the base machine asks for.
 """
