@@ -172,7 +172,8 @@ def _made_of(layout: ChainLayout, read: PartitionRead) -> str:
     deltas = [_chain_text(layout, d) for d in read.deltas]
     if len(deltas) > _NAMED:
         deltas = [deltas[0], "...", deltas[-1]]
-    changes = [f"{len(read.deltas)} deltas {' '.join(deltas)}"] if read.deltas else []
+    noun = "delta" if len(read.deltas) == 1 else "deltas"
+    changes = [f"{len(read.deltas)} {noun} {' '.join(deltas)}"] if deltas else []
     return " + ".join([*start, *changes]) or f"{read.source} {_chain_text(layout, read.target)}"
 
 

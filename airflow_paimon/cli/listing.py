@@ -14,13 +14,14 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 class Listing:
     """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time).
 
-    ``left``: rows that are not shown.
+    ``left``: rows that are not shown. ``note``: a line for people below the table.
     """
 
     title: str
     columns: Sequence[tuple[str, str]]
     rows: Sequence[Sequence[Any]]
     left: int = 0
+    note: str = ""
 
     def to_json(self) -> list[dict[str, Any]]:
         """Give one object a row; sizes in bytes, times in ISO, in UTC where that is known."""
@@ -39,6 +40,8 @@ class Listing:
             lines.append(f"(no {self.title})")
         if self.left:
             lines.append(f"... and {self.left} more {self.title}: --limit 0 shows all")
+        if self.note:
+            lines.append(self.note)
         return "\n".join(lines)
 
 

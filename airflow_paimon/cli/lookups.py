@@ -154,7 +154,7 @@ def snapshots(table: Table, limit: int) -> Listing:
         ("schema", "number"),
         ("user", "text"),
     )
-    return Listing(title="snapshots", columns=columns, rows=rows, left=left)
+    return Listing(title="snapshots", columns=columns, rows=rows, left=left, note=_elsewhere(table))
 
 
 def partitions(table: Table, limit: int) -> Listing:
@@ -169,7 +169,7 @@ def partitions(table: Table, limit: int) -> Listing:
         ("size", "size"),
         ("newest file", "time"),
     )
-    return Listing(title="partitions", columns=columns, rows=shown, left=left)
+    return Listing(title="partitions", columns=columns, rows=shown, left=left, note=_elsewhere(table))
 
 
 def files(table: Table, limit: int) -> Listing:
@@ -189,7 +189,16 @@ def files(table: Table, limit: int) -> Listing:
         ("file", "text"),
     )
     found = [[*(r[n] for n in names), r["file_path"].removeprefix(f"{table.store.uri.rstrip('/')}/")] for r in shown]
-    return Listing(title="files", columns=columns, rows=found, left=left)
+    return Listing(title="files", columns=columns, rows=found, left=left, note=_elsewhere(table))
+
+
+def _elsewhere(table: Table) -> str:
+    """What main of a chain table doesn't show, lest it is taken for empty."""
+    options = TableOptions(table.schema().options)
+    if table.branch_name != MAIN or not options.chain_table:
+        return ""
+    names = " or ".join(f"--branch {name}" for name in (options.snapshot_branch, options.delta_branch))
+    return f"That is main alone. {table.name} is a chain table: see {names}, or the look-up chain"
 
 
 OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {

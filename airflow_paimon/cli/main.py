@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from airflow_paimon import __version__
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, error_to_json
 
 _DEFAULT_LIMIT = 50
 LOOKUPS = {
@@ -109,7 +109,12 @@ def _look_up(options: argparse.Namespace) -> Any:
     if options.what == "tables":
         return lookups.tables(options.warehouse, storage, limit)
     branch = getattr(options, "branch", "main")
-    table = open_table(options.warehouse, options.table, branch=branch, storage_options=storage).require()
+    table = open_table(options.warehouse, options.table, branch=branch, storage_options=storage)
+    main = table.branch("main")
+    if not main.exists():
+        message = f"There is no table {table.name} at {main.store.uri}; the look-up tables lists what is there"
+        raise NotFoundError(message, table=table.name)
+    table.require()
     if options.what == "chain":
         from airflow_paimon.cli.chain import chain
 

@@ -120,6 +120,18 @@ def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureF
     assert [p["partition"] for p in named][-1] == "region=CN/dt=20250101"
 
 
+@pytest.mark.parametrize("what", ["snapshots", "partitions", "files"])
+def test_main_of_a_chain_table_is_not_taken_for_empty(
+    warehouse: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    assert show(capsys, what, *on(warehouse, "d.c"))[-2:] == [
+        f"(no {what})",
+        "That is main alone. d.c is a chain table: see --branch snapshot or --branch delta, or the look-up chain",
+    ]
+    assert "main alone" not in "\n".join(show(capsys, what, *on(warehouse, "d.c"), "--branch=delta"))
+    assert "main alone" not in "\n".join(show(capsys, what, *on(warehouse)))
+
+
 def test_a_chain_table(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = data(capsys, "chain", *on(warehouse, "d.c"))
     assert shown["table"] == "d.c: a chain by day of dt, a group for each region"
@@ -168,6 +180,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
     ("arguments", "code", "message"),
     [
         (["tags", "--warehouse=WH", "--table=d.none"], 2, "not-found: There is no table d.none"),
+        (["files", "--warehouse=WH", "--table=d.none$branch_x"], 2, "not-found: There is no table d.none"),
         (["tags", "--warehouse=WH", "--table=d.t", "--branch=x"], 2, "not-found: Table d.t has no branch 'x'"),
         (["tags", "--warehouse=WH", "--table=t"], 2, "invalid-input: Table name 't'"),
         (["tags", "--warehouse=WH"], 2, "invalid-input: the following arguments are required: --table"),

@@ -206,7 +206,7 @@ def test_what_a_conversion_refuses() -> None:
         setup(folder, **CONVERT, delta_branch="third")
     with pytest.raises(InvalidInputError, match="is a chain table already"):
         setup(folder, **{**CONVERT, "timestamp_formatter": "yyyyDDD"})
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="to convert; give its columns and keys to create it"):
         setup(warehouse(), **CONVERT)
 
 

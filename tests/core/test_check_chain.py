@@ -13,6 +13,7 @@ import pytest
 from airflow_paimon.core.chain import Partitions
 from airflow_paimon.core.chain_report import MAX_GRID, report_groups
 from airflow_paimon.core.commit_files import commit_append
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.operations.check_chain import check_chain_table
 from airflow_paimon.core.operations.tables import alter_table, create_table
 from airflow_paimon.core.planners.schema_changes import AddColumn, RemoveOption, SetOption
@@ -65,6 +66,18 @@ def test_a_sound_chain_table(table: Table) -> None:
         "stale": [],
         "recorded": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"table": "d.t$branch_delta"}, r"check_chain_table: give the table as d\.t; it works on the whole table"),
+        ({"now": "yesterday"}, "check_chain_table: now: 'yesterday' is not an ISO time"),
+    ],
+)
+def test_what_every_operation_refuses(table: Table, values: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        run(table, "check_chain_table", **values)
 
 
 def test_a_plain_table_is_no_chain_table() -> None:

@@ -14,7 +14,13 @@ from typing import Any
 from airflow_paimon.core.chain import ChainLayout
 from airflow_paimon.core.chain_schema import chain_layout
 from airflow_paimon.core.commit import execute, require_committable
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, PaimonError
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+)
 from airflow_paimon.core.history import branch_point
 from airflow_paimon.core.lineage import Lineage, is_unfinished, read_lineage
 from airflow_paimon.core.operations.chain_request import CreateChainTable
@@ -139,7 +145,12 @@ def _plan(
                 f"columns out to make it a chain table",
                 table=table.name,
             )
-    main = look_at_branch(table.require(), MAIN)
+    if not table.exists():
+        raise NotFoundError(
+            f"There is no table {table.name} at {table.store.uri} to convert; give its columns and keys to create it",
+            table=table.name,
+        )
+    main = look_at_branch(table, MAIN)
     branches = [look_at_branch(table, n) for n in names]
     _check_names([b.name for b in branches if b.schema is None])
     history = _schema_files(table) if any(b.schema is None for b in branches) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,9 +71,17 @@ def open_context(request: Request) -> Context:
     started = time.monotonic()
     table = open_table(request.warehouse, request.table, storage_options=request.storage_options)
     if table.branch_name != "main":
-        raise InvalidInputError(
-            f"{request.operation}: give the table as {table.name} and the branch as branch={table.branch_name!r}",
-            table=table.name,
-        )
-    now = parse_timestamp(request.now) if request.now else int(time.time() * 1000)
+        takes_branch = any(f.name == "branch" for f in dataclasses.fields(request))
+        rest = f" and the branch as branch={table.branch_name!r}" if takes_branch else "; it works on the whole table"
+        raise InvalidInputError(f"{request.operation}: give the table as {table.name}{rest}", table=table.name)
+    now = _now_of(request)
     return Context(request, table.require() if request.needs_table else table, now, started)
+
+
+def _now_of(request: Request) -> int:
+    if not request.now:
+        return int(time.time() * 1000)
+    try:
+        return parse_timestamp(request.now)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{request.operation}: now: {error.message}", table=request.table) from None
