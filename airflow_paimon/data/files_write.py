@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ class RollingWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        rows = pa.Table.from_batches(self._pending).combine_chunks()
+        rows = pa.Table.from_batches(self._pending)  # in pieces: putting them together would copy all of it
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
         for piece in _cut(rows, self._group_bytes):
             if self._open is None:
@@ -181,8 +182,17 @@ class _OpenFile:
             self._deletes += int(is_retract(rows.column(VALUE_KIND)).sum())
             found = pc.min_max(rows.column(SEQUENCE_NUMBER))
             self._sequences += [found["min"].as_py(), found["max"].as_py()]
-        stats = [column_stats(rows.column(f.name), f.type, FULL) for f in schema.fields]
+        stats = [column_stats(self._telling(rows, f), f.type, FULL) for f in schema.fields]
         self._collected.append((rows.num_rows, stats))
+
+    def _telling(self, rows: pa.Table, field: DataField) -> pa.ChunkedArray:
+        """Give rows that have a column's least and greatest value: where the order of rows says which, those alone."""
+        schema, keys, column = self._target.schema, self._target.key_fields, rows.column(field.name)
+        if field.name in schema.partition_keys and rows.num_rows and column[0].is_valid:
+            return column.slice(0, 1)
+        if keys and field.name == keys[0].name and column.type not in (pa.float32(), pa.float64()):
+            return pa.chunked_array([*column.slice(0, 1).chunks, *column.slice(len(column) - 1).chunks], column.type)
+        return column
 
     def close(self) -> DataFile:
         self._writer.close()
@@ -287,14 +297,24 @@ def _dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[s
 
     Never wide decimals: Paimon 0.9 can't read those from a dictionary.
     """
-    rows = pa.array(np.linspace(0, sample.num_rows - 1, min(_SAMPLE_ROWS, sample.num_rows)).astype(np.int64))
+    rows = _spread(sample, _SAMPLE_ROWS)
     picked = []
     for field in fields:
         if not isinstance(field.type, AtomicType) or field.name == SEQUENCE_NUMBER or field.type.root == "BOOLEAN":
             continue
         if field.type.root == "DECIMAL" and field.type.args[0] > 18:
             continue
-        name = field.name if field.name in sample.schema.names else field.name.removeprefix("_KEY_")
-        if pc.count_distinct(sample.column(name).take(rows), mode="all").as_py() * 4 <= len(rows):
+        name = field.name if field.name in rows.schema.names else field.name.removeprefix("_KEY_")
+        if pc.count_distinct(rows.column(name), mode="all").as_py() * 4 <= rows.num_rows:
             picked.append(field.name)
     return picked
+
+
+def _spread(rows: pa.Table, count: int) -> pa.Table:
+    """Take about so many rows, spread evenly; piece by piece, as taking from a column in pieces copies all of it."""
+    share = min(1.0, count / max(rows.num_rows, 1))
+    taken = []
+    for piece in rows.to_batches():
+        at = np.linspace(0, piece.num_rows - 1, math.ceil(piece.num_rows * share)).astype(np.int64)
+        taken.append(piece.take(pa.array(at)))
+    return pa.Table.from_batches(taken, rows.schema)

@@ -1,8 +1,8 @@
 """Keys as numpy arrays that compare as Paimon compares them, so that merging is sorting and searching.
 
-One fixed-width column is itself. Several columns, wide decimals and strings become one fixed-width byte string per row
-(big-endian, sign flipped, strings padded with zeros); only strings that contain a zero byte or are long take dense
-ranks over all rows that are to be compared.
+One fixed-width column is itself. Several columns, wide decimals and strings become one integer per row where the ranges
+of their values leave room for all in 64 bits, else one fixed-width byte string (big-endian, sign flipped, strings
+padded with zeros); only strings that contain a zero byte or are long take dense ranks over all rows to be compared.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.errors import UnsupportedFeatureError
 
 Keys = npt.NDArray[Any]
+_WORD_BYTES, _WORD_BITS, _WORD_DIGITS = 8, 64, 18
 _MAX_TEXT_BYTES = 128
 """Longer strings are ranked instead of padded: the padding would take too much memory."""
 
@@ -27,17 +28,18 @@ def sort_keys(runs: Sequence[Sequence[pa.Array]]) -> list[Keys]:
 
     Arrays of one call compare with each other; those of different calls do not.
     """
-    width = len(runs[0])
-    parts = [_column_parts([run[c] for run in runs]) for c in range(width)]
-    if width == 1 and len(parts[0]) == 1:
-        words = parts[0][0]
-        return [_flat(w) for w in words]
-    return [_packed([word[r] for column in parts for word in column]) for r in range(len(runs))]
+    words = [word for c in range(len(runs[0])) for word in _column_words([run[c] for run in runs])]
+    if len(words) == 1:
+        return [_flat(w) for w in words[0]]
+    return _narrowed(words) or [_packed([word[r] for word in words]) for r in range(len(runs))]
 
 
 def are_stable(columns: Sequence[pa.Array]) -> bool:
-    """Tell whether the keys of such columns compare with those of every other call: only texts depend on the call."""
-    return not any(pa.types.is_string(c.type) or pa.types.is_binary(c.type) for c in columns)
+    """Tell whether the keys of such columns compare with those of every other call, as single numbers do."""
+    (first, *others) = columns
+    is_text = pa.types.is_string(first.type) or pa.types.is_binary(first.type)
+    is_wide = pa.types.is_decimal(first.type) and first.type.precision > _WORD_DIGITS
+    return not others and not is_text and not is_wide
 
 
 def order_values(column: pa.Array, descending: bool) -> list[Keys]:
@@ -51,11 +53,11 @@ def order_values(column: pa.Array, descending: bool) -> list[Keys]:
     return [valid, dense]
 
 
-def _column_parts(arrays: Sequence[pa.Array]) -> list[list[Keys]]:
+def _column_words(arrays: Sequence[pa.Array]) -> list[list[Keys]]:
     """Give the words of one column, most significant first; each word is a list with one array per run."""
     data_type = arrays[0].type
     if pa.types.is_decimal(data_type):
-        if data_type.precision <= 18:
+        if data_type.precision <= _WORD_DIGITS:
             return [[_decimal_words(a)[:, 0] for a in arrays]]
         return [[_decimal_words(a)[:, 1] for a in arrays], [_decimal_words(a)[:, 0].view(np.uint64) for a in arrays]]
     if pa.types.is_string(data_type) or pa.types.is_binary(data_type):
@@ -99,8 +101,22 @@ def _text(arrays: Sequence[pa.Array]) -> list[Keys]:
     widest = max((int(np.diff(offsets).max()) for offsets, _ in spans if len(offsets) > 1), default=0)
     if widest > _MAX_TEXT_BYTES or any((data == 0).any() for _, data in spans):
         return _ranks(arrays)
-    width = -(-max(widest, 1) // 8) * 8
-    return [_padded(offsets, data, width) for offsets, data in spans]
+    width = max(widest, 1)
+    matrices = [_padded(array, width) for array in arrays]
+    shared = _shared_prefix(arrays) if width > _WORD_BYTES else 0
+    if shared and width - shared <= _WORD_BYTES:
+        return [m[:, min(shared, width - 1) :] for m in matrices]
+    return matrices
+
+
+def _shared_prefix(arrays: Sequence[pa.Array]) -> int:
+    """Give how many bytes all begin with: in sorted runs it takes the ends to know what to look for."""
+    filled = [a.view(pa.binary()) for a in arrays if len(a)]
+    ends = [end.as_py() for a in filled for end in (a[0], a[-1])]
+    low, high = min(ends), max(ends)
+    prefix = low[: next((at for at, byte in enumerate(low) if byte != high[at]), len(low))]
+    held = (pc.all(pc.starts_with(a, pattern=prefix)).as_py() for a in filled)
+    return len(prefix) if all(held) else 0
 
 
 def _span(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
@@ -113,11 +129,13 @@ def _span(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]
     return offsets - offsets[0], data[offsets[0] : offsets[-1]]
 
 
-def _padded(offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], width: int) -> Keys:
-    rows = len(offsets) - 1
-    matrix = np.zeros((rows, width), np.uint8)
-    matrix[np.arange(width) < np.diff(offsets)[:, None]] = data
-    return matrix
+def _padded(array: pa.Array, width: int) -> Keys:
+    """Give rows of bytes, filled up with zeros; Arrow's function for ASCII takes any bytes as they are."""
+    if not len(array):
+        return np.empty((0, width), np.uint8)
+    filled = pc.ascii_rpad(array.view(pa.string()), width=width, padding="\0")
+    _, data = _span(filled)
+    return data.reshape(len(array), width)
 
 
 def _ranks(arrays: Sequence[pa.Array]) -> list[Keys]:
@@ -129,6 +147,24 @@ def _ranks(arrays: Sequence[pa.Array]) -> list[Keys]:
 def _flat(word: Keys) -> Keys:
     """Give a one-dimensional array of a word: itself, or byte rows as one value each."""
     return _joined(word) if word.ndim == 2 else word
+
+
+def _narrowed(words: Sequence[Sequence[Keys]]) -> list[Keys] | None:
+    """Put the words of each row, less their lowest value, into the bits of one integer; None: they don't fit."""
+    if any(run.ndim == 2 and run.shape[1] > _WORD_BYTES for word in words for run in word):
+        return None
+    rows = [np.zeros(len(run), np.uint64) for run in words[0]]
+    left = _WORD_BITS
+    for word in words:
+        numbers = [_unsigned(_flat(run)).astype(np.uint64) for run in word]
+        ends = [(n.min(), n.max()) for n in numbers if len(n)]
+        lowest = min((low for low, _ in ends), default=np.uint64(0))
+        bits = int(max((high for _, high in ends), default=lowest) - lowest).bit_length()
+        left -= bits
+        if left < 0:
+            return None
+        rows = [(row << np.uint64(bits)) | (n - lowest) for row, n in zip(rows, numbers, strict=True)]
+    return rows
 
 
 def _packed(words: Sequence[Keys]) -> Keys:

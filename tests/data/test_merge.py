@@ -198,6 +198,29 @@ def test_sort_keys_order_as_the_values_do(kind: pa.DataType, data: st.DataObject
                 assert (keys[i] < keys[j], keys[i] == keys[j]) == (a < b, a == b)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    prefix=st.sampled_from(["", "customer-", "é-and-so-on-"]),
+    tails=st.lists(st.text(alphabet="abz\x01é", max_size=9), min_size=2, max_size=9),
+    number=st.sampled_from([0, 1, 2**31, 2**63 - 1]),
+    stranger=st.booleans(),
+)
+def test_keys_that_begin_alike_order_as_whole_ones_do(
+    prefix: str, tails: list[str], number: int, stranger: bool
+) -> None:
+    """What all have in common is left out; a stranger among them, between the ends, must not be cut as they are."""
+    texts = [prefix + tail for tail in tails]
+    texts[1:1] = ["aa-quite-something-else"] if stranger else []
+    numbers = [(number * at) % 2**63 - at for at in range(len(texts))]
+    for key in ((texts,), (texts, numbers), (numbers, texts)):
+        rows = list(zip(*([v.encode() if isinstance(v, str) else v for v in column] for column in key), strict=True))
+        halves = [[pa.array(c[:2]) for c in key], [pa.array(c[2:], pa.array(c).type) for c in key]]
+        keys = np.concatenate(sort_keys(halves)).tolist()
+        for i, a in enumerate(rows):
+            for j, b in enumerate(rows):
+                assert (keys[i] < keys[j], keys[i] == keys[j]) == (a < b, a == b)
+
+
 def test_float_keys_take_zero_and_nan_as_one_value_each() -> None:
     values = [float("-inf"), -1.0, -0.0, 0.0, 1.0, float("inf"), float("nan"), -float("nan")]
     keys = sort_keys([[pa.array(values)]])[0].tolist()
