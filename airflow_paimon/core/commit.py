@@ -7,15 +7,20 @@ then refreshes the LATEST hint. A loser re-plans on the new head. After an unkno
 from __future__ import annotations
 
 import logging
-import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from airflow_paimon import __version__
-from airflow_paimon.core.chain import Values
-from airflow_paimon.core.commit_chain import OnStale, guard_chain
+from airflow_paimon.core.chain_watch import Broken, Watch, look_again
+from airflow_paimon.core.commit_chain import guard_chain
+from airflow_paimon.core.commit_draft import CommitIdentity as CommitIdentity
+from airflow_paimon.core.commit_draft import Draft as Draft
+from airflow_paimon.core.commit_draft import MakeDraft as MakeDraft
+from airflow_paimon.core.commit_draft import Receipt as Receipt
+from airflow_paimon.core.commit_draft import RetryPolicy as RetryPolicy
+from airflow_paimon.core.commit_draft import restoring
 from airflow_paimon.core.commit_put import execute as execute
 from airflow_paimon.core.commit_put import put_new as put_new
 from airflow_paimon.core.commit_put import require_committable as require_committable
@@ -26,16 +31,17 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     OutcomeUnknownError,
     StorageError,
+    UnsafeOperationError,
 )
 from airflow_paimon.core.index_manifest_io import write_index_manifest
-from airflow_paimon.core.manifest import FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.manifest import FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.manifest_io import describe_manifest, rolling_manifests, write_manifest, write_manifest_list
 from airflow_paimon.core.manifest_plan import merged_entries, plan_manifest_merge
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import manifest_path
 from airflow_paimon.core.scan import live_entries, partition_types, read_entries, read_lists
 from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from airflow_paimon.core.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from airflow_paimon.core.table import Table
 
 log = logging.getLogger(__name__)
@@ -43,83 +49,17 @@ log = logging.getLogger(__name__)
 WRITER_VERSION = f"airflow-paimon-{__version__}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """How often a commit that lost the race for a snapshot id is planned again, and how long it waits (seconds)."""
-
-    max_attempts: int = 100
-    first_wait_s: float = 0.005
-    max_wait_s: float = 1.0
-
-    def wait_s(self, attempt: int) -> float:
-        """Full jitter: anything up to the doubled wait, so that writers spread out."""
-        return random.uniform(0, min(self.max_wait_s, self.first_wait_s * 2 ** min(attempt, 20)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitIdentity:
-    """Who commits: what a retry looks for (paimon-format 2.2).
-
-    ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). With it, a commit looks
-    for one of the same identity behind it before it publishes: another try may be alive.
-    """
-
-    user: str = field(default_factory=lambda: str(uuid.uuid4()))
-    identifier: int = BATCH_COMMIT_IDENTIFIER
-    since: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """What to put on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
-
-    ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
-    earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
-    ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
-    ``on_stale``, ``settled``, ``forgone``: see ``guard_chain``; expiry settles what goes stale by itself.
-    """
-
-    kind: CommitKind
-    entries: Sequence[ManifestEntry]
-    index_entries: Sequence[IndexEntry] | None = None
-    schema: TableSchema
-    properties: Mapping[str, str] = field(default_factory=dict)
-    watermark: int | None = None
-    next_row_id: int | None = None
-    operation: str | None = None
-    rewrite_base: bool = False
-    follow: Callable[[Snapshot], Draft | None] | None = None
-    on_stale: OnStale = "refuse"
-    settled: bool = False
-    forgone: frozenset[Values] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = it is another try's."""
-
-    before: Snapshot | None
-    snapshot: Snapshot | None
-    attempts: int = 1
-    replayed: bool = False
-
-    @property
-    def changed(self) -> bool:
-        return self.snapshot is not None
-
-
-MakeDraft = Callable[[Snapshot | None], Draft | None]
-
-
 def commit(
     table: Table, make_draft: MakeDraft, identity: CommitIdentity | None = None, retry: RetryPolicy | None = None
 ) -> Receipt:
     """Plan on the newest head and publish one snapshot; plan again when somebody else was faster.
 
+    What it drops of a chain table that is needed after all, as the other branch lost the rest, is put back.
     ``make_draft`` gets the head (None: no snapshot yet) and may raise ``ConflictError``; None = nothing to do.
 
     Raises:
-        ConflictError: attempts used up. OutcomeUnknownError: it may have landed. Both leave the table readable.
+        ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: the guard of
+            chain tables refuses it, or it dropped what is needed after all. All leave the table readable.
     """
     require_committable(table)
     identity = identity or CommitIdentity()
@@ -136,9 +76,12 @@ def commit(
         draft = _followed(draft, head) or make_draft(head)
         if draft is None:
             return Receipt(before=head, snapshot=None, attempts=attempt)
-        _guard(table, head, draft)
+        watch = _guard(table, head, draft)
         staged = _stage(table, head, draft, identity)
         if _publish(table, staged):
+            broken = None if watch is None else look_again(watch)
+            if broken is not None:
+                raise _put_back(table, head, broken)
             return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt)
         _discard(table, staged)
         time.sleep(retry.wait_s(attempt))
@@ -172,8 +115,13 @@ def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
     return None if draft is None or draft.follow is None or head is None else draft.follow(head)
 
 
-def _guard(table: Table, head: Snapshot | None, draft: Draft) -> None:
-    guard_chain(
+def _put_back(table: Table, before: Snapshot | None, broken: Broken) -> UnsafeOperationError:
+    back = commit(table, lambda head: restoring(table, before, head, broken.partitions))
+    return broken.error(back.snapshot.id if back.snapshot else None)
+
+
+def _guard(table: Table, head: Snapshot | None, draft: Draft) -> Watch | None:
+    return guard_chain(
         *(table, head, draft.schema, draft.entries, draft.kind),
         on_stale=draft.on_stale,
         settled=draft.settled,

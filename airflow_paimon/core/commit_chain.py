@@ -19,11 +19,12 @@ from airflow_paimon.core.chain_provenance import (
     files_digest,
     record_provenance,
 )
-from airflow_paimon.core.chain_rebuild import ASSUMED, is_proven, records_of, what_is_lacking
+from airflow_paimon.core.chain_rebuild import ASSUMED, records_of, what_is_lacking
 from airflow_paimon.core.chain_schema import chain_layout
 from airflow_paimon.core.chain_staleness import provenances_in
 from airflow_paimon.core.chain_state import chain_views, splits_by_partition
-from airflow_paimon.core.chain_writes import Affected, BuiltFrom, NeededAnchor, affected, chain_neighbours, veto
+from airflow_paimon.core.chain_watch import Watch, anchors_needed, listed, records_in
+from airflow_paimon.core.chain_writes import Affected, affected, chain_neighbours, veto
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.options import TableOptions
@@ -37,7 +38,6 @@ OnStale = Literal["refuse", "record", "rebuild", "drop"]
 """What a writer of the delta branch wants of snapshot partitions that it makes stale. ``refuse``: appends that would be
 hidden are refused, anything else is recorded. The guard refuses what could not be done; the writer does it."""
 
-_SHOWN = 5
 _NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 _Held = dict[Values, tuple[BucketSplit, ...]]
 
@@ -72,10 +72,12 @@ def guard_chain(
     on_stale: OnStale = "refuse",
     settled: bool = False,
     forgone: frozenset[Values] = frozenset(),
-) -> None:
-    """Check a commit, and write what has to be recorded before it. ``settled``: whoever planned it has looked at what
-    it goes together with, and nothing has to be recorded; only anchors that it drops are looked at.
+) -> Watch | None:
+    """Check a commit, and write what has to be recorded before it. ``settled``: whoever planned it looks at what it
+    goes together with, before and behind it, and nothing has to be recorded; only anchors that it drops are looked at.
     ``forgone``: delta partitions that were dropped on purpose, and shall be missing from now on.
+
+    Gives what to look at again when the commit has landed.
 
     Raises:
         UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
@@ -83,22 +85,28 @@ def guard_chain(
     """
     role = chain_role(table, schema)
     if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
-        return
+        return None
     if settled and role == Branch.SNAPSHOT and all(e.kind == FileKind.ADD for e in entries):
-        return  # a partition that compaction made full: nothing goes, and its chain had one number of buckets
+        return None  # a partition that compaction made full: nothing goes, and its chain had one number of buckets
     main = table.branch(MAIN)
     main_schema = main.schema()
     if chain_role(main, main_schema) is None:
-        return  # being set up: nothing reads it as a chain yet
+        return None  # being set up: nothing reads it as a chain yet
     adds = any(e.kind == FileKind.ADD for e in entries)
     layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
     change = _change(table, head, schema, entries)
     if role == Branch.SNAPSHOT:
-        _guard_snapshot(main, layout, change, head, settled, forgone)
+        other = _guard_snapshot(main, layout, change, head, settled, forgone)
     else:
         if on_stale == "refuse" and kind != CommitKind.APPEND:
             on_stale = "record"
-        _guard_delta(main, layout, change, on_stale, head, settled)
+        forgone = frozenset()
+        other = _guard_delta(main, layout, change, on_stale, head, settled)
+    if settled or change.before.keys() <= change.after:
+        return None
+    return Watch(
+        main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other, forgone=forgone
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,70 +148,37 @@ def _guard_snapshot(
     head: Snapshot | None,
     settled: bool,
     forgone: frozenset[Values],
-) -> None:
+) -> ScanPlan:
     before = frozenset(change.before)
     delta = plan_scan(main.branch(layout.delta_branch))
     deltas = splits_by_partition(delta)
     _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
     if before - change.after:
-        records = _records(main, layout, change.plan)
+        records = records_in(main, layout, change.plan)
         needed = veto(layout, before, change.after, frozenset(deltas), records, forgone)
         if needed:
-            raise _needed(main, layout, needed)
+            raise anchors_needed(main, layout, needed)
     if change.touched & change.after and not settled:
         found = affected(layout, change.touched & change.after, before, frozenset(deltas))
         behind = Affected(hidden=(), rebuilt={v: p for v, p in found.rebuilt.items() if v not in change.touched})
         ids = {layout.snapshot_branch: _id(head), layout.delta_branch: _id(delta.snapshot)}
         _assume(main, layout, behind, change.plan, deltas, ids)
+    return delta
 
 
 def _id(snapshot: Snapshot | None) -> int | None:
     return None if snapshot is None else snapshot.id
 
 
-def _records(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:
-    known: dict[Values, dict[Values, Provenance]] = {}
-    full = splits_by_partition(snapshot).keys()
-
-    def built_from(values: Values) -> tuple[Values | None, tuple[Values, ...]] | None:
-        group = layout.group_of(values)
-        if group not in known:
-            known[group] = provenances_in(main, layout, snapshot, {v for v in full if layout.group_of(v) == group})
-        found = known[group].get(values)
-        if found is None or (found.anchor is None and not is_proven(found)):
-            return None
-        return (found.anchor.values if found.anchor else None), tuple(d.values for d in found.deltas)
-
-    return built_from
-
-
-def _needed(main: Table, layout: ChainLayout, needed: Sequence[NeededAnchor]) -> UnsafeOperationError:
-    first, text = needed[0], layout.text_of
-    lacking = [m for m in first.missing if m is not None]
-    why = (
-        f"of what it was built from {_listed([text(m) for m in lacking])} is gone"
-        if lacking
-        else "no earlier snapshot partition would be left for them"
-    )
-    more = f" (and {len(needed) - 1} more such partitions)" if len(needed) > 1 else ""
-    return UnsafeOperationError(
-        f"{main.label}: snapshot partition {text(first.values)} can't be dropped{more}: "
-        f"{_listed([text(f) for f in first.followers])} of branch {layout.delta_branch} builds on it, and {why}. Make "
-        f"the first delta behind it full first (compact_chain_table), or drop those deltas first",
-        table=main.name,
-        details={"needed": [text(n.values) for n in needed], "followers": [text(f) for f in first.followers]},
-    )
-
-
 def _guard_delta(
     main: Table, layout: ChainLayout, change: _Change, on_stale: OnStale, head: Snapshot | None, settled: bool
-) -> None:
+) -> ScanPlan:
     snapshot = plan_scan(main.branch(layout.snapshot_branch))
     snapshots = splits_by_partition(snapshot)
     _check_buckets(layout, change, snapshots, change.before, Branch.DELTA)
     found = affected(layout, change.touched, frozenset(snapshots), frozenset(change.before))
     if settled:
-        return
+        return snapshot
     unplaced = tuple(v for v in found.hidden if v not in found.rebuilt)
     if found.hidden and (on_stale == "refuse" or (unplaced and on_stale != "record")):
         raise _hidden(main, layout, found.hidden, unplaced)
@@ -212,14 +187,13 @@ def _guard_delta(
     if on_stale in ("rebuild", "drop"):
         going = _check_proven(main, layout, change, found, snapshot, dropped)
     if going and (on_stale == "drop" or dropped):
-        held, records = frozenset(snapshots), _records(main, layout, snapshot)
+        held, records = frozenset(snapshots), records_in(main, layout, snapshot)
         needed = veto(layout, held, held - going, change.after, records, dropped)
         if needed:
-            raise _needed(main, layout, needed)
-    if not found.rebuilt:
-        return
+            raise anchors_needed(main, layout, needed)
     ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}
     _assume(main, layout, found, snapshot, change.before, ids)
+    return snapshot
 
 
 def _hidden(
@@ -231,10 +205,10 @@ def _hidden(
         "stale)"
     )
     if unplaced:
-        no_time = _listed([layout.text_of(v) for v in unplaced])
+        no_time = listed([layout.text_of(v) for v in unplaced])
         ways = f"on_stale='record' (leaves it; {no_time} has no place in time, so it can't be built again)"
     return UnsafeOperationError(
-        f"{main.label}: rows appended to {_listed(texts)} of branch {layout.delta_branch} would be invisible: the "
+        f"{main.label}: rows appended to {listed(texts)} of branch {layout.delta_branch} would be invisible: the "
         f"snapshot branch holds that partition in full. Write with {ways}, or write the rows to a later partition",
         table=main.name,
         details={"partitions": texts},
@@ -280,7 +254,7 @@ def refuse_unproven(
     lacking = {layout.text_of(v): why for v, why in judged if why is not None}
     if lacking:
         first, why = next(iter(lacking.items()))
-        more = f" (nor {_listed(list(lacking)[1:])})" if len(lacking) > 1 else ""
+        more = f" (nor {listed(list(lacking)[1:])})" if len(lacking) > 1 else ""
         raise UnsafeOperationError(
             f"{main.label}: snapshot partition {first} can't be rebuilt or dropped{more}: {why}. Write with "
             f"on_stale='record', and load it again or ask compact_chain_table for it with overwrite; or write the rows "
@@ -334,7 +308,3 @@ def _check_buckets(layout: ChainLayout, change: _Change, snapshots: _Held, delta
                     f"other partitions again",
                     table=layout.label,
                 )
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")

@@ -94,11 +94,12 @@ def drop_held(
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
     forgone: frozenset[tuple[Any, ...]] = frozenset(),
+    settled: bool = False,
 ) -> Receipt:
     """Drop partitions in one OVERWRITE snapshot: ``expected`` gives each one's ``digest`` by its ``key``.
 
     One that is gone already is passed over; are all gone, nothing is committed. ``check`` is called with every head
-    that the commit may go on top of, unless all are gone, and may raise. ``forgone``: see ``guard_chain``.
+    that the commit may go on top of, unless all are gone, and may raise. ``forgone``, ``settled``: see ``guard_chain``.
 
     Raises:
         ConflictError: a partition holds other files than expected.
@@ -126,7 +127,7 @@ def drop_held(
             schema=schema,
             properties=properties or {},
             operation="OVERWRITE",
-            settled=True,
+            settled=settled,
             forgone=forgone,
         )
 

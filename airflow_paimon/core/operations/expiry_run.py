@@ -149,6 +149,7 @@ def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: Dro
         check=lambda head: source.check(plan, step, head),
         identity=dataclasses.replace(_step_identity(context, step, number), since=plan.head(step.branch)),
         properties=properties,
+        settled=True,
     )
     if receipt.snapshot is not None:
         verify_landed(view, receipt.snapshot)
