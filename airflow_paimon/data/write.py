@@ -280,13 +280,14 @@ def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, In
 def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa.Table, Indices]]:
     """As ``sorted_run``, but give all versions of a key, each in a run of its own: partial updates add up."""
     deciding = _deciding(parts, schema)
-    if not deciding.num_rows:
+    kept = _not_ignored(deciding, schema)
+    if not len(kept):
         return []
-    keys = sort_keys([[deciding.column(name) for name in merge_rules(schema).keys]])[0]
+    keys = sort_keys([[deciding.column(name) for name in merge_rules(schema).keys]])[0][kept]
     order = np.argsort(keys, kind="stable")
     starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1]))
     version = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    chosen = [order[version == at] for at in range(int(version.max()) + 1)]
+    chosen = [kept[order[version == at]] for at in range(int(version.max()) + 1)]
     return [(_gathered(parts, rows), rows) for rows in chosen]
 
 
@@ -318,20 +319,26 @@ def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
 
     Later rows are newer. Deletes stay: they hide older versions elsewhere.
     """
-    rules, options = merge_rules(schema), TableOptions(schema.options)
-    kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
-    dropped = np.zeros(len(kinds), bool)
-    if rules.ignore_delete:
-        dropped = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
-    elif options.flag("ignore-update-before"):
-        dropped = kinds == UPDATE_BEFORE
-    kept: Indices = np.flatnonzero(~dropped)
+    rules = merge_rules(schema)
+    kept = _not_ignored(rows, schema)
     if not len(kept):
         return kept
-    if len(kept) < len(kinds):
+    if len(kept) < rows.num_rows:
         rows = rows.take(pa.array(kept))
     keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
     return kept[pick_winners([rows], keys, rules, presorted=False)]
+
+
+def _not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
+    """Give the rows that the table's options let in: what they ignore is not written, so it makes no partition."""
+    options = TableOptions(schema.options)
+    kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
+    dropped = np.zeros(len(kinds), bool)
+    if options.ignore_delete:
+        dropped = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
+    elif options.flag("ignore-update-before"):
+        dropped = kinds == UPDATE_BEFORE
+    return np.flatnonzero(~dropped)
 
 
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:

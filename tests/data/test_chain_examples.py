@@ -156,3 +156,14 @@ def test_a_batch_size_does_not_tear_a_segment_apart() -> None:
     table = made("0101 0115 0201", "0101 0102 0103 0116", partition__expiration_batch_size="1")
     result = run(table, "expire_partitions", expiration_time="30 d", now="2025-03-31T00:00:00+00:00")
     assert [(c["branch"], c["partitions"]) for c in result.details["commits"]] == [("delta", 4), ("snapshot", 2)]
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "partial-update"])
+@pytest.mark.parametrize("ignored", ["ignore-delete", "ignore-update-before"])
+def test_rows_that_are_ignored_make_no_partition(engine: str, ignored: str) -> None:
+    """They are not written at all, as in Paimon: one of main's would hide the chain, one of deltas' end a gap."""
+    table = chain_table(memory(), [("delta", "20250810", [(1, 1, "1")])], merge_engine=engine, **{ignored: "true"})
+    for branch, day in (("main", "20250810"), ("delta", "20250811")):
+        write(table.branch(branch), ["k", "s", "v"], ["dt"], day, [(1, 2, "x", "-U"), (2, 2, "x", "-U")])
+        assert table.branch(branch).snapshot_ids() == ([] if branch == "main" else [1])
+    assert seen(table) == on("20250810", (1, 1, "1"))
