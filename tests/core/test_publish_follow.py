@@ -55,9 +55,14 @@ class _Rivalled(CountingStore):
 def publish(
     table: Table, rival: Callable[[int], object], times: int, **values: Any
 ) -> tuple[OperationResult, list[int]]:
+    return beside(table, rival, times, "merge_branch", branch="fix", **values)
+
+
+def beside(
+    table: Table, rival: Callable[[int], object], times: int, operation: str, **values: Any
+) -> tuple[OperationResult, list[int]]:
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
-    values = {"warehouse": warehouse, "table": table.name, "branch": "fix", **values}
-    context = open_context(build_request("merge_branch", values))
+    context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     store = _Rivalled(table.store, rival, times)
     result = _dispatch(
         Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request, None
@@ -108,6 +113,29 @@ def test_an_altered_main_is_planned_anew(table: Table) -> None:
 def test_an_expected_head_is_not_followed(table: Table) -> None:
     with pytest.raises(ConflictError, match="as expected"):
         publish(table, lambda n: append(table, "b", seq=10 * n), 1, expected_main_snapshot=table.latest_snapshot_id())
+
+
+def test_an_undo_gets_through_beside_a_writer_that_wins_thirty_races(table: Table) -> None:
+    before = files(table)
+    tag = run(table, "merge_branch", branch="fix").details["undo_tag"]
+    undo = {"tag": tag, "keep_later": True}
+    result, requests = beside(table, lambda n: append(table, "b", seq=10 * n), _RIVALS, "rollback_to", **undo)
+    assert result.details["attempts"] == _RIVALS + 1
+    now, head = files(table), table.latest_snapshot_id() or 0
+    assert {key: held for key, held in now.items() if b"b" not in key[0]} == {
+        key: held for key, held in before.items() if b"b" not in key[0]
+    }
+    assert sum(len(held) for key, held in now.items() if b"b" in key[0]) == 1 + _RIVALS
+    assert result.details["head_snapshot"] == head - 1
+    assert table.tag(result.details["undo_tag"]).snapshot.id == head - 1
+    costs = [after - before for before, after in pairwise(requests)]
+    assert max(after - before for before, after in pairwise(costs)) <= 1, "one more manifest each, no new plan"
+
+
+def test_a_rival_in_what_an_undo_takes_back_is_found_on_the_way(table: Table) -> None:
+    undo = {"tag": run(table, "merge_branch", branch="fix").details["undo_tag"], "keep_later": True}
+    with pytest.raises(ConflictError, match="changed again after the publish"):
+        beside(table, lambda n: append(table, "a" if n == 3 else "b", seq=10 * n), 5, "rollback_to", **undo)
 
 
 class _Overtaken(CountingStore):

@@ -157,7 +157,7 @@ def _publish(
         if request.dry_run:
             return None
         planned = _draft(context, request, branch, gathered, decided, marks)
-        return with_follow(context, request, planned, gathered.head, gathered.sides.theirs, marks, moved)
+        return with_follow(context, request, main, planned, gathered.head, gathered.sides.theirs, marks, moved)
 
     def moved(head: Snapshot) -> None:
         seen[:] = [replace(seen[0], summary={**seen[0].summary, "main_snapshot": head.id})]

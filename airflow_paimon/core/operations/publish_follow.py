@@ -1,7 +1,7 @@
-"""Takes a planned merge along to a newer head of main, so that it keeps up with writers that never pause.
+"""Takes a planned merge, or undo, along to a newer head, so that it keeps up with writers that never pause.
 
-Planning a merge reads all that main did since the branch point; a writer that commits in less time than that would win
-every race for the next snapshot id. What other commits left alone needs no second look.
+Planning one reads all that happened since the branch point, or the publish; a writer that commits in less time than
+that would win every race for the next snapshot id. What other commits left alone needs no second look.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from airflow_paimon.core.commit import Draft, execute
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.history import Difference, snapshots_between
 from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.request import MergeBranch, PublishBranch
+from airflow_paimon.core.operations.request import MergeBranch, PublishBranch, RollbackTo
 from airflow_paimon.core.operations.safeguards import PublishMarks, plan_undo_tag
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.planners.publish import within_reach
@@ -28,42 +28,46 @@ Moved = Callable[[Snapshot], None]
 
 def with_follow(
     context: Context,
-    request: PublishBranch,
+    request: PublishBranch | RollbackTo,
+    view: Table,
     planned: Draft,
     head: Snapshot,
     theirs: Difference,
     marks: PublishMarks,
     moved: Moved,
 ) -> Draft:
-    """Give the draft with its ``follow``. A strict publish, or one of an expected head, is planned anew each time."""
-    if not isinstance(request, MergeBranch) or request.expected_main_snapshot is not None:
+    """Give the draft with its ``follow``; ``theirs`` is all that it changes.
+
+    A strict publish, or one of an expected head, is planned anew each time.
+    """
+    if request.expected_main_snapshot is not None or not isinstance(request, (MergeBranch, RollbackTo)):
         return planned
 
     def follow(newer: Snapshot) -> Draft | None:
-        if not stands_aside(context.table, head, newer, theirs, planned.schema):
+        if not stands_aside(view, head, newer, theirs, planned.schema):
             return None
-        execute(context.table, plan_undo_tag(context, context.table, newer, marks, request.undo_retention))
+        execute(view, plan_undo_tag(context, view, newer, marks, request.undo_retention))
         moved(newer)
-        return with_follow(context, request, planned, newer, theirs, marks, moved)
+        return with_follow(context, request, view, planned, newer, theirs, marks, moved)
 
     return replace(planned, follow=follow)
 
 
-def stands_aside(main: Table, old: Snapshot, new: Snapshot, theirs: Difference, schema: TableSchema) -> bool:
-    """Whether main's commits from ``old`` to ``new`` touch nothing that a merge of ``theirs`` went by."""
+def stands_aside(view: Table, old: Snapshot, new: Snapshot, theirs: Difference, schema: TableSchema) -> bool:
+    """Whether the commits from ``old`` to ``new`` touch nothing that a three-way merge of ``theirs`` went by."""
     if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
         return False
-    if main.schema().id != schema.id or TableOptions(schema.options).row_tracking:
+    if view.schema().id != schema.id or TableOptions(schema.options).row_tracking:
         return False
     try:
-        if main.snapshot(old.id).identity != old.identity:
+        if view.snapshot(old.id).identity != old.identity:
             return False
     except NotFoundError:
         return False
-    between = snapshots_between(main, old.id, new.id)
+    between = snapshots_between(view, old.id, new.id)
     if between is None:
         return False
     form = one_form(schema)
-    manifests = [m for s in between for m in read_delta_list(main, s)]
-    touched = {BucketKey(form(e.partition), e.bucket) for part in read_entries(main, manifests) for e in part}
+    manifests = [m for s in between for m in read_delta_list(view, s)]
+    touched = {BucketKey(form(e.partition), e.bucket) for part in read_entries(view, manifests) for e in part}
     return not within_reach(Difference(added={bucket: {} for bucket in touched}), theirs, schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.commit import Draft, commit, execute, require_committable, verify_landed
@@ -12,7 +12,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.history import difference, really_changed, snapshots_between
+from airflow_paimon.core.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.manifest import FileKind
 from airflow_paimon.core.operations.context import Context
 from airflow_paimon.core.operations.keeping import (
@@ -21,6 +21,7 @@ from airflow_paimon.core.operations.keeping import (
     plan_keep_tags,
     protect_published,
 )
+from airflow_paimon.core.operations.publish_follow import with_follow
 from airflow_paimon.core.operations.request import RollbackTo
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.operations.safeguards import (
@@ -54,8 +55,11 @@ from airflow_paimon.core.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decided:
+    """``undone``: what the undo of a publish takes back; None: a whole state comes back, so every commit matters."""
+
     changes: list[BucketChange]
     plan: Plan
+    undone: Difference | None = None
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,7 +100,13 @@ def _roll_back(
         seen[:] = [decided]
         if not decided.changes or request.dry_run:
             return None
-        return _draft(context, request, view, target, head, decided, marks)
+        planned = _draft(context, request, view, target, head, decided, marks)
+        if decided.undone is None:
+            return planned
+        return with_follow(context, request, view, planned, head, decided.undone, marks, moved)
+
+    def moved(head: Snapshot) -> None:
+        seen[:] = [replace(seen[0], summary={**seen[0].summary, "head_snapshot": head.id})]
 
     receipt = commit(view, draft, marks.identity)
     if receipt.replayed and receipt.snapshot is not None:  # another living try of this operation was faster
@@ -131,8 +141,9 @@ def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
 def _decide(context: Context, request: RollbackTo, view: Table, target: Snapshot, head: Snapshot) -> _Decided:
     schema = view.schema()
     name = bucket_namer(schema)
+    undone = None
     if request.keep_later:
-        changes = _undo_changes(view, request.tag, target, head, name)
+        changes, undone = _undo_changes(view, request.tag, target, head, name)
     else:
         changes = state_buckets(difference(view, head, target))
     summary = {
@@ -158,7 +169,7 @@ def _decide(context: Context, request: RollbackTo, view: Table, target: Snapshot
         ),
         summary=summary,
     )
-    return _Decided(changes=changes, plan=plan, summary=summary)
+    return _Decided(changes=changes, plan=plan, undone=undone, summary=summary)
 
 
 def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
@@ -181,7 +192,9 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
         )
 
 
-def _undo_changes(view: Table, tag: str | None, target: Snapshot, head: Snapshot, name: Any) -> list[BucketChange]:
+def _undo_changes(
+    view: Table, tag: str | None, target: Snapshot, head: Snapshot, name: Any
+) -> tuple[list[BucketChange], Difference]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
     try:
         publish = view.snapshot(target.id + 1)
@@ -209,7 +222,7 @@ def _undo_changes(view: Table, tag: str | None, target: Snapshot, head: Snapshot
             details=error.details,
         ) from None
     check_bucket_counts(view.name, sides, changes, name)
-    return changes
+    return changes, theirs
 
 
 def _draft(
