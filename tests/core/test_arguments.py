@@ -34,7 +34,7 @@ def _values(operation: str) -> st.SearchStrategy[dict[str, Any]]:
         elif isinstance(spec.default, bool):
             values = st.booleans()
         elif str(spec.type).startswith("int"):
-            values = st.integers(0, 2**63 - 1)
+            values = st.integers(spec.metadata["minimum"] or 0, 2**63 - 1)
         else:
             values = _TEXT
         (required if spec.default == "" else optional)[spec.name] = values
@@ -58,6 +58,8 @@ def test_flags_there_and_back(case: tuple[str, dict[str, Any]]) -> None:
         pytest.param([*COMMON, "--branch="], "branch", id="empty"),
         pytest.param([*COMMON, "--branch=b", "--if-exists=maybe"], "maybe", id="choice"),
         pytest.param([*COMMON, "--branch=b", "--snapshot=two"], "whole number", id="number"),
+        pytest.param([*COMMON, "--branch=b", "--snapshot=--5"], "whole number", id="two signs"),
+        pytest.param([*COMMON, "--branch=b", "--snapshot=²"], "whole number", id="superscript"),
         pytest.param([*COMMON, "--branch=b", "--dry-run=yes"], "dry-run", id="switch with a value"),
         pytest.param([*COMMON, "--branch=b", "stray"], "stray", id="positional"),
         pytest.param([*COMMON, "--branch=b", "--storage-options=/nowhere.json"], "/nowhere.json", id="no options file"),
@@ -66,6 +68,15 @@ def test_flags_there_and_back(case: tuple[str, dict[str, Any]]) -> None:
 def test_wrong_flags_are_refused(argv: list[str], says: str) -> None:
     with pytest.raises(InvalidInputError, match=says):
         parse_arguments("create_branch", argv)
+
+
+@pytest.mark.parametrize(
+    ("operation", "argv", "least"),
+    [("diff_branches", ["--branch=b", "--sample=-1"], 0), ("compact_chain_table", ["--task-memory-mb=0"], 1)],
+)
+def test_numbers_have_a_least_value(operation: str, argv: list[str], least: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"at least {least}"):
+        parse_arguments(operation, [*COMMON, *argv])
 
 
 def test_a_switch_that_is_on_can_be_turned_off() -> None:

@@ -60,7 +60,9 @@ class CompactChainTable(Request):
     max_chain_length: int | None = flag("With --pending: how many deltas a chain may have")
     overwrite: bool = flag("Build partitions that the snapshot branch already has again", False)
     gap_policy: str = flag("What to do for a partition without a delta", "empty", choices=GAP_POLICIES)
-    task_memory_mb: int = flag("MiB of rows that a task holds at once, about, however large a bucket is", 256)
+    task_memory_mb: int = flag(
+        "MiB of rows that a task holds at once, about, however large a bucket is", 256, minimum=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -270,10 +270,7 @@ def _described(change: BucketChange, name: Callable[[BucketKey], str]) -> PutNew
 def _check_sequences(
     context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], name: Any
 ) -> None:
-    """Reads the base's manifests only when the replaced files don't settle it.
-
-    See docs/design.md, A running writer keeps winning.
-    """
+    """Reads the base's manifests only when the replaced files don't settle it."""
     schema = g.main_schemas[-1]
     if not schema.primary_keys or TableOptions(schema.options).sequence_fields or request.writers_stopped:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from airflow_paimon.core.operations.chain_request import (
     ExpirePartitions,
 )
 from airflow_paimon.core.operations.request_base import IF_EXISTS, IF_MISSING, Request, flag, flag_name
+
+_NUMBER = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +124,7 @@ class DiffBranches(Request):
     branch: str = flag("Branch to compare", "")
     against: str = flag("Compare with this branch, or 'base' for the branch point", "base")
     partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
-    sample: int = flag("Sample rows per partition and kind of change", 5)
+    sample: int = flag("Sample rows per partition and kind of change", 5, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +205,7 @@ def _coerce(spec: dataclasses.Field[Any], value: Any) -> Any:
         return (value,) if isinstance(value, str) else tuple(value)
     annotation = str(spec.type)
     if annotation.startswith("int"):
-        if isinstance(value, bool) or not str(value).strip().lstrip("-").isdigit():
+        if isinstance(value, bool) or not _NUMBER.fullmatch(str(value).strip()):
             raise InvalidInputError(f"{spec.name} must be a whole number, got {value!r}")
         return int(value)
     if annotation == "bool":
@@ -228,3 +231,6 @@ def _check(request: Request) -> None:
         choices = spec.metadata.get("choices")
         if choices and value is not None and value not in choices:
             raise InvalidInputError(f"{spec.name} must be one of {', '.join(choices)}; got {value!r}")
+        minimum = spec.metadata.get("minimum")
+        if minimum is not None and value is not None and value < minimum:
+            raise InvalidInputError(f"{spec.name} must be at least {minimum}; got {value}")

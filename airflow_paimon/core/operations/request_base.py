@@ -1,7 +1,8 @@
 """What requests are made of.
 
-A field's metadata says how it looks as a flag: ``help``, ``choices``, ``repeat`` (a tuple of strings). A bool is a
-switch. The flag is the field's name with dashes, without a trailing one (``from_`` is ``--from``).
+A field's metadata says how it looks as a flag: ``help``, ``choices``, ``repeat`` (a tuple of strings), ``minimum`` (of
+a number). A bool is a switch. The flag is the field's name with dashes, without a trailing one (``from_`` is
+``--from``).
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ IF_MISSING = ("fail", "skip")
 ENGINES = ("embedded", "connector")
 
 
-def flag(help_text: str, default: Any = None, *, choices: tuple[str, ...] | None = None, repeat: bool = False) -> Any:
-    metadata = {"help": help_text, "choices": choices, "repeat": repeat}
+def flag(
+    help_text: str,
+    default: Any = None,
+    *,
+    choices: tuple[str, ...] | None = None,
+    repeat: bool = False,
+    minimum: int | None = None,
+) -> Any:
+    """Make a request's field."""
+    metadata = {"help": help_text, "choices": choices, "repeat": repeat, "minimum": minimum}
     return field(default=default, metadata=metadata)
 
 
