@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon._compat import (
     AirflowException,
     AirflowFailException,
+    AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
     conf,
@@ -92,7 +93,13 @@ class SnapshotCatchUpSensor(BaseSensorOperator):
         """Wait here, or look once and go on waiting in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
-        verdict = self._look()
+        try:
+            verdict = self._look()
+        except AirflowException as error:
+            # What Airflow does with a failing poke, and after a deferral.
+            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
+                raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
+            raise
         if verdict.caught_up:
             return verdict.to_json()
         from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger

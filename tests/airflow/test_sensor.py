@@ -74,6 +74,14 @@ def test_what_will_never_come_true_fails_at_once(warehouse: Path, run_dag: RunDa
     assert set(run.tasks.values()) == {("failed", 1)}
 
 
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_soft_fail_skips_wherever_it_waits(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
+    def build() -> None:
+        SnapshotCatchUpSensor(task_id="t", table="d.nowhere", min_snapshot_id=1, soft_fail=True, deferrable=deferrable)
+
+    assert run_dag(dag(f"soft_{deferrable}", build)).tasks == {"t": ("skipped", 1)}
+
+
 def test_times_out(warehouse: Path, run_dag: RunDag) -> None:
     append(make_table(warehouse), "1")
     run = run_dag(
