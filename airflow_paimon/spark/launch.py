@@ -163,7 +163,7 @@ def _run_operation(request: Request) -> OperationResult:
         try:
             return _run_metadata_operation(request)
         finally:
-            spark.stop()
+            _stop(spark)
     from airflow_paimon.spark.operations import run_spark_operation
 
     spark = _session(request)
@@ -171,7 +171,15 @@ def _run_operation(request: Request) -> OperationResult:
         result: OperationResult = run_spark_operation(spark, request)
         return result
     finally:
+        _stop(spark)
+
+
+def _stop(spark: Any) -> None:
+    """Stop the session. A JVM that is gone by then takes no result with it: the work is committed, or it failed."""
+    try:
         spark.stop()
+    except Exception as error:  # py4j raises many kinds for a dead JVM
+        log.warning("The Spark session could not be stopped: %s: %s", type(error).__name__, error)
 
 
 def _session(request: Request) -> Any:

@@ -190,6 +190,26 @@ def test_secrets_of_the_storage_options_are_blotted_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_jvm_that_died_after_the_work_takes_no_result_with_it(java_home: Path) -> None:
+    code = """
+from pyspark.sql import SparkSession
+from airflow_paimon.spark import launch
+def work():
+    spark = SparkSession.builder.master("local[1]").getOrCreate()
+    try:
+        return "the result"
+    finally:
+        jvm = spark.sparkContext._gateway.proc
+        jvm.kill()
+        jvm.wait()
+        launch._stop(spark)
+print(work())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1:] == ["the result"], done.stderr
+
+
+@pytest.mark.slow
 def test_spark_submit_with_the_archive_alone(warehouse: Path, tmp_path: Path, java_home: Path) -> None:
     """The package is not installed for this Python: all that the job imports of it comes from the archive."""
     bare = tmp_path / "venv"
