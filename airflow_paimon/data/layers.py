@@ -62,6 +62,9 @@ def plan_table_read(
     if other is None:
         return [layer(plan)]
     second = _plan_other(plan, table.branch(other), version, timestamp)
+    if travels:
+        plan, second = read_as_one([plan, second], newest=timestamp is not None)
+    check_types(plan.table.label, second.table.label, plan.schema, second.schema)
     if TableOptions(plan.schema.options).primary_branch:
         first_rows, second_rows = layer(second), layer(_without_partitions(plan, second))
         return [first_rows, second_rows]
@@ -89,11 +92,8 @@ def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timesta
         )
     if isinstance(version, int) and plan.snapshot is not None:
         found = snapshot_at_time_of(table, plan.snapshot)
-        other = ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
-    else:
-        other = plan_scan(table, version=version, timestamp=timestamp)
-    check_types(label, table.label, plan.schema, other.schema)
-    return other
+        return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
+    return plan_scan(table, version=version, timestamp=timestamp)
 
 
 def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
@@ -103,6 +103,35 @@ def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
     except NotFoundError:
         return min(table.snapshot_ids(), default=None)
     return None if found is None else found.id
+
+
+def read_as_one(plans: Sequence[ScanPlan], *, newest: bool) -> list[ScanPlan]:
+    """Give branches that travel in time the columns that they had together. ``plans[0]`` is the table's own.
+
+    A snapshot has the schema of its commit; behind an ALTER of all branches only some may have been written to.
+    ``newest``: the latest of those schemas, in the order of the table's versions, is that of the moment; otherwise it
+    is the table's own, if it has a snapshot. What has no such version is left for ``check_types``.
+    """
+    columns = [_columns(p.schema) for p in plans]
+    if all(c == columns[0] for c in columns):
+        return list(plans)
+    wanted = columns[0]
+    if newest or plans[0].snapshot is None:
+        versions = [_columns(s) for s in plans[0].table.schemas()]
+        known = [c for p, c in zip(plans, columns, strict=True) if p.snapshot is not None and c in versions]
+        wanted = max(known, key=lambda c: len(versions) - versions[::-1].index(c), default=wanted)
+    return [_read_by(p, wanted) for p in plans]
+
+
+def _read_by(plan: ScanPlan, wanted: Sequence[Any]) -> ScanPlan:
+    if _columns(plan.schema) == wanted:
+        return plan
+    found = [s for s in plan.table.schemas() if _columns(s) == wanted]
+    return replace(plan, schema=found[-1]) if found else plan
+
+
+def _columns(schema: TableSchema) -> list[Any]:
+    return [(f.name, f.id, _bare(f.type)) for f in schema.fields]
 
 
 def check_types(label: str, other_label: str, schema: TableSchema, other: TableSchema) -> None:

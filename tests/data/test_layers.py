@@ -14,6 +14,7 @@ from airflow_paimon.core.planners.schema_changes import AddColumn, RenameColumn,
 from airflow_paimon.core.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.data.tables import make_table, rows_of
+from tests.oracles.canonical import assert_same_rows
 
 COLUMNS = {"dt": "STRING", "k": "INT", "v": "STRING"}
 
@@ -87,6 +88,31 @@ def test_time_travel_takes_the_other_branch_as_it_was_then(pair: tuple[Table, Ta
     assert seen(main, timestamp=moment) == seen(main, version=1)
     with pytest.raises(NotFoundError, match="no tag"):
         seen(main, version="nope")
+
+
+@pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
+def test_time_travel_across_an_alter_of_both(pair: tuple[Table, Table], option: str) -> None:
+    """Only one of them was written to since: the other's snapshot is older than the columns of that moment."""
+    main, other = pair
+    alter_table(main, [SetOption(key=option, value="other")])
+    put(main, "main", c=[9])
+    before = read_arrow(main)
+    for table in pair:
+        alter_table(table, [RenameColumn(name="v", to_name="w"), AddColumn(name="x", type="INT")])
+    assert_same_rows(read_arrow(main, version=1), before)
+    altered = {"dt": "STRING", "k": "INT", "w": "STRING", "x": "INT"}
+    write_arrow(main, rows_of(altered, [{"dt": "d", "k": 8, "x": 1}]))
+    now = read_arrow(main)
+    assert now.column_names == list(altered)
+    assert_same_rows(read_arrow(main, version=2), now)
+    assert_same_rows(read_arrow(main, timestamp=main.snapshot(2).time_millis), now)
+    for table in pair:
+        alter_table(table, [AddColumn(name="y", type="INT")])
+    write_arrow(other, rows_of({**altered, "y": "INT"}, [{"dt": "e", "k": 7, "y": 2}]))
+    latest = read_arrow(main)
+    assert latest.column("y").to_pylist().count(2) == 1
+    assert_same_rows(read_arrow(main, timestamp="2100-01-01T00:00:00Z"), latest)
+    assert "y" not in read_arrow(main, version=2).column_names
 
 
 def test_columns_must_agree(pair: tuple[Table, Table]) -> None:
