@@ -3,6 +3,18 @@
 plan -> compact (a mapped task for each group with something to do) -> expire -> figures -> nothing_left_out. Each
 partition is committed on its own, and only while what it was built from stands; so a run that is cleared, killed or
 started twice repeats nothing and loses nothing. docs/chain-tables.md tells what the parameters mean.
+
+What stands: `python -m airflow_paimon chain --warehouse W --table db.t`. When a task has failed, its log says why:
+
+| failed | mostly | what to do |
+|---|---|---|
+| `plan` | a wrong form, no such table, a branch missing | trigger again, or `check_chain_table` |
+| `compact`, `conflict` | somebody went on writing to what it merged | clear it with its downstream, later |
+| `compact`, anything else | Spark, memory, storage; other groups have theirs | mend it, clear it with its downstream |
+| `expire`, `figures` | storage; what was dropped is not dropped again | clear it with its downstream |
+| `nothing_left_out` | a partition that is no date; other groups had their night | drop that partition; trigger again |
+
+`expire` and `figures` wait until every group is through. To clear the whole run does no harm.
 """
 
 from __future__ import annotations

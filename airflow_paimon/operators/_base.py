@@ -29,6 +29,7 @@ _NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"}
 # A guard that a template rendered to nothing must not vanish silently; an empty reason may.
 _FREE_TEXTS = frozenset({"owner", "reason", "approved_by", "now", "time_retained"})
 _LONGEST_MESSAGE = 4000
+_LINES_TOLD = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -113,6 +114,8 @@ class PaimonOperator(BaseOperator):
             context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
             # What the message says by itself needs no traceback.
             raise airflow_error(error) from (error if error.retryable else None)
+        for line in self._told(result)[:_LINES_TOLD]:
+            self.log.info("%s", line)
         self.log.info("Result: %s", json.dumps(result))
         self._emit_asset_events(context, result)
         return result
@@ -130,6 +133,10 @@ class PaimonOperator(BaseOperator):
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
         """Do what must be done before the operation; for subclasses."""
+
+    def _told(self, result: Mapping[str, Any]) -> list[str]:
+        """Give what a person wants to read of the result, for the log."""
+        return []
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         values = {name: self._value(spec) for name, spec in _argument_fields(self.operation).items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
@@ -68,6 +68,20 @@ class ChainCompactOperator(PaimonOperator):
         self.overwrite = overwrite
         self.gap_policy = gap_policy
         self.task_memory_mb = task_memory_mb
+
+    def _told(self, result: Mapping[str, Any]) -> list[str]:
+        details = result["details"]
+        found = details.get("partitions") or details.get("plan", {}).get("partitions", ())
+        return [_partition_told(one) for one in found]
+
+
+def _partition_told(one: Mapping[str, Any]) -> str:
+    text = f"{one['partition']}: {one.get('outcome') or one.get('action')}: {one['reason']}"
+    if "rows_in" in one:
+        text += f"; {one['rows_in']:,} rows in {one['files_in']} files"
+    if "rows_out" in one:
+        text += f" became {one['rows_out']:,} in {one['files_out']}"
+    return text
 
 
 class AlterChainTableOperator(PaimonOperator):

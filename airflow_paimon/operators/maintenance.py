@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
@@ -87,3 +87,11 @@ class PartitionExpireOperator(PaimonOperator):
         self.timestamp_formatter = timestamp_formatter
         self.min_anchors = min_anchors
         self.limit = limit
+
+    def _told(self, result: Mapping[str, Any]) -> list[str]:
+        lines = []
+        for group in result["details"].get("groups", ()):
+            lines.append(f"{group['group'] or 'all'}: {group['reason']}")
+            lines += [f"  {one['snapshot'] or 'before the first'} and {len(one['deltas'])} deltas: {one['rows']:,} rows"
+                      for one in group["segments"]]  # fmt: skip
+        return lines

@@ -19,12 +19,14 @@ from airflow_paimon.core.scan import plan_scan
 from airflow_paimon.core.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.compact_chain import compact_chain_table
+from airflow_paimon.operators.chain import ChainCompactOperator
+from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
 from airflow_paimon.runbooks.form import request_for
 from tests.airflow.conftest import Run
 from tests.core.chain_tables import as_another_engine
 from tests.dags.conftest import load_dag, load_program, make_orders, run_dag, states
-from tests.data.chains import Row, chain_table, seen
+from tests.data.chains import Row, chain_table, seen, write
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
@@ -99,6 +101,28 @@ def test_the_plan_names_the_groups_that_have_something_to_do(table: Table) -> No
         "table": "d.t", "jobs": [], "expires": True, "lines": ["Nothing to compact in d.t"],
         "left_out": [],
     }  # fmt: skip
+
+
+def test_the_logs_say_it_in_words(table: Table) -> None:
+    request = request_for(form(), "compact_chain_table", pending=True, max_chain_length=2, dry_run=True)
+    planned = compact_chain_table(open_context(request), request).to_json()  # type: ignore[arg-type]
+    lines = ChainCompactOperator(task_id="compact", table="d.t")._told(planned)
+    assert [line.rpartition(";")[0] for line in lines] == [
+        f"carrier={c}/dt=20130704: compact: anchor carrier={c}/dt=20130701, 3 deltas" for c in ("AA", "UA")
+    ]
+    assert all(line.endswith("rows in 4 files") for line in lines)
+    built = planned["details"]["plan"]["partitions"][0] | {"outcome": "compacted", "rows_out": 1234, "files_out": 1}
+    told = ChainCompactOperator(task_id="compact", table="d.t")._told({"details": {"partitions": [built]}})
+    assert told[0].startswith("carrier=AA/dt=20130704: compacted: anchor")
+    assert told[0].endswith("rows in 4 files became 1,234 in 1")
+
+    rows = [(1, 9, "x")]
+    write(table.branch("snapshot"), ["k", "s", "v"], ["carrier", "dt"], "AA/20130705", rows)
+    request = request_for(form(), "expire_partitions", expiration_time="30 d", dry_run=True)
+    lines = PartitionExpireOperator(task_id="expire", table="d.t")._told(run_operation(request).to_json())
+    assert [line.partition(": ")[0] for line in lines] == [
+        "carrier=AA", "  carrier=AA/dt=20130701 and 3 deltas", "carrier=HA", "carrier=UA"]  # fmt: skip
+    assert "1 segments expire" in lines[0]
 
 
 def test_a_date_asks_for_that_day_in_every_group(table: Table) -> None:
