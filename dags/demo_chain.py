@@ -133,7 +133,7 @@ def one_night(say: _demo.Say) -> dict[str, Any]:
         query = select(TaskInstance).where(TaskInstance.run_id == run.run_id).order_by(TaskInstance.start_date)
         for ti in session.scalars(query):
             label = f" {ti.rendered_map_index}" if ti.rendered_map_index else ""
-            say(f"     {ti.task_id:<8} {ti.state:<8} {ti.duration or 0:5.1f} s{label[:90]}")
+            say(f"     {ti.task_id:<16} {ti.state:<8} {ti.duration or 0:5.1f} s{label}")
         if run.state != "success":
             raise _demo.FailedError(f"the DAG run ended as {run.state}")
         found: dict[str, Any] = next(t for t in run.get_task_instances() if t.task_id == "figures").xcom_pull("figures")

@@ -38,6 +38,11 @@ SCHEDULE = None
 """Such as "0 3 * * *": give `table` a default then, in a copy of this file."""
 FIGURES = AssetAlias("nightly_chain_maintenance")
 MORE = "More: limits, connections"
+# Of the groups of a job. Airflow keeps 250 characters of it; PostgreSQL refuses more, and with it the task's success.
+LABEL = """\
+{%- set groups = task.partition or ['all'] -%}
+{{ groups[:3] | join(' + ') | replace("'", '') | truncate(200, True) }}
+{%- if groups | length > 3 %} and {{ groups | length - 3 }} more{% endif %}"""
 
 PARAMS = {
     "table": Param(
@@ -183,7 +188,7 @@ with DAG(
     planned = plan()
     compact = ChainCompactOperator.partial(
         task_id="compact",
-        map_index_template="{{ (task.partition or ['all']) | join(' + ') | replace(\"'\", '') }}",
+        map_index_template=LABEL,
         max_active_tis_per_dagrun=4,
         gap_policy="{{ params.gap_policy }}",
         spark_conf=given("spark_conf"),

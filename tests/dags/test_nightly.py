@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jinja2
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -101,6 +103,23 @@ def test_the_plan_names_the_groups_that_have_something_to_do(table: Table) -> No
         "table": "d.t", "jobs": [], "expires": True, "lines": ["Nothing to compact in d.t"],
         "left_out": [],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("groups", "label"),
+    [
+        ([], "all"),
+        (["carrier='AA'"], "carrier=AA"),
+        (["c='A'", "c='B'", "c='C'"], "c=A + c=B + c=C"),
+        ([f"c='{n}'" for n in range(1000)], "c=0 + c=1 + c=2 and 997 more"),
+        (["c='" + "long" * 80 + "'"] * 4, "c=" + "long" * 48 + "lon... and 1 more"),
+    ],
+)
+def test_a_job_is_labelled_with_its_groups(groups: list[str], label: str) -> None:
+    template = load_dag(DAG).get_task("compact").partial_kwargs["map_index_template"]  # type: ignore[union-attr]
+    found = jinja2.Template(template).render(task=SimpleNamespace(partition=groups))
+    assert found == label
+    assert len(found) <= 250, "what Airflow has room for"
 
 
 def test_the_logs_say_it_in_words(table: Table) -> None:
