@@ -126,11 +126,31 @@ def test_a_list_may_come_as_a_rendered_text(value: Any, meant: list[str]) -> Non
 # -- run ---------------------------------------------------------------------------------------------------------
 
 
+def publish_undo_and_delete() -> None:
+    plan = MergeBranchOperator(task_id="plan", branch="mend", dry_run="{{ 1 == 1 }}")
+    merge = MergeBranchOperator(
+        task_id="merge",
+        branch="mend",
+        expected_main_snapshot="{{ ti.xcom_pull('plan')['snapshot_before'] }}",
+        approved_by="ada",
+        outlets=[Asset("paimon://paimon_default/d/t"), AssetAlias("what-changed")],
+    )
+    undo = RollbackOperator(
+        task_id="undo", tag="{{ ti.xcom_pull('merge')['details']['undo_tag'] }}", expected_main_snapshot="3"
+    )
+    again = FastForwardOperator(task_id="again", branch="mend", discard_main=True)
+    check = CheckTableOperator(task_id="check")
+    repair = RepairTableOperator(task_id="repair")
+    delete = DeleteBranchOperator(task_id="delete", branch="mend")
+    gone = DeleteBranchOperator(task_id="gone", branch="mend", if_missing="skip")
+    untag = DeleteTagOperator(task_id="untag", tag="before")
+    plan >> merge >> undo >> again >> check >> repair >> delete >> gone >> untag
+
+
 def test_the_life_of_a_branch(warehouse: Path, run_dag: RunDag) -> None:
     main = make_table(warehouse)
     append(main, "1")
     append(main, "2")
-    published = Asset("paimon://paimon_default/d/t")
 
     def first() -> None:
         tag = CreateTagOperator(task_id="tag", tag="before", time_retained="1 d")
@@ -153,28 +173,8 @@ def test_the_life_of_a_branch(warehouse: Path, run_dag: RunDag) -> None:
 
     rewrite(main.branch("mend"), "1")
 
-    def second() -> None:
-        plan = MergeBranchOperator(task_id="plan", branch="mend", dry_run="{{ 1 == 1 }}")
-        merge = MergeBranchOperator(
-            task_id="merge",
-            branch="mend",
-            expected_main_snapshot="{{ ti.xcom_pull('plan')['snapshot_before'] }}",
-            approved_by="ada",
-            outlets=[published, AssetAlias("what-changed")],
-        )
-        undo = RollbackOperator(
-            task_id="undo", tag="{{ ti.xcom_pull('merge')['details']['undo_tag'] }}", expected_main_snapshot="3"
-        )
-        again = FastForwardOperator(task_id="again", branch="mend", discard_main=True)
-        check = CheckTableOperator(task_id="check")
-        repair = RepairTableOperator(task_id="repair")
-        delete = DeleteBranchOperator(task_id="delete", branch="mend")
-        gone = DeleteBranchOperator(task_id="gone", branch="mend", if_missing="skip")
-        untag = DeleteTagOperator(task_id="untag", tag="before")
-        plan >> merge >> undo >> again >> check >> repair >> delete >> gone >> untag
-
     before = names(main)
-    run = run_dag(dag("life_2", second))
+    run = run_dag(dag("life_2", publish_undo_and_delete))
     assert run.state == "success", run.tasks
     plan, merge, undo = run.xcom("plan"), run.xcom("merge"), run.xcom("undo")
     assert plan["dry_run"] is True
