@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 log = logging.getLogger(__name__)
 
 _PREFIX = "airflow-paimon-job-"
+# Containers may share a folder for temporary files, and a process id means nothing in another one.
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class ResultFile:
 class JobFolder:
     """A private temporary folder (mode 0700, files 0600), deleted at the end of ``with``.
 
-    Entering also deletes those of workers that were killed: their names hold the process id.
+    Entering also deletes those of workers on this host that were killed: their names hold host and process id.
     """
 
     def __init__(self) -> None:
@@ -57,7 +61,7 @@ class JobFolder:
 
     def __enter__(self) -> JobFolder:
         _delete_abandoned(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_HOST}-{os.getpid()}-"))
         return self
 
     def __exit__(
@@ -86,8 +90,9 @@ class JobFolder:
 
 
 def _delete_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
-        owner = folder.name[len(_PREFIX):].partition("-")[0]  # fmt: skip
+    prefix = f"{_PREFIX}{_HOST}-"
+    for folder in parent.glob(f"{prefix}*"):
+        owner = folder.name.removeprefix(prefix).partition("-")[0]
         try:
             if owner.isdigit() and folder.stat().st_uid == os.getuid() and not _is_alive(int(owner)):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -143,7 +143,7 @@ def test_secrets_are_in_private_files_and_nowhere_else(
     properties = Path(f"{seen}.spark.properties").read_text()
     assert "spark.hadoop.fs.s3a.secret.key conf-secret" in properties
     assert "from-the-defaults" in properties
-    assert not list(Path(tempfile.gettempdir()).glob(f"airflow-paimon-job-{os.getpid()}-*"))
+    assert not list(Path(tempfile.gettempdir()).glob(f"airflow-paimon-job-*-{os.getpid()}-*"))
 
 
 def test_secrets_under_long_names_and_in_variables_are_private_too(
@@ -207,15 +207,20 @@ def test_folders_of_killed_workers_are_deleted(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(tempfile, "tempdir", None)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    abandoned = tmp_path / f"airflow-paimon-job-{ended.pid}-abc"
-    abandoned.mkdir()
-    (abandoned / "storage-options.json").write_text("{}")
+    with JobFolder() as mine:
+        own = mine.path.name.split("-")
+    abandoned, elsewhere = (
+        tmp_path / "-".join([*own[:3], host, str(ended.pid), "abc"]) for host in (own[3], "another0")
+    )
+    for folder in (abandoned, elsewhere):
+        folder.mkdir()
+        (folder / "storage-options.json").write_text("{}")
     with JobFolder() as mine:
         assert not abandoned.exists()
         assert stat.S_IMODE(mine.path.stat().st_mode) == 0o700
         with JobFolder():
             assert mine.path.exists()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [elsewhere], "what a container with the same folder may still be using"
 
 
 def _both_drivers(warehouse: Path) -> bool:
