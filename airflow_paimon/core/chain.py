@@ -244,6 +244,16 @@ def time_line(timed: Iterable[tuple[datetime, Values]]) -> TimeLine:
     return TimeLine(tuple(t for t, _ in ordered), tuple(v for _, v in ordered))
 
 
+def time_lines(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, TimeLine]:
+    """Order each group's partitions; those without a place in time take no part in chains."""
+    groups: dict[Values, list[tuple[datetime, Values]]] = {}
+    for values in held:
+        moment = layout.parsed_time(values)
+        if moment is not None:
+            groups.setdefault(layout.group_of(values), []).append((moment, values))
+    return {group: time_line(timed) for group, timed in groups.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     snapshot: TimeLine

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.chain import Branch, ChainLayout, TimeLine, Values, time_line
+from airflow_paimon.core.chain import Branch, ChainLayout, TimeLine, Values, time_lines
 from airflow_paimon.core.chain_provenance import (
     Part,
     Provenance,
@@ -179,8 +179,8 @@ class _Judge:
         self.vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
         names = (state.layout.snapshot_branch, state.layout.delta_branch)
         self.names = dict(zip((Branch.SNAPSHOT, Branch.DELTA), names, strict=True))
-        self.anchors = _time_lines(self.layout, self.live[Branch.SNAPSHOT])
-        self.deltas = _time_lines(self.layout, self.live[Branch.DELTA])
+        self.anchors = time_lines(self.layout, self.live[Branch.SNAPSHOT])
+        self.deltas = time_lines(self.layout, self.live[Branch.DELTA])
         self.stale: dict[Values, StalePartition] = {}
 
     def all(self) -> tuple[StalePartition, ...]:
@@ -270,13 +270,3 @@ class _Judge:
 def _decoded(plan: ScanPlan, partitions: Iterable[bytes]) -> frozenset[Values]:
     types = partition_types(plan.schema)
     return frozenset(decode_row(p, types) for p in set(partitions))
-
-
-def _time_lines(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, TimeLine]:
-    """Order each group's partitions; those without a place in time take no part in chains."""
-    groups: dict[Values, list[tuple[datetime, Values]]] = {}
-    for values in held:
-        moment = layout.parsed_time(values)
-        if moment is not None:
-            groups.setdefault(layout.group_of(values), []).append((moment, values))
-    return {group: time_line(timed) for group, timed in groups.items()}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_paimon.core.chain import ChainLayout, TimeLine, Values, time_line
+from airflow_paimon.core.chain import ChainLayout, TimeLine, Values, time_lines
 
 BuiltFrom = Callable[[Values], tuple[Values | None, tuple[Values, ...]] | None]
 """Anchor and deltas that a snapshot partition is recorded to be built from; None: nobody recorded it."""
@@ -46,7 +46,7 @@ def veto(
     ``forgone``: deltas that may be missing, because they were dropped on purpose.
     """
     needed = []
-    lines = {name: _lines(layout, held) for name, held in (("before", before), ("after", after), ("delta", deltas))}
+    lines = {name: time_lines(layout, held) for name, held in (("before", before), ("after", after), ("delta", deltas))}
     for values in sorted(before - after, key=layout.text_of):
         moment, group = layout.parsed_time(values), layout.group_of(values)
         if moment is None:
@@ -118,7 +118,7 @@ def affected(
         moment, group = layout.parsed_time(values), layout.group_of(values)
         if moment is not None:
             firsts[group] = min(moment, firsts.get(group, moment))
-    anchors, own = _lines(layout, snapshots), _lines(layout, deltas)
+    anchors, own = time_lines(layout, snapshots), time_lines(layout, deltas)
     rebuilt: dict[Values, tuple[Values | None, tuple[Values, ...]]] = {}
     for group, first in sorted(firsts.items(), key=lambda item: repr(item[0])):
         line = anchors.get(group, TimeLine((), ()))
@@ -139,8 +139,8 @@ def chain_neighbours(
     moment, group = layout.parsed_time(values), layout.group_of(values)
     if moment is None:
         return set(), set()
-    anchors = _lines(layout, snapshots).get(group, TimeLine((), ()))
-    own = _lines(layout, deltas).get(group, TimeLine((), ()))
+    anchors = time_lines(layout, snapshots).get(group, TimeLine((), ()))
+    own = time_lines(layout, deltas).get(group, TimeLine((), ()))
     at = bisect_left(anchors.times, moment)
     start = anchors.times[at - 1] if at else None
     behind = [t for t in anchors.times[at:] if t > moment]
@@ -148,12 +148,3 @@ def chain_neighbours(
     near |= {v for v in anchors.values[at : at + 1] if v == values}
     chained = zip(own.times, own.values, strict=True)
     return near, {v for t, v in chained if (start is None or t > start) and (not behind or t < behind[0])}
-
-
-def _lines(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, TimeLine]:
-    groups: dict[Values, list[tuple[datetime, Values]]] = {}
-    for values in held:
-        moment = layout.parsed_time(values)
-        if moment is not None:
-            groups.setdefault(layout.group_of(values), []).append((moment, values))
-    return {group: time_line(timed) for group, timed in groups.items()}

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from airflow_paimon.core.commit import require_committable
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.operations.chain_request import AlterChainTable
-from airflow_paimon.core.operations.chain_setup import carry_out, look_at_branch
+from airflow_paimon.core.operations.chain_setup import carry_out, carry_out_once, look_at_branch
 from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.ledger import forget
-from airflow_paimon.core.operations.once import attempt
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import MAIN
@@ -40,13 +38,7 @@ def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
     """Run ``alter_chain_table`` as a job or operator asks for it."""
     table = context.table
     plan = _plan(table, [parse_change(text) for text in request.change], context.now_ms)
-    changed = bool(plan)
-    if not request.dry_run:
-        with attempt(context) as tried:
-            carry_out(table, plan)
-        changed = changed or tried.retried
-        if not changed and request.operation_id:
-            forget(table, request.operation_id)
+    changed = carry_out_once(context, plan)
     head = table.latest_snapshot_id()
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=dict(plan.summary))
 

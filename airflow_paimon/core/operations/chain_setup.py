@@ -92,13 +92,7 @@ def create_chain(context: Context, request: CreateChainTable) -> OperationResult
         options=parse_options(request.option),
     )
     plan = _plan(table, settings, _new_columns(request), context.now_ms, request.operation_id)
-    changed = bool(plan)
-    if not request.dry_run:
-        with attempt(context) as tried:
-            carry_out(table, plan)
-        changed = changed or tried.retried
-        if not changed and request.operation_id:
-            forget(table, request.operation_id)
+    changed = carry_out_once(context, plan)
     details = {"created": bool(request.column), **plan.summary}
     head = table.latest_snapshot_id()
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
@@ -224,3 +218,20 @@ def carry_out(table: Table, plan: Plan) -> None:
         raise ConflictError(
             f"{table.name}: somebody altered it, or set up a branch, at the same moment; run it again", table=table.name
         ) from error
+
+
+def carry_out_once(context: Context, plan: Plan) -> bool:
+    """Put the schemas unless it is a dry run; tell whether this operation changed, or would change, anything.
+
+    An earlier try may have finished: then nothing is left to do, and it was this operation all the same. One that had
+    nothing to do leaves no ledger entry.
+    """
+    request = context.request
+    if request.dry_run:
+        return bool(plan)
+    with attempt(context) as tried:
+        carry_out(context.table, plan)
+    changed = bool(plan) or tried.retried
+    if not changed and request.operation_id:
+        forget(context.table, request.operation_id)
+    return changed
