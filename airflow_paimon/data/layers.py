@@ -46,7 +46,7 @@ def plan_table_read(
     """
     plan = plan_scan(table, version=version, timestamp=timestamp)
     travels = version is not None or timestamp is not None
-    other = _other_branch(plan)
+    other = other_branch(plan)
 
     def layer(part: ScanPlan) -> Layer:
         return plan_read(
@@ -71,7 +71,7 @@ def plan_table_read(
     return [layer(plan), layer(_without_partitions(second, plan))]
 
 
-def _other_branch(plan: ScanPlan) -> str | None:
+def other_branch(plan: ScanPlan) -> str | None:
     """Name the branch that this table is read together with; a reference to itself means nothing."""
     options = TableOptions(plan.schema.options)
     if options.chain_table:

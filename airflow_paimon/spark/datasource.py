@@ -43,8 +43,8 @@ from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commi
 from airflow_paimon.data.chain_plan import is_chain_read, parse_gap_policy, plan_chain
 from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.layers import Layer, plan_table_read
+from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
-from airflow_paimon.spark.read import read_schema
 from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.source_filters import to_predicate

@@ -7,11 +7,11 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.table import Table, open_table, resolve_version
+from airflow_paimon.core.table import open_table
 from airflow_paimon.data.chain_plan import ChainRead, is_chain_read, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_plan import ReadSplit, TableRead
+from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
@@ -73,13 +73,6 @@ def read_table(
     if where is not None:
         frame = frame.where(where)
     return frame if wanted is None or needed == wanted else frame.select(*(f"`{c}`" for c in wanted))
-
-
-def read_schema(table: Table, version: int | str | None, timestamp: int | str | None) -> TableSchema:
-    """Give the schema that a read goes by: time travel reads with that snapshot's, other reads with the latest."""
-    view, snapshot = resolve_version(table, version, timestamp)
-    travels = version is not None or timestamp is not None
-    return view.schema(snapshot.schema_id if travels and snapshot is not None else None)
 
 
 def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:

@@ -8,8 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.commit_files import drop_partitions
+from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.read_schema import read_schema
 from tests.core.tables import run
 from tests.data.chain_examples import (
     DAILY,
@@ -167,3 +169,13 @@ def test_rows_that_are_ignored_make_no_partition(engine: str, ignored: str) -> N
         write(table.branch(branch), ["k", "s", "v"], ["dt"], day, [(1, 2, "x", "-U"), (2, 2, "x", "-U")])
         assert table.branch(branch).snapshot_ids() == ([] if branch == "main" else [1])
     assert seen(table) == on("20250810", (1, 1, "1"))
+
+
+def test_the_schema_of_a_moment_when_main_was_empty() -> None:
+    """Main of a chain table often has no snapshot at all."""
+    table = chain_table(memory(), [("delta", "20250810", [(1, 1, "1")])])
+    moment = table.branch("delta").snapshot(1).time_millis
+    assert read_schema(table, timestamp=moment).field_names == tuple(read_arrow(table, timestamp=moment).column_names)
+    for read in (read_schema, read_arrow):
+        with pytest.raises(NotFoundError, match=r"No branch of d\.t has a snapshot as early as 1"):
+            read(table, timestamp=1)

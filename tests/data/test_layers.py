@@ -13,6 +13,7 @@ from airflow_paimon.core.operations.tables import alter_table
 from airflow_paimon.core.planners.schema_changes import AddColumn, RenameColumn, SetOption, WidenColumn
 from airflow_paimon.core.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.read_schema import read_schema
 from tests.data.tables import make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
 
@@ -106,12 +107,15 @@ def test_time_travel_across_an_alter_of_both(pair: tuple[Table, Table], option: 
     assert now.column_names == list(altered)
     assert_same_rows(read_arrow(main, version=2), now)
     assert_same_rows(read_arrow(main, timestamp=main.snapshot(2).time_millis), now)
+    assert read_schema(main, 1).field_names == tuple(before.column_names)
     for table in pair:
         alter_table(table, [AddColumn(name="y", type="INT")])
     write_arrow(other, rows_of({**altered, "y": "INT"}, [{"dt": "e", "k": 7, "y": 2}]))
     latest = read_arrow(main)
     assert latest.column("y").to_pylist().count(2) == 1
-    assert_same_rows(read_arrow(main, timestamp="2100-01-01T00:00:00Z"), latest)
+    late = "2100-01-01T00:00:00Z"
+    assert_same_rows(read_arrow(main, timestamp=late), latest)
+    assert read_schema(main, timestamp=late).field_names == tuple(latest.column_names)
     assert "y" not in read_arrow(main, version=2).column_names
 
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_paimon.spark import read_table
 from airflow_paimon.spark.datasource import register
 from tests.data.chain_examples import DAILY, EXAMPLES, VECTORED, Example, Where, as_sql, with_deletion_vectors
-from tests.data.chains import Row
+from tests.data.chains import Row, chain_table, on
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,3 +60,15 @@ def test_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
         assert rows(frame) == VECTORED
     for frame in frames(spark, tmp_path, "snapshot", {"k": 3}):
         assert rows(frame) == []
+
+
+def test_time_travel_while_main_is_empty(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    table = chain_table(
+        tmp_path, [("delta", "20250810", [(1, 1, "a"), (2, 1, "b")]), ("delta", "20250811", [(3, 1, "c")])]
+    )
+    moment = str(table.branch("delta").snapshot(1).time_millis)
+    source = spark.read.format("airflow_paimon").option("warehouse", str(tmp_path)).option("table", "d.t")
+    first = source.option("timestamp", moment).option("where", "k = 2").load()
+    assert rows(first) == rows(read_table(spark, str(tmp_path), "d.t", timestamp=moment, where="k = 2"))
+    assert rows(first) == on("20250810", (2, 1, "b"))

@@ -1,0 +1,46 @@
+"""The schema that a read goes by, before any file is planned: engines ask for it first."""
+
+from __future__ import annotations
+
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.options import TableOptions
+from airflow_paimon.core.scan import ScanPlan
+from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.table import Table, resolve_version
+from airflow_paimon.data.chain_plan import is_chain_read
+from airflow_paimon.data.layers import other_branch, read_as_one
+
+
+def read_schema(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> TableSchema:
+    """Give the table's latest schema, or with time travel that of the snapshot. Of a moment (``timestamp``) it is the
+    newest that the branches had which are read together.
+
+    Raises:
+        NotFoundError: no such snapshot or tag, or no branch has a snapshot as early.
+    """
+    if timestamp is None:
+        view, snapshot = resolve_version(table, version)
+        return view.schema(snapshot.schema_id if version is not None and snapshot is not None else None)
+    if not is_chain_read(table):
+        first = _at(table, timestamp)
+        other = other_branch(first)
+        names = [other] if other is not None and table.branch(other).exists() else []
+        return read_as_one([first, *(_at(table.branch(n), timestamp) for n in names)], newest=True)[0].schema
+    options = TableOptions(table.schema().options)
+    views = [table, *(table.branch(n) for n in (options.snapshot_branch, options.delta_branch) if n)]
+    found = [_at_or_nothing(view, timestamp) for view in views if view.exists()]
+    if all(p.snapshot is None for p in found):
+        raise NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}", table=table.name)
+    return read_as_one(found, newest=True)[0].schema
+
+
+def _at(table: Table, timestamp: int | str) -> ScanPlan:
+    view, snapshot = resolve_version(table, timestamp=timestamp)
+    return ScanPlan(view, snapshot, view.schema(None if snapshot is None else snapshot.schema_id))
+
+
+def _at_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
+    try:
+        return _at(table, timestamp)
+    except NotFoundError:
+        return ScanPlan(table, None, table.schema())
