@@ -1,0 +1,69 @@
+"""The examples of README and docs/: their commands are taken, and what their Python imports is there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.cli.main import _parser
+from airflow_paimon.core.operations.arguments import parse_arguments
+from airflow_paimon.core.operations.registry import run_operation
+from tests.conftest import REPO_ROOT
+
+PAGES = {page.name: page for page in (REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").glob("*.md")))}
+_COMMAND = re.compile(r"^(?:    |\$ )(python3? (?:.*\\\n)*.*)", re.MULTILINE)
+
+
+def commands(page: str) -> list[list[str]]:
+    """Every command of a page as words, continued lines joined, comments dropped."""
+    found = _COMMAND.findall(PAGES[page].read_text())
+    return [shlex.split(text.replace("\\\n", " "), comments=True) for text in found]
+
+
+def parsed(words: list[str]) -> Any:
+    """Parse a command as the program would; None for a program that isn't ours."""
+    program, rest = words[1], words[2:]
+    if program.startswith("spark_jobs/"):
+        assert (REPO_ROOT / program).is_file()
+        return None if rest == ["--help"] else parse_arguments(Path(program).stem, rest)
+    if words[1:3] == ["-m", "airflow_paimon"]:
+        return _parser().parse_args(words[3:])
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_are_taken(page: str) -> None:
+    for words in commands(page):
+        parsed(words)
+
+
+def test_commands_are_found() -> None:
+    ours = [words for page in PAGES for words in commands(page) if parsed(words)]
+    assert {"README.md", "chain-tables.md", "runbook.md"} <= {p for p in PAGES if any(map(parsed, commands(p)))}
+    assert len(ours) >= 12
+
+
+def test_the_commands_for_chain_tables_run_one_after_the_other(tmp_path: Path) -> None:
+    ran = []
+    for words in commands("chain-tables.md"):
+        where = [w.replace("s3://bucket/warehouse", str(tmp_path)) for w in words]
+        found = parsed(where)
+        if hasattr(found, "request") and not found.request.needs_spark:
+            ran.append(found.request.operation)
+            result = run_operation(found.request).to_json()
+            assert result["changed"] is (ran[-1] in ("create_chain_table", "alter_chain_table")), json.dumps(result)
+    assert ran == ["create_chain_table", "expire_partitions", "alter_chain_table"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_is_python(page: str) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", PAGES[page].read_text(), re.MULTILINE | re.DOTALL):
+        for node in ast.parse(block).body:
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("airflow_paimon"):
+                exec(compile(ast.Module([node], []), page, "exec"))  # the names are there
