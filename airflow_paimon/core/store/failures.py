@@ -25,6 +25,8 @@ def from_os_error(error: OSError, doing: str, where: str, *, applied: bool = Fal
             f"{doing.capitalize()} {where} failed after it may have taken effect ({reason}); "
             "read it before trying again"
         )
+    if isinstance(error, FileNotFoundError | NotADirectoryError) and doing == "writing":
+        return StorageError(f"Writing {where} failed: its folder can't be made ({reason}); check the path")
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return NotFoundError(f"{where} does not exist")
     if isinstance(error, IsADirectoryError):

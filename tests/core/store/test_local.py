@@ -305,3 +305,10 @@ def test_folder_deleted_under_a_writer(store: LocalStore) -> None:
             done.result(timeout=60)
     store.delete_tree("a")
     assert store.walk("") == []
+
+
+def test_a_folder_that_can_not_be_made_is_no_missing_object(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageError, match=r"Writing .* failed: its folder can't be made \(.*\); check the path"):
+        LocalStore(str(tmp_path / "file" / "warehouse")).create("a/b", b"x")
+    assert (tmp_path / "file").read_text() == "not a folder"
