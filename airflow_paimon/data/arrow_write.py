@@ -6,7 +6,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.scan import bucket_folder
+from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.table import Table
 from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.conform import conform_rows
@@ -71,27 +73,67 @@ def write_arrow(
     table.require()
     require_committable(table)
     policy = parse_on_stale(table, on_stale, mode)
+    written = write_once(
+        table,
+        "write_arrow",
+        _request(data, mode, partition),
+        operation_id,
+        lambda identity: commit_in_tries(
+            table, mode, partition, identity, policy, lambda write: write_rows(write, _batches(data, write)), _TRIES
+        ),
+        lambda landed: settle(table, touched_by(table, landed), policy, operation_id),
+    )
+    return _result(table, mode, written, data.num_rows, started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a write came to. ``replayed``: an earlier try of the operation had landed, and this one wrote nothing.
+
+    ``before`` and ``after`` are snapshot ids; ``told`` is what the result says of a chain table's other partitions.
+    """
+
+    before: int | None
+    after: int | None
+    messages: Sequence[CommitMessage] = ()
+    told: Mapping[str, Any]
+    replayed: bool = False
+
+
+def write_once(
+    table: Table,
+    operation: str,
+    asked: str,
+    operation_id: str | None,
+    write: Callable[[CommitIdentity], tuple[Receipt, Sequence[CommitMessage]]],
+    settled: Callable[[Snapshot | None], Mapping[str, Any]],
+) -> Written:
+    """Write, or find what an earlier try with this operation id has committed; ``settled`` follows the commit.
+
+    Raises:
+        InvalidInputError: the operation id was used for another request than ``asked``.
+    """
     identity, entry = CommitIdentity(), None
     if operation_id is not None:
-        identity = commit_identity(operation_id, table.branch_name, "write_arrow")
-        entry = open_ledger(table, operation_id, _request(data, mode, partition), table.branch_name)
+        identity = commit_identity(operation_id, table.branch_name, operation)
+        entry = open_ledger(table, operation_id, asked, table.branch_name)
         identity = entry.guard(identity)
         landed = None if entry.first_try else find_landed(table, identity, entry.head)
         if landed is not None:
-            more = settle(table, touched_by(table, landed), policy, operation_id)
-            return _result(table, mode, landed.id - 1 or None, landed.id, (), data.num_rows, started, more)
+            told = settled(landed)
+            return Written(before=landed.id - 1 or None, after=landed.id, told=told, replayed=True)
     try:
-        receipt, messages = _write(table, data, mode, partition, identity, policy)
+        receipt, messages = write(identity)
     except NOTHING_PUBLISHED:
         if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
             forget(table, entry.operation_id)
         raise
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
-    more = settle(table, touched_by(table, receipt.snapshot), policy, operation_id)
+    told = settled(receipt.snapshot)
     if receipt.snapshot is not None:
         verify_landed(table, receipt.snapshot)
-    return _result(table, mode, before, after, messages, data.num_rows, started, more)
+    return Written(before=before, after=after, messages=messages, told=told)
 
 
 def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> None:
@@ -108,24 +150,26 @@ def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: Mapping[str,
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _write(
+def commit_in_tries(
     table: Table,
-    data: pa.Table | pa.RecordBatch,
     mode: str,
     partition: Mapping[str, Any] | None,
     identity: CommitIdentity,
     on_stale: OnStale,
+    write_files: Callable[[TableWrite], Sequence[CommitMessage]],
+    tries: int,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
-    """Write and commit; when a bucket moved meanwhile, with new sequence numbers again."""
-    for attempt in range(1, _TRIES + 1):
+    """Write files and commit them; when a bucket moved meanwhile, with new sequence numbers again."""
+    for attempt in range(1, tries + 1):
         write = plan_write(table, overwrite=mode != "append", chained=True)
-        messages = write_rows(write, _batches(data, write))
+        messages = write_files(write)
         try:
             receipt = commit_write(table, write, messages, mode, partition, identity, on_stale)
         except NOTHING_PUBLISHED as error:
             discard_files(write, messages)
-            if not isinstance(error, ConflictError) or attempt == _TRIES:
+            if not isinstance(error, ConflictError) or attempt == tries:
                 raise
+            log.warning("%s: another writer came in between (%s); writing again", table.label, error.message)
             continue
         if receipt.replayed:  # another try of the operation was faster, with files of its own
             discard_files(write, messages)
@@ -174,31 +218,29 @@ def discard_files(write: TableWrite, messages: Sequence[CommitMessage]) -> None:
                 log.info("%s: left the unused file %s behind (%s)", write.label, file.file_name, error)
 
 
-def _result(
-    table: Table,
-    mode: str,
-    before: int | None,
-    after: int | None,
-    messages: Sequence[CommitMessage],
-    rows: int,
-    started: float,
-    more: Mapping[str, Any],
-) -> dict[str, Any]:
+def _result(table: Table, mode: str, written: Written, rows: int, started: float) -> dict[str, Any]:
     details: dict[str, Any] = {
         "mode": mode,
         "rows": rows,
-        "files": sum(len(m.new_files) for m in messages),
-        "bytes": sum(f.file_size for m in messages for f in m.new_files),
-        "buckets": len(messages),
-        **more,
+        "files": sum(len(m.new_files) for m in written.messages),
+        "bytes": sum(f.file_size for m in written.messages for f in m.new_files),
+        "buckets": len(written.messages),
+        **written.told,
     }
+    return write_result(table, "write_arrow", written, details, started)
+
+
+def write_result(
+    table: Table, operation: str, written: Written, details: Mapping[str, Any], started: float
+) -> dict[str, Any]:
+    """Give a write's result; ``started`` is of the monotonic clock."""
     return OperationResult(
-        operation="write_arrow",
+        operation=operation,
         table=table.name,
         branch=table.branch_name,
-        changed=before != after,
-        snapshot_before=before,
-        snapshot_after=after,
+        changed=written.before != written.after,
+        snapshot_before=written.before,
+        snapshot_after=written.after,
         details=details,
         duration_s=time.monotonic() - started,
     ).to_json()

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable, verify_landed
-from airflow_paimon.core.commit_chain import OnStale
+from airflow_paimon.core.commit import require_committable
 from airflow_paimon.core.commit_files import CommitMessage
-from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
-from airflow_paimon.core.operations.result import OperationResult
 from airflow_paimon.core.paths import MAIN
 from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
+from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
 from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
-from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, write_rows
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.operations.compact_chain_table import compact_chain_table
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
@@ -31,8 +26,6 @@ from airflow_paimon.spark.tasks import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-log = logging.getLogger(__name__)
 
 _TRIES = 3
 OPERATION = "write_table"
@@ -71,57 +64,22 @@ def write_table(
     policy = parse_on_stale(table, on_stale, mode)
     compact = partial(compact_chain_table, frame.sparkSession)
     check_frame(frame, table.schema(), table.label)
-    identity, entry = CommitIdentity(), None
-    if operation_id is not None:
-        identity = commit_identity(operation_id, table.branch_name, OPERATION)
-        entry = open_ledger(table, operation_id, _request(frame, mode, partition), table.branch_name)
-        identity = entry.guard(identity)
-        landed = None if entry.first_try else find_landed(table, identity, entry.head)
-        if landed is not None:
-            more = settle(table, touched_by(table, landed), policy, operation_id, compact)
-            return _result(table, mode, landed.id - 1 or None, landed.id, (), started, more, replayed=True)
-    try:
-        receipt, messages = _write(frame, table, mode, partition, identity, policy)
-    except NOTHING_PUBLISHED:
-        if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
-            forget(table, entry.operation_id)
-        raise
-    before = receipt.before.id if receipt.before is not None else None
-    after = receipt.snapshot.id if receipt.snapshot is not None else before
-    more = settle(table, touched_by(table, receipt.snapshot), policy, operation_id, compact)
-    if receipt.snapshot is not None:
-        verify_landed(table, receipt.snapshot)
-    return _result(table, mode, before, after, messages, started, more)
+    written = write_once(
+        table,
+        OPERATION,
+        _request(frame, mode, partition),
+        operation_id,
+        lambda identity: commit_in_tries(
+            table, mode, partition, identity, policy, lambda write: write_files(frame, write), _TRIES
+        ),
+        lambda landed: settle(table, touched_by(table, landed), policy, operation_id, compact),
+    )
+    return _result(table, mode, written, started)
 
 
 def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -> str:
     asked = {"mode": mode, "partition": partition, "columns": frame.columns}
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _write(
-    frame: DataFrame,
-    table: Table,
-    mode: str,
-    partition: Mapping[str, Any] | None,
-    identity: CommitIdentity,
-    on_stale: OnStale,
-) -> tuple[Receipt, Sequence[CommitMessage]]:
-    for attempt in range(1, _TRIES + 1):
-        write = plan_write(table, overwrite=mode != "append", chained=True)
-        messages = write_files(frame, write)
-        try:
-            receipt = commit_write(table, write, messages, mode, partition, identity, on_stale)
-        except NOTHING_PUBLISHED as error:
-            discard_files(write, messages)
-            if not isinstance(error, ConflictError) or attempt == _TRIES:
-                raise
-            log.warning("%s: another writer came in between (%s); writing again", table.label, error.message)
-            continue
-        if receipt.replayed:  # another try of the operation was faster, with files of its own
-            discard_files(write, messages)
-        return receipt, messages
-    raise AssertionError("unreachable")
 
 
 def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
@@ -135,31 +93,15 @@ def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
         return collect(map_in_arrow(distributed(frame, write), work, SCHEMA))
 
 
-def _result(
-    table: Table,
-    mode: str,
-    before: int | None,
-    after: int | None,
-    messages: Sequence[CommitMessage],
-    started: float,
-    more: Mapping[str, Any],
-    replayed: bool = False,
-) -> dict[str, Any]:
-    files = [f for m in messages for f in m.new_files]
-    details: dict[str, Any] = {
-        "mode": mode,
-        "rows": sum(f.row_count for f in files),
-        "files": len(files),
-        "bytes": sum(f.file_size for f in files),
-        "buckets": len({m.key for m in messages}),
-    }
-    return OperationResult(
-        operation=OPERATION,
-        table=table.name,
-        branch=table.branch_name,
-        changed=before != after,
-        snapshot_before=before,
-        snapshot_after=after,
-        details={**({"mode": mode, "replayed": True} if replayed else details), **more},
-        duration_s=time.monotonic() - started,
-    ).to_json()
+def _result(table: Table, mode: str, written: Written, started: float) -> dict[str, Any]:
+    files = [f for m in written.messages for f in m.new_files]
+    details: dict[str, Any] = {"mode": mode, "replayed": True}
+    if not written.replayed:
+        details = {
+            "mode": mode,
+            "rows": sum(f.row_count for f in files),
+            "files": len(files),
+            "bytes": sum(f.file_size for f in files),
+            "buckets": len({m.key for m in written.messages}),
+        }
+    return write_result(table, OPERATION, written, {**details, **written.told}, started)
