@@ -155,7 +155,19 @@ def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: Tabl
             ours, theirs = options.text(key, default), TableOptions(schema.options).text(key, default)
             if ours != theirs:
                 problems.append(f"option {key} is {theirs!r} in branch {name!r}, but {ours!r} in main: make them equal")
+        if _deletes(schema) != _deletes(main):
+            problems.append(
+                f"branch {name!r} takes deletes in another way than main (options ignore-delete, "
+                f"partial-update.remove-record-on-delete), so their rows can't be merged: make them equal"
+            )
     return problems
+
+
+def _deletes(schema: TableSchema) -> tuple[bool, bool]:
+    """Say what a delete means where this branch's rows are merged: whether it counts, and whether it takes rows away."""
+    options = TableOptions(schema.options)
+    removes = options.merge_engine == "partial-update" and options.flag("partial-update.remove-record-on-delete")
+    return options.ignore_delete, removes
 
 
 def _columns(schema: TableSchema) -> list[object]:

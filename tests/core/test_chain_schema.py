@@ -140,6 +140,27 @@ def test_the_branches_must_agree() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("engine", "option", "ours"),
+    [
+        ("deduplicate", "ignore__delete", "true"),
+        ("deduplicate", "deduplicate___ignore__delete", "true"),  # an older spelling
+        ("partial-update", "partial__update___remove__record__on__delete", "true"),
+    ],
+)
+def test_deletes_mean_the_same_in_all_branches(engine: str, option: str, ours: str) -> None:
+    main, other = schema_of(merge__engine=engine), schema_of(merge__engine=engine, **{option: ours})
+    (problem,) = branch_problems(main, main, other)
+    assert "branch 'delta' takes deletes in another way than main" in problem
+    assert branch_problems(other, other, other) == []
+    assert branch_problems(other, schema_of(merge__engine=engine, ignore__delete="false"), other) != []
+
+
+def test_the_spelling_of_an_option_makes_no_difference() -> None:
+    one, other = schema_of(ignore__delete="true"), schema_of(deduplicate___ignore__delete="TRUE")
+    assert branch_problems(one, other, other) == []
+
+
 def test_a_missing_branch_is_not_found() -> None:
     main = schema_of()
     with pytest.raises(NotFoundError, match="branch 'delta' does not exist: create it"):
