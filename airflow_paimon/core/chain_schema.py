@@ -164,7 +164,7 @@ def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: Tabl
 
 
 def _deletes(schema: TableSchema) -> tuple[bool, bool]:
-    """Say what a delete means where this branch's rows are merged: whether it counts, and whether it takes rows away."""
+    """Say what a delete means where this branch's rows are merged: does it count, does it take rows away."""
     options = TableOptions(schema.options)
     removes = options.merge_engine == "partial-update" and options.flag("partial-update.remove-record-on-delete")
     return options.ignore_delete, removes
