@@ -48,10 +48,16 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
     """Find out before anything is read whether an expression fits the table, and which columns it needs.
 
     Raises:
-        InvalidInputError: it names a column that is not there, or compares types that don't.
+        InvalidInputError: it is no expression, names a column that is not there, or compares types that don't.
     """
     if where is None:
         return Filter(predicate=predicate)
+    if not isinstance(where, pc.Expression):
+        raise InvalidInputError(
+            f"{label}: where is an Arrow expression, as pyarrow.compute.field('dt') == '20260101', not {where!r}; "
+            f"airflow_paimon.spark.read_table takes SQL",
+            table=label,
+        )
     problem = _binding_problem(where, schema)
     if problem is not None:
         raise InvalidInputError(f"{label}: where does not fit the table: {problem}", table=label)

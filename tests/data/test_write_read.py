@@ -316,6 +316,8 @@ def test_projection_filter_and_time_travel(tmp_path: Path) -> None:
     assert read_arrow(table, columns=["dt"]).num_rows == 15
     with pytest.raises(InvalidInputError, match="no column 'nope'"):
         read_arrow(table, columns=["nope"])
+    with pytest.raises(InvalidInputError, match="where is an Arrow expression"):
+        read_arrow(table, where="dt = 'a'")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="where does not fit"):
         read_arrow(table, where=pc.field("nope") == 1)
     with pytest.raises(InvalidInputError, match="gap_policy"):
