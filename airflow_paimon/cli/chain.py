@@ -141,7 +141,9 @@ def _reads(check: ChainCheck) -> list[list[Any]]:
     layout = state.layout
     stale = {s.values: s for s in check.stale}
     broken = {g.group for g in check.groups if g.unplaced or g.misspelt}
-    sound = plan_chain_read(layout, state.partitions, lambda v: layout.group_of(v) not in broken)
+    sound = plan_chain_read(
+        layout, state.partitions, lambda values: [v for v in values if layout.group_of(v) not in broken]
+    )
     rows = []
     for read in sorted(sound, key=lambda r: _newest_first(layout, r), reverse=True):
         anchor = read.anchor if read.anchor is not None else read.target

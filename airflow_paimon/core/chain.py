@@ -10,7 +10,7 @@ See docs/chain-tables.md, Reads.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -140,15 +140,19 @@ class Partitions:
         return self.main | self.snapshot | self.delta
 
 
-def every_partition(_: Values) -> bool:
+Choose = Callable[[Sequence[Values]], Sequence[Values]]
+"""Gives those of some partitions that are wanted, in their order: all at once, as each look by itself is dear."""
+
+
+def every_partition(values: Sequence[Values]) -> Sequence[Values]:
     """Ask for all partitions."""
-    return True
+    return values
 
 
 def plan_chain_read(
     layout: ChainLayout,
     partitions: Partitions,
-    wanted: Callable[[Values], bool] = every_partition,
+    wanted: Choose = every_partition,
     *,
     gap_policy: GapPolicy = "empty",
     until: datetime | None = None,
@@ -162,29 +166,25 @@ def plan_chain_read(
         InvalidInputError: a partition that may belong to a chain that is read has no place in time.
     """
     groups = _Groups(layout, partitions)
-    reads = []
-    for target in sorted(partitions.all, key=layout.text_of):
-        if wanted(target):
-            reads.append(_plan_partition(layout, partitions, target, groups))
+    targets = wanted(sorted(partitions.all, key=layout.text_of))
+    reads = [_plan_partition(layout, partitions, target, groups) for target in targets]
     if gap_policy == "carry_forward":
-        for gap in find_gaps(layout, partitions, until=until):
-            chain = _chain(layout, partitions, gap, groups) if wanted(gap) else None
-            if chain is not None and (chain.anchor is not None or chain.deltas):
+        for gap in wanted(find_gaps(layout, partitions, until=until)):
+            chain = _chain(layout, partitions, gap, groups)
+            if chain.anchor is not None or chain.deltas:
                 reads.append(chain)
     return reads
 
 
-def plan_incremental_read(
-    partitions: Partitions, wanted: Callable[[Values], bool] = every_partition
-) -> list[PartitionRead]:
+def plan_incremental_read(partitions: Partitions, wanted: Choose = every_partition) -> list[PartitionRead]:
     """Plan a read of the changes as they are stored (``t$branch_delta``)."""
-    return [PartitionRead(target=v, source=Source.DELTA) for v in sorted(partitions.delta, key=repr) if wanted(v)]
+    return [PartitionRead(target=v, source=Source.DELTA) for v in wanted(sorted(partitions.delta, key=repr))]
 
 
 def plan_hybrid_read(
     layout: ChainLayout,
     partitions: Partitions,
-    wanted: Callable[[Values], bool] = every_partition,
+    wanted: Choose = every_partition,
     *,
     gap_policy: GapPolicy = "empty",
     until: datetime | None = None,

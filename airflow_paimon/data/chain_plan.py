@@ -5,7 +5,7 @@ Partitions of main and of the snapshot branch are ordinary reads, the others mer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.chain import (
     ChainLayout,
+    Choose,
     GapPolicy,
     PartitionRead,
     Partitions,
@@ -218,10 +219,15 @@ def _plan_then(table: Table, snapshot: Snapshot) -> ScanPlan:
     return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
 
 
-def _wanted(rows: Filter, schema: TableSchema) -> Callable[[Values], bool]:
+def _wanted(rows: Filter, schema: TableSchema) -> Choose:
     if rows.where is None and rows.predicate is None:
         return every_partition
-    return lambda values: keep(rows, [partition_bounds(schema, values)], schema)[0]
+
+    def choose(values: Sequence[Values]) -> Sequence[Values]:
+        kept = keep(rows, [partition_bounds(schema, v) for v in values], schema)
+        return [v for v, is_kept in zip(values, kept, strict=True) if is_kept]
+
+    return choose
 
 
 def _inner_columns(schema: TableSchema, columns: Sequence[str], rows: Filter) -> tuple[str, ...]:

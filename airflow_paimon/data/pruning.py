@@ -82,8 +82,9 @@ def keep(rows: Filter, known: Sequence[Mapping[str, Bounds]], schema: TableSchem
     if rows.where is None or not any(kept):
         return kept
     asked = [i for i, k in enumerate(kept) if k]
+    facts: Facts = {}
     fragments = [
-        _FORMAT.make_fragment(str(i), filesystem=_FILES, partition_expression=_guarantee(known[i], types))
+        _FORMAT.make_fragment(str(i), filesystem=_FILES, partition_expression=_guarantee(known[i], types, facts))
         for i in asked
     ]
     data_set = ds.FileSystemDataset(fragments, arrow_schema(schema.fields), _FORMAT, _FILES)
@@ -92,14 +93,20 @@ def keep(rows: Filter, known: Sequence[Mapping[str, Bounds]], schema: TableSchem
 
 
 _TRUE = pc.scalar(True)
+Facts = dict[tuple[str, Bounds], pc.Expression | None]
 
 
-def _guarantee(known: Mapping[str, Bounds], types: Mapping[str, DataType]) -> pc.Expression:
-    """Say in Arrow's terms what is known, in the form that its simplification understands."""
+def _guarantee(known: Mapping[str, Bounds], types: Mapping[str, DataType], facts: Facts) -> pc.Expression:
+    """Say in Arrow's terms what is known, in the form that its simplification understands.
+
+    ``facts``: what was said before. The values of partitions come again and again.
+    """
     guarantee = _TRUE
     for name, bounds in known.items():
-        data_type = types.get(name)
-        fact = _fact(pc.field(name), bounds, data_type) if data_type is not None else None
+        if (name, bounds) not in facts:
+            data_type = types.get(name)
+            facts[name, bounds] = _fact(pc.field(name), bounds, data_type) if data_type is not None else None
+        fact = facts[name, bounds]
         if fact is not None:
             guarantee = fact if guarantee is _TRUE else guarantee & fact
     return guarantee

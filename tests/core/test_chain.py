@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -44,7 +45,11 @@ def held(*texts: str) -> frozenset[Values]:
     return frozenset(tuple(t.split("/")) for t in texts)
 
 
-def planned(layout: ChainLayout, partitions: Partitions, **more: Any) -> dict[str, PartitionRead]:
+def planned(
+    layout: ChainLayout, partitions: Partitions, wanted: Callable[[Values], bool] | None = None, **more: Any
+) -> dict[str, PartitionRead]:
+    if wanted is not None:
+        more["wanted"] = lambda values: [v for v in values if wanted(v)]
     return {"/".join(r.target): r for r in plan_chain_read(layout, partitions, **more)}
 
 
@@ -217,8 +222,8 @@ def test_a_gap_before_any_snapshot_or_delta_stays_empty() -> None:
 def test_incremental_and_hybrid_reads() -> None:
     layout = layout_of("dt")
 
-    def one(values: Values) -> bool:
-        return values == ("20250811",)
+    def one(values: Sequence[Values]) -> Sequence[Values]:
+        return [v for v in values if v == ("20250811",)]
 
     changes = plan_incremental_read(DAYS, one)
     assert changes == [PartitionRead(target=("20250811",), source=Source.DELTA)]
