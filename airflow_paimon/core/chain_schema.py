@@ -60,7 +60,11 @@ def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
 def schema_problems(schema: TableSchema) -> list[str]:
     """Say what keeps one branch's schema from being a chain table's; each line names the option and the way out."""
     options = TableOptions(schema.options)
-    problems = [] if options.chain_table else ["it is no chain table: set chain-table.enabled=true"]
+    problems = (
+        []
+        if options.chain_table
+        else ["it is no chain table (chain-table.enabled=true): create_chain_table makes it one"]
+    )
     for key in _BRANCH_OPTIONS:
         if not options.text(key):
             problems.append(f"option {key} is missing: without it Paimon reads main alone, in silence")

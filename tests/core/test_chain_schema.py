@@ -62,7 +62,10 @@ def test_without_chain_keys_all_partition_columns_make_the_time() -> None:
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"chain__table___enabled": "false"}, "set chain-table.enabled=true"),
+        (
+            {"chain__table___enabled": "false"},
+            "it is no chain table (chain-table.enabled=true): create_chain_table makes it one",
+        ),
         ({"scan___fallback__snapshot__branch": None}, "scan.fallback-snapshot-branch is missing"),
         ({"scan___fallback__delta__branch": None}, "scan.fallback-delta-branch is missing"),
         ({"scan___fallback__delta__branch": "SNAPSHOT"}, "name the same branch"),

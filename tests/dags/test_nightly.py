@@ -12,6 +12,8 @@ import jinja2
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from airflow.dag_processing.dagbag import BundleDagBag
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.operations.context import open_context
@@ -26,6 +28,7 @@ from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
 from airflow_paimon.runbooks.form import request_for
 from tests.airflow.conftest import Run
+from tests.conftest import REPO_ROOT
 from tests.core.chain_tables import as_another_engine
 from tests.dags.conftest import load_dag, load_program, make_orders, run_dag, states
 from tests.data.chains import Row, chain_table, seen, write
@@ -103,6 +106,26 @@ def test_the_plan_names_the_groups_that_have_something_to_do(table: Table) -> No
         "table": "d.t", "jobs": [], "expires": True, "lines": ["Nothing to compact in d.t"],
         "left_out": [],
     }  # fmt: skip
+
+
+def test_a_copy_of_the_file_has_a_schedule_and_a_table(tmp_path: Path) -> None:
+    """What docs/chain-tables.md says of a schedule."""
+    text = (REPO_ROOT / "dags" / f"{DAG}.py").read_text()
+    for before, after in [
+        ("SCHEDULE = None", 'SCHEDULE = "0 3 * * *"'),
+        (f'    "{DAG}",\n', '    "night_of_flights",\n'),
+        ('"table": Param(\n', '"table": Param(\n        "db.flights",\n'),
+    ]:
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    (tmp_path / "night_of_flights.py").write_text(text)
+    bag = BundleDagBag(dag_folder=str(tmp_path), bundle_path=tmp_path, bundle_name="copies")
+    assert bag.import_errors == {}
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags["night_of_flights"]))
+    following = dag.next_dagrun_info(last_automated_run_info=None)
+    assert following is not None
+    assert following.run_after.hour == 3
+    assert dag.params["table"] == "db.flights"
 
 
 @pytest.mark.parametrize(
