@@ -1,4 +1,4 @@
-"""Fences: whether what a plan was made on is still what a branch holds (DESIGN section 6)."""
+"""Fences: whether what a plan was made on is still what a branch holds (docs/chain-tables.md, Compaction)."""
 
 from __future__ import annotations
 

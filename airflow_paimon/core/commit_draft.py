@@ -32,7 +32,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
-    """Who commits: what a retry looks for (paimon-format 2.2).
+    """Who commits: what a retry looks for (docs/format.md, Schemas and snapshots).
 
     ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). With it, a commit looks
     for one of the same identity behind it before it publishes: another try may be alive.

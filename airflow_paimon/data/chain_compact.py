@@ -2,7 +2,7 @@
 
 No shuffle: a key has the same bucket in all branches. The result is one sorted run of the highest level, split at the
 target file size, without deletes. Its rows have sequence number -1, one below where Paimon's writers start: in Paimon's
-own chain reads numbers of different partitions decide ties of ``sequence.field`` (chain-tables 2.4), so a delta's row
+own chain reads numbers of different partitions decide ties of ``sequence.field``, so a delta's row
 wins there as it does here, and whatever is written to the partition later wins as well.
 """
 

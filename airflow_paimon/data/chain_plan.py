@@ -98,7 +98,7 @@ def plan_chain(
     gap_policy: GapPolicy = "empty",
     batch_rows: int = BATCH_ROWS,
 ) -> ChainRead:
-    """Plan a read of a chain table (chain-tables 2). ``version`` and ``timestamp`` name a moment of main; the other
+    """Plan a read of a chain table. ``version`` and ``timestamp`` name a moment of main; the other
     branches are read as they were then. ``predicate`` only prunes.
 
     Raises:

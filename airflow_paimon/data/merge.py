@@ -1,4 +1,4 @@
-"""Merges the sorted runs of a section as the deduplicate engine does, in bounded memory (paimon-format 9.3).
+"""Merges the sorted runs of a section as the deduplicate engine does, in bounded memory (docs/format.md, Merging).
 
 Of the rows of one key the last by (user-defined sequence fields, sequence number) wins; if it is a delete, the key is
 gone. With partial updates every column keeps its last value that is not null. All runs are advanced together: what is
