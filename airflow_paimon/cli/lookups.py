@@ -11,6 +11,7 @@ from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.inspect import inspect
 from airflow_paimon.core.options import TableOptions
 from airflow_paimon.core.paths import MAIN
+from airflow_paimon.core.snapshot import Snapshot
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table import Table
 
@@ -46,16 +47,24 @@ def _tables_of(store: Store, folder: str) -> list[Table]:
 
 
 def _table_row(table: Table) -> list[Any]:
-    """One that can't be read is listed all the same."""
+    """One that can't be read is listed all the same. A chain table's newest commit may be one of its branches."""
     try:
         schema = table.schema()
+        options = TableOptions(schema.options)
         head = table.latest_snapshot()
+        commits = [head, *_chain_heads(table, options)]
     except PaimonError as error:
         return [table.name, f"unreadable: {error.message}", None, None, None, None, None]
-    options = TableOptions(schema.options)
     kind = "chain" if options.chain_table else "primary key" if schema.primary_keys else "append"
-    last = [head.id, _moment(head.time_millis), head.total_record_count] if head else [None, None, None]
+    newest = max((s.time_millis for s in commits if s), default=None)
+    last = [head.id if head else None, _moment(newest) if newest else None, head.total_record_count if head else None]
     return [table.name, kind, schema.partition_keys, len(table.branch_names()), *last]
+
+
+def _chain_heads(table: Table, options: TableOptions) -> list[Snapshot | None]:
+    names = (options.snapshot_branch, options.delta_branch) if options.chain_table else ()
+    views = [table.branch(name) for name in names if name]
+    return [view.latest_snapshot() for view in views if view.exists()]
 
 
 def _moment(millis: int) -> datetime:
