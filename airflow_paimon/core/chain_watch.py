@@ -52,13 +52,23 @@ class Broken:
 
     def error(self, snapshot_id: int | None) -> UnsafeOperationError:
         """Say what happened. ``snapshot_id``: the one that put them back; None: somebody else had."""
-        layout, main = self.watch.layout, self.watch.main
-        texts = sorted(map(layout.text_of, self.partitions))
-        branch = layout.snapshot_branch if self.watch.role == Branch.SNAPSHOT else layout.delta_branch
-        back = "are there" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {branch}"
+        back = "are there" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {self._branch}"
+        return self._told(f"they {back}: look at what else drops partitions there, then run it again", snapshot_id)
+
+    def stuck(self, before: int | None, why: str) -> UnsafeOperationError:
+        """Say that they could not be put back. ``before``: the snapshot that holds them."""
+        way = f"run rollback_to --branch {self._branch} --snapshot {before}"
+        return self._told(f"they can't be put back ({why}): {way}", before)
+
+    @property
+    def _branch(self) -> str:
+        layout = self.watch.layout
+        return layout.snapshot_branch if self.watch.role == Branch.SNAPSHOT else layout.delta_branch
+
+    def _told(self, then: str, snapshot_id: int | None) -> UnsafeOperationError:
+        main, texts = self.watch.main, sorted(map(self.watch.layout.text_of, self.partitions))
         return UnsafeOperationError(
-            f"{main.label}: {self.watch.role} partitions {listed(texts)} went at the same moment as {self.why}; they "
-            f"{back}: look at what else drops partitions there, then run it again",
+            f"{main.label}: {self.watch.role} partitions {listed(texts)} went at the same moment as {self.why}; {then}",
             table=main.name,
             details={"partitions": texts, "snapshot": snapshot_id},
         )

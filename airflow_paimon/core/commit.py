@@ -30,6 +30,7 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    PaimonError,
     StorageError,
     UnsafeOperationError,
 )
@@ -54,12 +55,13 @@ def commit(
 ) -> Receipt:
     """Plan on the newest head and publish one snapshot; plan again when somebody else was faster.
 
-    What it drops of a chain table that is needed after all, as the other branch lost the rest, is put back.
+    What it drops of a chain table that is needed after all, as the other branch lost the rest, is put back. If it did
+    nothing but drop, that is an error; else what it added stands, and the receipt tells.
     ``make_draft`` gets the head (None: no snapshot yet) and may raise ``ConflictError``; None = nothing to do.
 
     Raises:
         ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: the guard of
-            chain tables refuses it, or it dropped what is needed after all. All leave the table readable.
+            chain tables refuses it, or all that it dropped is back. All leave the table readable.
     """
     require_committable(table)
     identity = identity or CommitIdentity()
@@ -79,10 +81,8 @@ def commit(
         watch = _guard(table, head, draft)
         staged = _stage(table, head, draft, identity)
         if _publish(table, staged):
-            broken = None if watch is None else look_again(watch)
-            if broken is not None:
-                raise _put_back(table, head, broken)
-            return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt)
+            warning = None if watch is None else _looked_again(table, head, draft, watch)
+            return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt, warning=warning)
         _discard(table, staged)
         time.sleep(retry.wait_s(attempt))
     raise ConflictError(
@@ -115,8 +115,27 @@ def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
     return None if draft is None or draft.follow is None or head is None else draft.follow(head)
 
 
+def _looked_again(table: Table, before: Snapshot | None, draft: Draft, watch: Watch) -> str | None:
+    """Put back what is needed after all. The commit stands by now: whoever called must not delete files of it."""
+    try:
+        broken = look_again(watch)
+    except PaimonError as error:
+        log.warning("%s: could not look again at what the dropped partitions hold (%s)", table.label, error.message)
+        return None
+    if broken is None:
+        return None
+    told = _put_back(table, before, broken)
+    if any(e.kind == FileKind.ADD for e in draft.entries):
+        log.warning("%s", told.message)
+        return told.message
+    raise told
+
+
 def _put_back(table: Table, before: Snapshot | None, broken: Broken) -> UnsafeOperationError:
-    back = commit(table, lambda head: restoring(table, before, head, broken.partitions))
+    try:
+        back = commit(table, lambda head: restoring(table, before, head, broken.partitions))
+    except PaimonError as error:
+        return broken.stuck(before.id if before else None, error.message)
     return broken.error(back.snapshot.id if back.snapshot else None)
 
 

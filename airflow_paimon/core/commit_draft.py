@@ -70,12 +70,16 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = it is another try's."""
+    """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = it is another try's.
+
+    ``warning``: what it dropped of a chain table and had to put back.
+    """
 
     before: Snapshot | None
     snapshot: Snapshot | None
     attempts: int = 1
     replayed: bool = False
+    warning: str | None = None
 
     @property
     def changed(self) -> bool:

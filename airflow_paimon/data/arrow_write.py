@@ -131,6 +131,8 @@ def write_once(
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     told = settled(receipt.snapshot)
+    if receipt.warning is not None:
+        told = {**told, "warnings": [*told.get("warnings", ()), receipt.warning]}
     if receipt.snapshot is not None:
         verify_landed(table, receipt.snapshot)
     return Written(before=before, after=after, messages=messages, told=told)

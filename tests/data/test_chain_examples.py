@@ -25,7 +25,7 @@ from tests.data.chain_examples import (
 )
 from tests.data.chains import Row, chain_table, day_is, on, seen, write
 from tests.data.compactions import compact, full, outcomes
-from tests.data.test_chain_expire import made
+from tests.data.expiries import made
 from tests.data.test_compact_chain import GROUPED, HOUR_FORM, HOURS
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.errors import StorageError, UnsafeOperationError
 from airflow_paimon.core.store.testing import FaultStore
 from airflow_paimon.core.table import Table
-from airflow_paimon.data import drop_partitions
+from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from tests.core.chain_tables import as_another_engine
 from tests.data.compactions import change, compact
-from tests.data.test_chain_expire import both, competing, made, rows_of
+from tests.data.expiries import both, made, rows_of
+from tests.data.test_chain_expire_races import competing
 
 ANCHOR = {"dt": "20250103"}
 DELTAS = [{"dt": "20250102"}, {"dt": "20250103"}]
@@ -68,6 +70,35 @@ def test_deltas_are_back_when_the_anchor_that_held_their_rows_went_at_that_very_
         drop_deltas(seen_twice)
     assert both(table) == ("0101", "0102 0103 0105")
     assert rows_of(table, {"0105"}) == expected
+
+
+def test_what_an_overwrite_adds_stands_when_what_it_dropped_is_put_back() -> None:
+    """Its files are in a snapshot by then: an error would have had them deleted."""
+    table = compacted()
+    expected = rows_of(table, {"0105"})
+    view = with_company(table, "snapshot", lambda: drop_deltas(table)).branch("snapshot")
+    rows = pa.table({"k": [8], "s": [8], "v": ["new"], "dt": ["20250101"]}, schema=read_arrow(view).schema)
+    result = write_arrow(view, rows, mode="overwrite")
+    assert "dt=20250103 went at the same moment" in result["details"]["warnings"][0]
+    assert both(table) == ("0101 0103", "0105")
+    assert rows_of(table, {"0105"}) == expected
+    assert [r[:3] for r in rows_of(table, {"0101"})] == [(8, 8, "new")]
+
+
+def test_what_can_not_be_put_back_names_the_way_out() -> None:
+    table = compacted()
+    before = table.branch("snapshot").latest_snapshot_id()
+
+    def compete(method: str, path: str) -> None:
+        if method == "create" and "branch-snapshot/snapshot/snapshot-" in path:
+            if both(table)[1] == "0105":
+                raise StorageError("disk full")
+            drop_deltas(table)
+
+    with pytest.raises(UnsafeOperationError) as caught:
+        drop_anchor(Table(FaultStore(table.store, on_mutation=compete), table.name))
+    assert "can't be put back" in caught.value.message
+    assert f"rollback_to --branch snapshot --snapshot {before}" in caught.value.message
 
 
 def test_what_another_engine_drops_at_that_moment_counts_as_well() -> None:

@@ -123,6 +123,8 @@ def _roll_back(
     protect_published(view, receipt.snapshot)
     verify_landed(view, receipt.snapshot)
     details = decided.summary | {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
+    if receipt.warning is not None:
+        details["warnings"] = [receipt.warning]
     return context.result(
         decided.plan, branch=request.branch, changed=True, before=before, after=receipt.snapshot.id, details=details
     )
