@@ -198,14 +198,16 @@ class PaimonOperator(BaseOperator):
             raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: use run_on='spark'")
 
 
-def operation_id(context: Context) -> str:
+def operation_id(context: Context, max_tries: int | None = None) -> str:
     """
     Name this operation: the same for all tries of a task instance, another one after Clear.
 
-    Airflow raises ``max_tries`` on Clear and leaves it alone on a retry.
+    Airflow raises ``max_tries`` on Clear and leaves it alone on a retry. With a lower one this names the operation that
+    the task instance was then.
     """
     ti = context["ti"]
-    parts = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, ti.max_tries]
+    tries = ti.max_tries if max_tries is None else max_tries
+    parts = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, tries]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     readable = _UNSAFE.sub("-", f"{ti.dag_id}-{ti.task_id}")[:80]
     return f"airflow-{readable}-{digest}"

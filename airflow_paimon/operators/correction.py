@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
 
+_TO_BASE = "-base"
+"""Ends the operation id of the rollback that comes before a correction."""
+
 
 def branch_owner(context: Context) -> str:
     """Name the DAG run as the owner of the branch that it makes."""
@@ -60,8 +63,8 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
         later = view.snapshots([i for i in view.snapshot_ids() if i > base])
         if not later or later[-1].commit_user == mine:
             return
-        family = mine.rpartition("-")[0]
-        foreign = [s for s in later if not s.commit_user.startswith(f"{family}-")]
+        own = {operation_id(context, tries) for tries in range(context["ti"].max_tries + 1)}
+        foreign = [s for s in later if s.commit_user.removesuffix(_TO_BASE) not in own]
         if foreign:
             raise UnsafeOperationError(
                 f"{view.label}: snapshot {foreign[0].id} was committed by {foreign[0].commit_user!r}, not by this "
@@ -76,7 +79,7 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
             "table": request.table,
             "branch": request.branch,
             "snapshot": base,
-            "operation_id": f"{mine}-base",
+            "operation_id": mine + _TO_BASE,
             "dry_run": request.dry_run,
         }
         back = run_operation(build_request("rollback_to", values))
