@@ -19,7 +19,7 @@ export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export J
 .PHONY: help venv demo demo-chain demo-ui test check format bench oracles clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## create .venv with everything that the other targets need
 

@@ -124,7 +124,7 @@ class PartitionRead:
             return f"stored in the {self.source} branch{over}"
         start = "the nearest earlier snapshot partition" if self.anchor is not None else "no earlier snapshot partition"
         gap = "a gap: no delta of its own; " if self.source == Source.CARRIED else ""
-        return f"{gap}{start}, {len(self.deltas)} deltas"
+        return f"{gap}{start}, {len(self.deltas)} delta{'' if len(self.deltas) == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def test_daily_chain_without_filter() -> None:
     assert chain_of(reads["20250813"]) == ("20250812", ["20250813"])
     assert reads["20250810"].hidden == (Branch.SNAPSHOT, Branch.DELTA)
     assert reads["20250812"].reason == "stored in the snapshot branch; hides delta"
-    assert reads["20250811"].reason == "the nearest earlier snapshot partition, 1 deltas"
+    assert reads["20250811"].reason == "the nearest earlier snapshot partition, 1 delta"
 
 
 @pytest.mark.parametrize("days", [("20250811",), ("20250811", "20250812"), ("20250810", "20250811", "20250812")])
