@@ -135,7 +135,7 @@ def write_once(
         told = {**told, "warnings": [*told.get("warnings", ()), receipt.warning]}
     if receipt.snapshot is not None:
         verify_landed(table, receipt.snapshot)
-    return Written(before=before, after=after, messages=messages, told=told)
+    return Written(before=before, after=after, messages=messages, told=told, replayed=receipt.replayed)
 
 
 def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> None:
@@ -175,6 +175,7 @@ def commit_in_tries(
             continue
         if receipt.replayed:  # another try of the operation was faster, with files of its own
             discard_files(write, messages)
+            return receipt, ()
         return receipt, messages
     raise AssertionError("unreachable")
 
