@@ -164,6 +164,10 @@ def _run_operation(request: Request) -> OperationResult:
             return _run_metadata_operation(request)
         finally:
             _stop(spark)
+    if not _in_yarn_cluster():
+        from airflow_paimon.core.operations.context import open_context
+
+        open_context(request)  # a table that isn't there is not worth the wait for a JVM
     from airflow_paimon.spark.operations import run_spark_operation
 
     spark = _session(request)

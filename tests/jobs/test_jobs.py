@@ -84,6 +84,16 @@ def test_a_metadata_job_starts_no_jvm_and_imports_no_spark(warehouse: Path, with
         assert run_job(name, *on(warehouse, *more), env=without_spark).code == 0
 
 
+@pytest.mark.parametrize(("table", "kind"), [("d.none", "not-found"), ("d.t$branch_fix", "invalid-input")])
+def test_a_table_that_is_not_there_is_told_before_spark_starts(
+    warehouse: Path, without_spark: dict[str, str], table: str, kind: str
+) -> None:
+    asked = [f"--warehouse={warehouse}", f"--table={table}", "--pending", "--max-chain-length=2"]
+    ended = run_job("compact_chain_table", *asked, env=without_spark)
+    assert (ended.code, ended.result["error"]["kind"]) == (2, kind)
+    assert len(ended.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "kind"),
     [
