@@ -35,7 +35,7 @@ from airflow_paimon.core.table import Table, resolve_version
 from airflow_paimon.data.arrow_types import arrow_schema
 from airflow_paimon.data.chain_splits import ChainSplit, chain_splits
 from airflow_paimon.data.files import BATCH_ROWS
-from airflow_paimon.data.layers import Layer, check_types, snapshot_at_time_of
+from airflow_paimon.data.layers import Layer, check_types, read_as_one, snapshot_at_time_of
 from airflow_paimon.data.pruning import Filter, bind_where, keep, partition_bounds
 from airflow_paimon.data.read_plan import TableRead, plan_read
 
@@ -112,6 +112,8 @@ def plan_chain(
     found = [b.schema() if b.exists() else None for b in others]
     layout = check_chain_branches(table.label, latest, *found)
     pinned = Pinned(*_pinned(table, others, version, timestamp))
+    if version is not None or timestamp is not None:
+        pinned = Pinned(*read_as_one(pinned, newest=timestamp is not None))
     for plan in pinned[1:]:
         check_types(table.label, plan.table.label, pinned.main.schema, plan.schema)
     rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), table.label)
