@@ -13,8 +13,28 @@ from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
 
 _lock = threading.RLock()
-# Full key ("name/a/b", what follows memory://) -> (content, milliseconds since the epoch).
-_objects: dict[str, tuple[bytes, int]] = {}
+_Objects = dict[str, tuple[bytes, int]]
+# Full key ("name/a/b", what follows memory://) -> (content, milliseconds since the epoch), by the key's first part:
+# what many stores hold, one after the other, must not slow down the listings of the next.
+_volumes: dict[str, _Objects] = {}
+
+
+def _volume(key: str) -> _Objects:
+    return _volumes.setdefault(key.partition("/")[0], {})
+
+
+def _found(prefix: str) -> list[tuple[str, tuple[bytes, int]]]:
+    top = prefix.partition("/")[0]
+    volumes = [_volumes.get(top, {})] if top else list(_volumes.values())
+    return [(key, held) for volume in volumes for key, held in volume.items() if key.startswith(prefix)]
+
+
+def _forget(prefix: str) -> None:
+    for key, _ in _found(prefix):
+        volume = _volume(key)
+        del volume[key]
+        if not volume:
+            del _volumes[key.partition("/")[0]]
 
 
 class MemoryStore:
@@ -46,9 +66,10 @@ class MemoryStore:
     def read(self, path: str) -> bytes:
         key = self._key(path)
         with _lock:
-            if key not in _objects:
-                raise NotFoundError(f"memory://{key} does not exist")
-            return _objects[key][0]
+            held = _volumes.get(key.partition("/")[0], {}).get(key)
+        if held is None:
+            raise NotFoundError(f"memory://{key} does not exist")
+        return held[0]
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         return [self.read(path) for path in paths]
@@ -56,7 +77,7 @@ class MemoryStore:
     def exists(self, path: str) -> bool:
         key = self._key(path)
         with _lock:
-            return key in _objects
+            return key in _volumes.get(key.partition("/")[0], {})
 
     def names(self, path: str) -> list[str]:
         return [info.name for info in self.list(path) if not info.is_dir]
@@ -65,40 +86,39 @@ class MemoryStore:
         prefix = self._prefix(folder_name(path))
         start = len(self._prefix(""))
         with _lock:
-            return sorted(key[start:] for key in _objects if key.startswith(prefix))
+            return sorted(key[start:] for key, _ in _found(prefix))
 
     def list(self, path: str) -> list[FileInfo]:
         prefix = self._prefix(folder_name(path))
         found: dict[str, FileInfo] = {}
         with _lock:
-            for key, (data, modified_ms) in _objects.items():
-                if key.startswith(prefix):
-                    name, slash, _ = key[len(prefix) :].partition("/")
-                    found[name] = FileInfo(name, True, 0) if slash else FileInfo(name, False, len(data), modified_ms)
+            for key, (data, modified_ms) in _found(prefix):
+                name, slash, _ = key[len(prefix) :].partition("/")
+                found[name] = FileInfo(name, True, 0) if slash else FileInfo(name, False, len(data), modified_ms)
         return [found[name] for name in sorted(found)]
 
     def create(self, path: str, data: bytes) -> None:
         key = self._key(path)
         with _lock:
-            if key in _objects:
+            volume = _volume(key)
+            if key in volume:
                 raise AlreadyExistsError(f"memory://{key} exists already")
-            _objects[key] = (bytes(data), _now_ms())
+            volume[key] = (bytes(data), _now_ms())
 
     def replace(self, path: str, data: bytes) -> None:
         key = self._key(path)
         with _lock:
-            _objects[key] = (bytes(data), _now_ms())
+            _volume(key)[key] = (bytes(data), _now_ms())
 
     def delete(self, path: str) -> None:
         key = self._key(path)
         with _lock:
-            _objects.pop(key, None)
+            _volume(key).pop(key, None)
 
     def delete_tree(self, path: str) -> None:
         prefix = self._prefix(inner_folder_name(path))
         with _lock:
-            for key in [key for key in _objects if key.startswith(prefix)]:
-                del _objects[key]
+            _forget(prefix)
 
     def open_input(self, path: str) -> Any:
         return io.BytesIO(self.read(path))
@@ -113,8 +133,7 @@ class MemoryStore:
         """Forget all objects below this root; a test that used a name of its own ends with this."""
         prefix = self._prefix("")
         with _lock:
-            for key in [key for key in _objects if key.startswith(prefix)]:
-                del _objects[key]
+            _forget(prefix)
 
     def _key(self, path: str) -> str:
         return join(self._root, object_name(path))
