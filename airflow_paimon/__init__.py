@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.table import open_table
+    from airflow_paimon.core.table.table import open_table
 
 __version__ = "0.1.0"
 
@@ -13,7 +13,7 @@ __all__ = ["__version__", "open_table"]
 def __getattr__(name: str) -> Any:
     # PEP 562: Airflow imports this package in every process that lists providers; the core comes only when asked for.
     if name == "open_table":
-        from airflow_paimon.core.table import open_table
+        from airflow_paimon.core.table.table import open_table
 
         return open_table
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
-from airflow_paimon.core.paths import MAIN, parse_identifier
+from airflow_paimon.core.table.paths import MAIN, parse_identifier
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_paimon.core.binary_row import encode_row
-from airflow_paimon.core.bucket import bucket_of_rows
-from airflow_paimon.core.chain_state import gather_chain
-from airflow_paimon.core.commit_files import CommitMessage, commit_append, drop_partitions
-from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.registry import run_operation
-from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.scan import partition_types
-from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.data import chain_compact
-from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.chain_compact import BucketOutput, BucketWork, Compaction, compact_bucket, plan_buckets
-from airflow_paimon.data.chain_read import _ChainReader
-from airflow_paimon.data.files_write import FileTarget, RollingWriter
-from airflow_paimon.data.sort_keys import sort_keys
-from airflow_paimon.spark.operations.compact_chain_table import _groups, compact_chain_table
+from airflow_paimon.core.chain.state import gather_chain
+from airflow_paimon.core.commit.files import CommitMessage, commit_append, drop_partitions
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.registry import run_operation
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.table.bucket import bucket_of_rows
+from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data.chain import compact_bucket as chain_compact
+from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_bucket, plan_buckets
+from airflow_paimon.data.chain.read import _ChainReader
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.spark.jobs.compact_chain_table import _groups, compact_chain_table
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_tasks
 from benchmarks.spark_read_write import in_turns, report, session

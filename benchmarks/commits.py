@@ -17,7 +17,7 @@ PROCESSES, COMMITS = 8, 200
 
 _WORKER = """
 import json, sys, time
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.table.table import open_table
 from tests.core.tables import append, overwrite
 table, me, count = open_table(path=sys.argv[1]), "p" + sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split

@@ -15,18 +15,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_paimon.core.binary_row import encode_row
-from airflow_paimon.core.commit import Draft, commit
-from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
-from airflow_paimon.core.manifest import EMPTY_STATS, DataFile, ManifestEntry
-from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.registry import _dispatch
-from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.scan import bucket_folder, partition_types
-from airflow_paimon.core.snapshot import CommitKind
-from airflow_paimon.core.store.testing import CountingStore
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.registry import _dispatch
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import bucket_folder, partition_types
+from airflow_paimon.core.table.table import Table
+from tests.stores import CountingStore
 
 PARTITIONS, BUCKETS, FILES = 1000, 10, 100_000
 
@@ -63,7 +63,7 @@ def _file(number: int, key: bytes) -> DataFile:
 
 def change_files(table: Table, count: int) -> None:
     """Rewrite ``count`` files of a branch, whole buckets at a time; placeholders of old and new ones are put."""
-    from airflow_paimon.core.scan import group_by_bucket, live_entries
+    from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 
     schema = table.schema()
     groups = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values()).items())
@@ -81,8 +81,8 @@ def change_files(table: Table, count: int) -> None:
 
 
 def _day(partition: bytes) -> str:
-    from airflow_paimon.core.binary_row import decode_row
-    from airflow_paimon.core.types import AtomicType
+    from airflow_paimon.core.format.binary_row import decode_row
+    from airflow_paimon.core.format.types import AtomicType
 
     return str(decode_row(partition, (AtomicType("STRING"),))[0])
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.scan import data_file_path, plan_scan
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import read_table, register, write_table
 from airflow_paimon.spark.java import find_java
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import _flights
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.table.table import Table
 
 Say = Callable[..., None]
 LOG = "demo.log"

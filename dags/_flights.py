@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.table.table import Table
 
 TABLE = "demo.flights"
 ROWS = 336_776
@@ -107,7 +107,7 @@ def with_wrong_days(flights: pa.Table) -> pa.Table:
 
 def create_flights(warehouse: Path | str, storage_options: Mapping[str, Any] | None = None) -> Table:
     """Make the empty table."""
-    from airflow_paimon.core.operations.tables import create_table
+    from airflow_paimon.core.schema.tables import create_table
 
     return create_table(
         str(warehouse),

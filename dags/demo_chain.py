@@ -21,7 +21,7 @@ import _flights
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.table.table import Table
 
 TABLE = "demo.last_flights"
 FIRST, DAYS = 1, range(2, 11)
@@ -68,9 +68,9 @@ def run(folder: Path, say: _demo.Say) -> None:
 
 def load(warehouse: Path) -> Table:
     """Make the chain table and write its two branches."""
-    from airflow_paimon.core.operations.registry import run_operation
-    from airflow_paimon.core.operations.request import build_request
-    from airflow_paimon.core.table import open_table
+    from airflow_paimon.core.requests.registry import run_operation
+    from airflow_paimon.core.requests.requests import build_request
+    from airflow_paimon.core.table.table import open_table
     from airflow_paimon.data import write_arrow
 
     keys = ["carrier", "dt"]
@@ -141,7 +141,7 @@ def one_night(say: _demo.Say) -> dict[str, Any]:
 
 
 def _sizes(table: Table) -> str:
-    from airflow_paimon.core.scan import plan_scan
+    from airflow_paimon.core.table.scan import plan_scan
 
     counts = {name: len({s.values for s in plan_scan(table.branch(name)).splits}) for name in ("snapshot", "delta")}
     return f"{counts['snapshot']} full partitions, {counts['delta']} deltas"

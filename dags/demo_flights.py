@@ -21,7 +21,7 @@ import _flights
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.table.table import Table
 
 CONF = {
     "table": _flights.TABLE,
@@ -69,8 +69,8 @@ class Look:
 
 def look(view: Table) -> Look:
     """Read a branch, and stat its files: name, inode, modification time."""
-    from airflow_paimon.core.partition_path import format_partition
-    from airflow_paimon.core.scan import data_file_path, plan_scan
+    from airflow_paimon.core.table.partitions import format_partition
+    from airflow_paimon.core.table.scan import data_file_path, plan_scan
     from airflow_paimon.data import read_arrow
 
     plan = plan_scan(view)
@@ -210,7 +210,7 @@ def _tell_files(say: _demo.Say, before: Look, after: Look) -> None:
 
 
 def _tell_where(say: _demo.Say, table: Table, folder: Path) -> None:
-    from airflow_paimon.core.operations.published import publishes
+    from airflow_paimon.core.branches.published import publishes
 
     undo = publishes(table)[-1].undo_tag
     warehouse = os.path.relpath(folder / "warehouse")

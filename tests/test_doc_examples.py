@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon.cli.main import _parser
-from airflow_paimon.core.operations.arguments import parse_arguments
-from airflow_paimon.core.operations.registry import run_operation
+from airflow_paimon.core.requests.arguments import parse_arguments
+from airflow_paimon.core.requests.registry import run_operation
 from tests.conftest import REPO_ROOT
 
 PAGES = {page.name: page for page in (REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").glob("*.md")))}

@@ -128,7 +128,7 @@ def may_mutate(path: Path) -> bool:
     The result file lies beside no table: a job puts it, the hook that read it deletes it.
     """
     parts = path.with_suffix("").parts[1:]
-    committer = parts[:1] == ("core",) and (parts[1] == "store" or parts[1].partition("_")[0] == "commit")
+    committer = parts[:2] in {("core", "store"), ("core", "commit")}
     return committer or parts[:1] == ("data",) or parts in {("spark", "launch"), ("hooks", "_job_files")}
 
 
@@ -261,7 +261,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
 def test_open_table_is_found_lazily() -> None:
     out = run_python("""
         import airflow_paimon
-        from airflow_paimon.core.table import open_table
+        from airflow_paimon.core.table.table import open_table
         print(airflow_paimon.open_table is open_table)
         print("open_table" in dir(airflow_paimon), hasattr(airflow_paimon, "x"))
     """)

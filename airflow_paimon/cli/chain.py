@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from airflow_paimon.cli.listing import Listing, limited
-from airflow_paimon.core.chain import ChainLayout, PartitionRead, Values, plan_chain_read
-from airflow_paimon.core.chain_report import GroupReport
+from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
+from airflow_paimon.core.chain.read_plan import ChainLayout, PartitionRead, Values, plan_chain_read
+from airflow_paimon.core.chain.report_plan import GroupReport
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.check_chain import ChainCheck, check_chain_table
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.partition_path import format_partition
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.table import Table
 
 _NAMED = 4
 

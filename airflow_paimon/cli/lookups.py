@@ -8,12 +8,12 @@ from typing import Any
 
 from airflow_paimon.cli.listing import Listing, limited
 from airflow_paimon.core.errors import NotFoundError, PaimonError
-from airflow_paimon.core.inspect import inspect
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store, open_store
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table.inspect import inspect
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
 
 
 def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:

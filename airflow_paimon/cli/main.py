@@ -101,8 +101,8 @@ def _limit(text: str) -> int:
 def _look_up(options: argparse.Namespace) -> Any:
     # Imported here: --help and mistakes need no Arrow.
     from airflow_paimon.cli import lookups
-    from airflow_paimon.core.operations.arguments import read_storage_options
-    from airflow_paimon.core.table import open_table
+    from airflow_paimon.core.requests.arguments import read_storage_options
+    from airflow_paimon.core.table.table import open_table
 
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.table import Table
-from airflow_paimon.data.chain_plan import is_chain_read, parse_gap_policy, plan_chain
-from airflow_paimon.data.chain_read import read_chain
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.read import read_chain
+from airflow_paimon.data.chain.scan import is_chain_read, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 

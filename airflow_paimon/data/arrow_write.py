@@ -12,10 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.commit import CommitIdentity, Receipt, find_landed, require_committable, verify_landed
-from airflow_paimon.core.commit_chain import OnStale
-from airflow_paimon.core.commit_files import CommitMessage, Overwrite, commit_append, commit_overwrite
+from airflow_paimon.core.chain.guard import OnStale
+from airflow_paimon.core.commit.committer import (
+    CommitIdentity,
+    Receipt,
+    find_landed,
+    require_committable,
+    verify_landed,
+)
+from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
+from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
@@ -25,13 +31,13 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedError,
 )
-from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
-from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.scan import bucket_folder
-from airflow_paimon.core.snapshot import Snapshot
-from airflow_paimon.core.table import Table
-from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
-from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.scan import bucket_folder
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
+from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 
 log = logging.getLogger(__name__)

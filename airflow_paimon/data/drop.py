@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.core import commit_files
-from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable
-from airflow_paimon.core.operations.ledger import commit_identity, forget, open_ledger
-from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
+from airflow_paimon.core.commit import files as commit_files
+from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED
-from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
+from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 
 OPERATION = "drop_partitions"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.commit_files import commit_buckets
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.scan import BucketKey, partition_types, plan_scan
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.table.scan import BucketKey, partition_types, plan_scan
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import rewrite
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.write import plan_write

@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.predicate import Predicate
-from airflow_paimon.core.scan import ScanPlan, partition_types, plan_scan
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import Snapshot
-from airflow_paimon.core.table import Table, resolve_version
-from airflow_paimon.core.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
-from airflow_paimon.data.files import BATCH_ROWS
-from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.scan import ScanPlan, partition_types, plan_scan
+from airflow_paimon.core.table.table import Table, resolve_version
+from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 
 Layer = tuple[TableRead, list[ReadSplit]]
 

@@ -11,22 +11,22 @@ import pyarrow.acero as acero
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_paimon.core.deletion_vectors import Positions, read_deletion_vectors
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.manifest import DataFile, DeletionVectorRange
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import data_file_path, legacy_schema
+from airflow_paimon.core.format.deletion_vectors import Positions, read_deletion_vectors
+from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange
+from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.types import DataField
-from airflow_paimon.data.arrow_types import ROW_ID, SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
-from airflow_paimon.data.evolution import Mapping as Evolution
-from airflow_paimon.data.evolution import plan_mapping
-from airflow_paimon.data.files import FileBatch, read_data_file
-from airflow_paimon.data.merge import drop_retracts, merge_rules, merge_runs
-from airflow_paimon.data.pruning import keep, partition_bounds, row_group_bounds
-from airflow_paimon.data.read_plan import SYSTEM_FIELDS, Deletion, ReadSplit, TableRead
-from airflow_paimon.data.sections import Section
-from airflow_paimon.data.values import repeated
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import data_file_path, legacy_schema
+from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
+from airflow_paimon.data.files.evolution import Mapping as Evolution
+from airflow_paimon.data.files.evolution import plan_mapping
+from airflow_paimon.data.files.pruning import keep, partition_bounds, row_group_bounds
+from airflow_paimon.data.files.read import FileBatch, read_data_file
+from airflow_paimon.data.files.values import repeated
+from airflow_paimon.data.merge.deduplicate import drop_retracts, merge_rules, merge_runs
+from airflow_paimon.data.merge.sections import Section
+from airflow_paimon.data.scan import SYSTEM_FIELDS, Deletion, ReadSplit, TableRead
 
 
 def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:

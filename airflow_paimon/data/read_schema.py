@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import ScanPlan
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.table import Table, resolve_version
-from airflow_paimon.data.chain_plan import is_chain_read
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import ScanPlan
+from airflow_paimon.core.table.table import Table, resolve_version
+from airflow_paimon.data.chain.scan import is_chain_read
 from airflow_paimon.data.layers import other_branch, read_as_one
 
 

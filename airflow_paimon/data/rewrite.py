@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import BucketKey, BucketSplit, ScanPlan, one_form
-from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.files import BATCH_ROWS
-from airflow_paimon.data.files_write import FileTarget, RollingWriter
-from airflow_paimon.data.merge import merge_rules, merge_runs
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, one_form
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.merge.deduplicate import merge_rules, merge_runs
 from airflow_paimon.data.read import read_versions
-from airflow_paimon.data.read_plan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, sorted_run
 
 NEW_BUCKET = -1

@@ -14,23 +14,30 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_paimon.core.arrow_values import to_values
-from airflow_paimon.core.binary_row import EMPTY_ROW_BYTES
-from airflow_paimon.core.bucket import bucket_of_rows, encode_columns
-from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.features import check_writable
-from airflow_paimon.core.manifest import DataFile
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import BucketKey, live_entries, one_form
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import Snapshot
+from airflow_paimon.core.format.arrow_values import to_values
+from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table import Table
-from airflow_paimon.data.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.files_write import FileTarget, RollingWriter
-from airflow_paimon.data.merge import DELETE, UPDATE_BEFORE, Indices, drop_retracts, merge_rules, pick_winners
-from airflow_paimon.data.sort_keys import sort_keys
+from airflow_paimon.core.table.bucket import bucket_of_rows, encode_columns
+from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketKey, live_entries, one_form
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.merge.deduplicate import (
+    DELETE,
+    UPDATE_BEFORE,
+    Indices,
+    drop_retracts,
+    merge_rules,
+    pick_winners,
+)
+from airflow_paimon.data.merge.sort_keys import sort_keys
 
 BUFFER_BYTES = 256 << 20
 """How much a primary-key bucket's writer holds in memory before it sorts and writes a run."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedCatalogError
-from airflow_paimon.core.secrets import secret_values
+from airflow_paimon.core.store.secrets import secret_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.table.table import Table
 
 CATALOG_TYPES = ("filesystem", "hive", "jdbc", "rest")
 
@@ -118,7 +118,7 @@ class PaimonHook(BaseHook):
         :param branch: the branch of the view
         :param path: a table's folder instead of its name, for a table of any catalog
         """
-        from airflow_paimon.core.table import open_table
+        from airflow_paimon.core.table.table import open_table
 
         if path is not None:
             return open_table(path=path, branch=branch, storage_options=self.storage_options)

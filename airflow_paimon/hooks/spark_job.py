@@ -20,14 +20,14 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow_paimon._compat import AirflowException, AirflowNotFoundException
 from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.operations.arguments import (
+from airflow_paimon.core.requests.arguments import (
     RESULT_URI,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
     to_arguments,
 )
-from airflow_paimon.core.operations.request_base import Request, flag_name
-from airflow_paimon.core.secrets import is_secret_name
+from airflow_paimon.core.requests.base import Request, flag_name
+from airflow_paimon.core.store.secrets import is_secret_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks._supervisor_watch import supervised

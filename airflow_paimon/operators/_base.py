@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon._compat import AirflowException, AirflowFailException, Asset, AssetAlias, BaseOperator
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
-from airflow_paimon.core.operations.request import REQUESTS, build_request
-from airflow_paimon.core.operations.request_base import Request
+from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.requests import REQUESTS, build_request
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -162,7 +162,7 @@ class PaimonOperator(BaseOperator):
         )
 
     def _run_here(self, request: Request) -> dict[str, Any]:
-        from airflow_paimon.core.operations.registry import run_operation
+        from airflow_paimon.core.requests.registry import run_operation
 
         return run_operation(request).to_json()
 

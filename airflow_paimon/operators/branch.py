@@ -11,7 +11,7 @@ from airflow_paimon.operators._base import PaimonOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.operations.request_base import Request
+    from airflow_paimon.core.requests.base import Request
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = [

@@ -9,14 +9,14 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOper
 
 from airflow_paimon._compat import BranchMixIn
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.operations.request import CorrectBranch
+from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.operators._base import airflow_error, operation_id
 from airflow_paimon.operators.branch import CorrectBranchOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.operations.request_base import Request
+    from airflow_paimon.core.requests.base import Request
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
@@ -44,9 +44,9 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
     """
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
-        from airflow_paimon.core.lineage import verified_lineage
-        from airflow_paimon.core.operations.registry import run_operation
-        from airflow_paimon.core.operations.request import build_request
+        from airflow_paimon.core.branches.lineage import verified_lineage
+        from airflow_paimon.core.requests.registry import run_operation
+        from airflow_paimon.core.requests.requests import build_request
 
         assert isinstance(request, CorrectBranch)
         main = hook.get_table(request.table)

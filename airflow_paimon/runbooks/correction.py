@@ -10,7 +10,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.runbooks.form import open_main, request_for
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.table.table import Table
 
 _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
@@ -39,10 +39,10 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.catch_up import parse_spec
-    from airflow_paimon.core.features import check_writable
-    from airflow_paimon.core.partition_path import parse_partition_spec
-    from airflow_paimon.core.scan import partition_types
+    from airflow_paimon.core.branches.catch_up import parse_spec
+    from airflow_paimon.core.table.features import check_writable
+    from airflow_paimon.core.table.partitions import parse_partition_spec
+    from airflow_paimon.core.table.scan import partition_types
 
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
@@ -62,8 +62,8 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
 
 
 def _check_texts(params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.options import parse_duration
-    from airflow_paimon.core.paths import check_branch_name
+    from airflow_paimon.core.table.options import parse_duration
+    from airflow_paimon.core.table.paths import check_branch_name
 
     if params["branch"]:
         check_branch_name(params["branch"])
@@ -79,7 +79,7 @@ def _check_texts(params: Mapping[str, Any]) -> None:
 
 def _refuse_published(main: Table, branch: str) -> None:
     """A run that is cleared as a whole, or a name used twice, would correct rows that are correct already."""
-    from airflow_paimon.core.operations.published import publishes
+    from airflow_paimon.core.branches.published import publishes
 
     if main.branch(branch).exists():
         return
@@ -104,8 +104,8 @@ def plan_publish(
         ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: see
             ``merge_branch`` and ``fast_forward``.
     """
-    from airflow_paimon.core.operations.diff_markdown import render_markdown
-    from airflow_paimon.core.operations.registry import run_operation
+    from airflow_paimon.core.requests.registry import run_operation
+    from airflow_paimon.runbooks.diff_markdown import render_markdown
 
     request = request_for(
         params,
@@ -139,7 +139,7 @@ def verify_published(
     Raises:
         FormatError: main does not hold what the branch held.
     """
-    from airflow_paimon.core.operations.published import verify_publish
+    from airflow_paimon.core.branches.published import verify_publish
 
     table = planned["table"]
     if not published["changed"]:
@@ -169,7 +169,7 @@ def undo_hint(table: str, tag: str) -> str:
 
 def what_stands(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Say in a few words whether main was changed, and in lines what this run left in the table."""
-    from airflow_paimon.core.operations.published import publishes
+    from airflow_paimon.core.branches.published import publishes
 
     branch, base = planned["branch"], planned["base_snapshot"]
     tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()

@@ -14,8 +14,8 @@ from airflow_paimon.operators._base import ERROR_KEY, airflow_error
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.operations.request_base import Request
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.table.table import Table
 
 
 def given(name: str) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def open_main(params: Mapping[str, Any]) -> Table:
 
 def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Request:
     """Build a request about the form's table."""
-    from airflow_paimon.core.operations.request import build_request
+    from airflow_paimon.core.requests.requests import build_request
 
     hook = PaimonHook(params["paimon_conn_id"])
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": params["table"]}

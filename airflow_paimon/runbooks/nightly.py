@@ -10,11 +10,11 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.runbooks.form import open_main, request_for
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.chain import ChainLayout, Partitions, Values
-    from airflow_paimon.core.chain_compaction import PartitionCompaction
-    from airflow_paimon.core.chain_state import ChainState
-    from airflow_paimon.core.chain_targets import ChainTargets
-    from airflow_paimon.core.table import Table
+    from airflow_paimon.core.chain.compaction_plan import PartitionCompaction
+    from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, Values
+    from airflow_paimon.core.chain.state import ChainState
+    from airflow_paimon.core.chain.targets import ChainTargets
+    from airflow_paimon.core.table.table import Table
 
 _LISTED = 200
 
@@ -29,8 +29,8 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidInputError: the form does not fit the table. NotFoundError: no such table, or a branch of it is missing.
     """
-    from airflow_paimon.core.chain_state import gather_chain
-    from airflow_paimon.core.options import TableOptions
+    from airflow_paimon.core.chain.state import gather_chain
+    from airflow_paimon.core.table.options import TableOptions
 
     main = open_main(params).require()
     state = gather_chain(main)
@@ -52,8 +52,8 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
     """Give what every job is asked: the partition at a date, or whatever has grown too long."""
-    from airflow_paimon.core.chain_targets import quoted_spec
-    from airflow_paimon.core.partition_path import readable_value
+    from airflow_paimon.core.chain.targets import quoted_spec
+    from airflow_paimon.core.table.partitions import readable_value
 
     if not params["date"]:
         return {"pending": True, "max_chain_length": params["max_chain_length"]}
@@ -74,8 +74,8 @@ def _plans(
     main: Table, state: ChainState, params: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> tuple[list[PartitionCompaction], list[str]]:
     """Plan as the jobs will, and keep what writes; of the chains that end at a date, only those that are too long."""
-    from airflow_paimon.core.chain_compaction import Staleness, plan_compaction
-    from airflow_paimon.core.chain_staleness import stale_partitions
+    from airflow_paimon.core.chain.compaction_plan import Staleness, plan_compaction
+    from airflow_paimon.core.chain.staleness import stale_partitions
 
     known = Staleness()
     if "pending" in asked:
@@ -97,7 +97,7 @@ def _plans(
 
 
 def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Partitions]:
-    from airflow_paimon.core.chain import Partitions
+    from airflow_paimon.core.chain.read_plan import Partitions
 
     found: dict[Values, tuple[set[Values], set[Values]]] = {}
     for side, held in enumerate((partitions.snapshot, partitions.delta)):
@@ -108,15 +108,15 @@ def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Parti
 
 
 def _spec(layout: ChainLayout, group: Values) -> str:
-    from airflow_paimon.core.chain_targets import quoted_spec
-    from airflow_paimon.core.partition_path import readable_value
+    from airflow_paimon.core.chain.targets import quoted_spec
+    from airflow_paimon.core.table.partitions import readable_value
 
     typed = zip(layout.partition_keys, group, layout.partition_types, strict=False)
     return quoted_spec({k: readable_value(v, t) for k, v, t in typed})
 
 
 def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str, Any]) -> ChainTargets:
-    from airflow_paimon.core.chain_targets import parse_targets
+    from airflow_paimon.core.chain.targets import parse_targets
 
     return parse_targets(
         layout,
@@ -145,8 +145,8 @@ def tell_night(
 
     ``longest_chain``: deltas that a read of the newest partition of the worst group merges.
     """
-    from airflow_paimon.core.chain import find_gaps, plan_chain_read
-    from airflow_paimon.core.chain_state import gather_chain
+    from airflow_paimon.core.chain.read_plan import find_gaps, plan_chain_read
+    from airflow_paimon.core.chain.state import gather_chain
     from airflow_paimon.core.errors import PaimonError
 
     state = gather_chain(open_main(params))

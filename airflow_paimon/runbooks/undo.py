@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.runbooks.form import open_main
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.operations.published import Published
+    from airflow_paimon.core.branches.published import Published
 
 _LISTED = 50
 
@@ -21,8 +21,8 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
     """
-    from airflow_paimon.core.operations.published import last_publish, publishes
-    from airflow_paimon.core.options import parse_duration
+    from airflow_paimon.core.branches.published import last_publish, publishes
+    from airflow_paimon.core.table.options import parse_duration
 
     if params["undo_retention"].strip().lower() != "forever":
         parse_duration(params["undo_retention"], "undo_retention")
@@ -81,7 +81,7 @@ def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result:
     Raises:
         FormatError: main does not hold what the target held.
     """
-    from airflow_paimon.core.operations.published import verify_rollback
+    from airflow_paimon.core.branches.published import verify_rollback
 
     table, tag = planned["table"], planned["tag"]
     if not result["changed"]:

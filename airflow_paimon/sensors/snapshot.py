@@ -14,7 +14,7 @@ from airflow_paimon._compat import (
     PokeReturnValue,
     conf,
 )
-from airflow_paimon.core.catch_up import CatchUpCondition, Verdict, check, parse_condition
+from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.operators._base import as_list
 

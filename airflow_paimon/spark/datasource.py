@@ -25,23 +25,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from airflow_paimon.core.catch_up import parse_spec
-from airflow_paimon.core.chain import GapPolicy
-from airflow_paimon.core.commit import CommitIdentity, find_landed, require_committable, verify_landed
-from airflow_paimon.core.commit_chain import OnStale
-from airflow_paimon.core.commit_files import CommitMessage
+from airflow_paimon.core.branches.catch_up import parse_spec
+from airflow_paimon.core.chain.guard import OnStale
+from airflow_paimon.core.chain.read_plan import GapPolicy
+from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, verify_landed
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.ledger import commit_identity, open_ledger
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.arguments import read_storage_options
-from airflow_paimon.core.operations.ledger import commit_identity, open_ledger
-from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.predicate import AllOf, Predicate
-from airflow_paimon.core.scan import BucketKey
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import Snapshot
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.arguments import read_storage_options
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.predicate import AllOf, Predicate
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
-from airflow_paimon.data.chain_plan import is_chain_read, parse_gap_policy, plan_chain
-from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
+from airflow_paimon.data.chain.scan import is_chain_read, parse_gap_policy, plan_chain
+from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows

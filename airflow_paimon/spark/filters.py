@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.predicate import AllOf, AnyOf, Condition, Operator, Predicate
-from airflow_paimon.core.timestamp import Timestamp
+from airflow_paimon.core.format.timestamp import Timestamp
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate
 from airflow_paimon.spark.spark_types import spark_schema, unshippable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-    from airflow_paimon.core.schema import TableSchema
+    from airflow_paimon.core.format.schema import TableSchema
 
 _EPOCH = date(1970, 1, 1)
 

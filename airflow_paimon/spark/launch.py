@@ -27,7 +27,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.operations.arguments import (
+from airflow_paimon.core.requests.arguments import (
     RESULT_URI,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
@@ -36,9 +36,9 @@ from airflow_paimon.core.operations.arguments import (
     peek,
     read_storage_options,
 )
-from airflow_paimon.core.operations.request_base import Request
-from airflow_paimon.core.operations.result import OperationResult, failure_json
-from airflow_paimon.core.secrets import secret_values
+from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.result import OperationResult, failure_json
+from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.spark.parent_watch import end_with_parent
 
 log = logging.getLogger("airflow_paimon")
@@ -146,7 +146,7 @@ def _run(request: Request) -> Outcome:
 
 
 def _run_metadata_operation(request: Request) -> OperationResult:
-    from airflow_paimon.core.operations.registry import run_operation
+    from airflow_paimon.core.requests.registry import run_operation
 
     if not getattr(request, "rewrite", False):
         return run_operation(request)
@@ -165,10 +165,10 @@ def _run_operation(request: Request) -> OperationResult:
         finally:
             _stop(spark)
     if not _in_yarn_cluster():
-        from airflow_paimon.core.operations.context import open_context
+        from airflow_paimon.core.requests.context import open_context
 
         open_context(request)  # a table that isn't there is not worth the wait for a JVM
-    from airflow_paimon.spark.operations import run_spark_operation
+    from airflow_paimon.spark.jobs import run_spark_operation
 
     spark = _session(request)
     try:

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.features import file_format
-from airflow_paimon.core.manifest import DataFile
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.scan import data_file_path
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.timestamp import Timestamp
-from airflow_paimon.core.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
-from airflow_paimon.data.arrow_types import arrow_type
-from airflow_paimon.data.evolution import nested_ids
-from airflow_paimon.data.read_plan import ReadSplit, TableRead
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.timestamp import Timestamp
+from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+from airflow_paimon.core.table.features import file_format
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import data_file_path
+from airflow_paimon.data.files.arrow_types import arrow_type
+from airflow_paimon.data.files.evolution import nested_ids
+from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import spark_schema, spark_type

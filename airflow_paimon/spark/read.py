@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.table import open_table
-from airflow_paimon.data.chain_plan import ChainRead, is_chain_read, parse_gap_policy, plan_chain
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import open_table
+from airflow_paimon.data.chain.scan import ChainRead, is_chain_read, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
-from airflow_paimon.data.read_plan import ReadSplit, TableRead
 from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups

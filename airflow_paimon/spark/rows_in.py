@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.data.arrow_types import arrow_type
-from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.data.files.arrow_types import arrow_type
+from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, bucket_groups
 from airflow_paimon.spark.spark_types import shipped_type
 from airflow_paimon.spark.tasks import forget_zip_importers, map_in_arrow

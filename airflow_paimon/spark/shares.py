@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_paimon.core.manifest import EMPTY_STATS, DataFile
-from airflow_paimon.core.scan import BucketSplit
-from airflow_paimon.data.chain_plan import Inputs
-from airflow_paimon.data.chain_read import read_chain_split
-from airflow_paimon.data.chain_splits import ChainSection, ChainSplit, divide_split
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.table.scan import BucketSplit
+from airflow_paimon.data.chain.read import read_chain_split
+from airflow_paimon.data.chain.scan import Inputs
+from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, divide_split
+from airflow_paimon.data.merge.sections import Run, Section
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.read_plan import ReadSplit, TableRead
-from airflow_paimon.data.sections import Run, Section
+from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, pack
 

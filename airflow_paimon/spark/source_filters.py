@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql import datasource as ds
 
-from airflow_paimon.core.predicate import Condition, Operator, Predicate
-from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.predicate import Condition, Operator, Predicate
 from airflow_paimon.spark.spark_types import unshippable
 
 _OPERATORS: dict[type, Operator] = {

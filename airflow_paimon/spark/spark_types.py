@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as st
 
-from airflow_paimon.core.types import ArrayType, DataField, DataType, MapType, RowType
-from airflow_paimon.data.arrow_types import arrow_type
+from airflow_paimon.core.format.types import ArrayType, DataField, DataType, MapType, RowType
+from airflow_paimon.data.files.arrow_types import arrow_type
 
 _SIMPLE: dict[str, type[st.DataType]] = {
     "BOOLEAN": st.BooleanType,

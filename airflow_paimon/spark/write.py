@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit import require_committable
-from airflow_paimon.core.commit_files import CommitMessage
-from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
-from airflow_paimon.data.chain_stale import parse_on_stale, settle, touched_by
+from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.write import TableWrite, write_rows
 from airflow_paimon.spark.failures import task_errors
-from airflow_paimon.spark.operations.compact_chain_table import compact_chain_table
+from airflow_paimon.spark.jobs.compact_chain_table import compact_chain_table
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow

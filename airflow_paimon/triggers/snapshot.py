@@ -9,7 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_paimon._compat import AirflowNotFoundException
-from airflow_paimon.core.catch_up import CatchUpCondition, Verdict, check
+from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.hooks.paimon import PaimonHook
 
@@ -26,7 +26,7 @@ class SnapshotCatchUpTrigger(BaseTrigger):
     :param table: the table, ``db.table``
     :param branch: the branch that has to catch up
     :param paimon_conn_id: connection of type ``paimon``
-    :param condition: a :class:`~airflow_paimon.core.catch_up.CatchUpCondition` as JSON
+    :param condition: a :class:`~airflow_paimon.core.branches.catch_up.CatchUpCondition` as JSON
     :param poke_interval: seconds between two looks
     """
 

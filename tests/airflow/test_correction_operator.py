@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.commit import CommitIdentity
-from airflow_paimon.core.commit_files import commit_append
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.operations.request import CorrectBranch, build_request
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.requests.requests import CorrectBranch, build_request
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators._base import operation_id
 from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner

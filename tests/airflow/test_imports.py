@@ -11,7 +11,7 @@ import airflow_paimon.operators.branch, airflow_paimon.operators.maintenance
 import airflow_paimon.sensors.snapshot, airflow_paimon.assets
 new = set(sys.modules) - before
 heavy = ("pyspark", "pyarrow", "numpy", "fastavro", "fsspec", "s3fs", "botocore", "requests",
-         "airflow.providers.apache.spark", "airflow_paimon.core.table", "airflow_paimon.core.store")
+         "airflow.providers.apache.spark", "airflow_paimon.core.table.table", "airflow_paimon.core.store")
 print(sorted(m for m in new if m.startswith(heavy)))
 """
 

@@ -12,8 +12,8 @@ from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator
 
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.request import REQUESTS
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.requests.requests import REQUESTS
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.operators import branch as branch_operators
 from airflow_paimon.operators import chain as chain_operators
 from airflow_paimon.operators import maintenance

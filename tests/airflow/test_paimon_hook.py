@@ -46,7 +46,7 @@ def test_s3_warehouse(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str) -> None
 
 
 def make_table_at(warehouse: str, options: dict[str, Any]) -> Any:
-    from airflow_paimon.core.operations.tables import create_table
+    from airflow_paimon.core.schema.tables import create_table
     from tests.core.tables import COLUMNS
 
     return create_table(

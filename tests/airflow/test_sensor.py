@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.catch_up import parse_condition
+from airflow_paimon.core.branches.catch_up import parse_condition
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 from tests.airflow.conftest import RunDag

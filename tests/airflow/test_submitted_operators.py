@@ -58,7 +58,7 @@ def test_a_submitted_operation_gives_what_the_worker_gives(warehouse: Path, run_
 def test_on_s3_with_the_credentials_of_the_connection(
     s3_endpoint: str, airflow_home: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    from airflow_paimon.core.operations.tables import create_table
+    from airflow_paimon.core.schema.tables import create_table
 
     warehouse = f"s3://{make_bucket(s3_endpoint)}/wh"
     extra = {"warehouse": warehouse, "endpoint": s3_endpoint, "region": REGION}

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_paimon.cli.listing import Listing, limited, size_text
 from airflow_paimon.cli.main import LOOKUPS, run
-from airflow_paimon.core.table import open_table
-from tests.core.chain_tables import DAILY, add, build, make_chain, overwrite
+from airflow_paimon.core.table.table import open_table
+from tests.core.chain.tables import DAILY, add, build, make_chain, overwrite
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
 
 settings.register_profile("airflow-paimon", deadline=None)

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.core.binary_row import encode_row
-from airflow_paimon.core.commit import CommitIdentity, Receipt
-from airflow_paimon.core.commit_files import CommitMessage, commit_append, commit_buckets, commit_overwrite
-from airflow_paimon.core.manifest import EMPTY_STATS, DataFile
-from airflow_paimon.core.operations.context import open_context
-from airflow_paimon.core.operations.registry import _dispatch, run_operation
-from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.scan import bucket_folder, live_entries, partition_types
-from airflow_paimon.core.store.testing import Crash, FaultStore
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_overwrite
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.registry import _dispatch, run_operation
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types
+from airflow_paimon.core.table.table import Table
+from tests.stores import Crash, FaultStore
 
 COLUMNS = (("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.airflow.conftest import Run, airflow_home, result_of, set_connection
 from tests.conftest import REPO_ROOT

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.operations.published import publishes
-from airflow_paimon.core.scan import partition_types
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.branches.published import publishes
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from tests.core.tables import files
 from tests.dags.conftest import (

@@ -15,23 +15,23 @@ import pytest
 from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_paimon.core.commit.partition_drop import held_partitions
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
-from airflow_paimon.core.operations.context import open_context
-from airflow_paimon.core.operations.registry import run_operation
-from airflow_paimon.core.partition_drop import held_partitions
-from airflow_paimon.core.scan import plan_scan
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.registry import run_operation
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.compact_chain import compact_chain_table
+from airflow_paimon.data.chain.compact import compact_chain_table
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
 from airflow_paimon.runbooks.form import request_for
 from tests.airflow.conftest import Run
 from tests.conftest import REPO_ROOT
-from tests.core.chain_tables import as_another_engine
+from tests.core.chain.tables import as_another_engine
 from tests.dags.conftest import load_dag, load_program, make_orders, run_dag, states
-from tests.data.chains import Row, chain_table, seen, write
+from tests.data.chain.tables import Row, chain_table, seen, write
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.operations.check_chain import check_chain_table
-from airflow_paimon.core.operations.findings import INFO
-from airflow_paimon.core.partition_drop import held_partitions
-from airflow_paimon.core.scan import live_entries, plan_scan
-from airflow_paimon.core.table import Table
-from airflow_paimon.data.chain_commit import DETAILS
+from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.commit.partition_drop import held_partitions
+from airflow_paimon.core.requests.findings import INFO
+from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.compaction_commit import DETAILS
 from tests.airflow.live_airflow import live_airflow
 from tests.airflow.processes import running, wait_until, writing_end
 from tests.conftest import REPO_ROOT
 from tests.dags.conftest import load_program
-from tests.data.chains import Row, chain_table, day_is, seen
+from tests.data.chain.tables import Row, chain_table, day_is, seen
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.branches.published import last_publish, publishes, verify_publish, verify_rollback
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -15,8 +16,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.operations.published import last_publish, publishes, verify_publish, verify_rollback
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.runbooks import correction, undo
 from airflow_paimon.runbooks.form import refuse_unknown
 from tests.core.tables import append, make_table, names, rewrite, run

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon import open_table
-from airflow_paimon.core.operations.published import publishes
+from airflow_paimon.core.branches.published import publishes
 from tests.conftest import REPO_ROOT, require
 from tests.dags.browser import Page, browser, find_chromium
 from tests.dags.conftest import load_program

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.table import Table
-from airflow_paimon.core.types import DataType, parse_type
-from airflow_paimon.data.arrow_types import arrow_type
+from airflow_paimon.core.format.types import DataType, parse_type
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.arrow_types import arrow_type
 
 UTC = dt.UTC
 NESTED = {

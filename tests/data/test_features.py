@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.features import check_file, check_index, check_readable, check_writable, file_format
-from airflow_paimon.core.manifest import EMPTY_STATS, DataFile, IndexEntry
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.types import DataField, parse_type
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField, parse_type
+from airflow_paimon.core.table.features import check_file, check_index, check_readable, check_writable, file_format
 
 
 def schema(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.operations.registry import run_operation
-from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.scan import BucketKey, plan_scan
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.requests.registry import run_operation
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.table.scan import BucketKey, plan_scan
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.fold import fold_buckets
-from tests.spark.operations import make_branch, put, rows_of, values
+from tests.spark.jobs.operations import make_branch, put, rows_of, values
 
 
 def highest(table: Table) -> dict[BucketKey, int]:

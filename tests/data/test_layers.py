@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.operations.tables import alter_table
-from airflow_paimon.core.planners.schema_changes import AddColumn, RenameColumn, SetOption, WidenColumn
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetOption, WidenColumn
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read_schema import read_schema
 from tests.data.tables import make_table, rows_of

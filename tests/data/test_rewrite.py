@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_paimon.core.commit_files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.scan import BucketKey, plan_scan
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table.scan import BucketKey, plan_scan
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.rewrite import NEW_BUCKET, fold_buckets, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
 from tests.data.tables import make_table, rows_of

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.ledger import forget, open_ledger
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.ledger import forget, open_ledger
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.scan import bucket_folder
-from airflow_paimon.core.store.testing import CountingStore, Crash, FaultStore
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import bucket_folder
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from tests.stores import CountingStore, Crash, FaultStore
 
 T = TypeVar("T")
 ROWS = pa.table({"k": pa.array([1, 2], pa.int32())})

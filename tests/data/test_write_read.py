@@ -14,19 +14,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.commit_files import commit_append
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.manifest import DataFile
-from airflow_paimon.core.operations.tables import alter_table
-from airflow_paimon.core.planners.schema_changes import SetOption
-from airflow_paimon.core.scan import plan_scan
-from airflow_paimon.core.snapshot import CommitKind
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.read_plan import plan_read
+from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import BucketWriter, deal, plan_write, write_rows
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
@@ -205,7 +205,7 @@ def test_files_are_described_as_paimon_describes_them(tmp_path: Path) -> None:
 
 
 def test_files_roll_at_the_target_size_and_stay_disjoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_paimon.data.files_write.ROW_GROUP_ROWS", 1000)
+    monkeypatch.setattr("airflow_paimon.data.files.write.ROW_GROUP_ROWS", 1000)
     table = make_table(tmp_path, KV, primary_keys=["k"], bucket="1", target_file_size="8 kb")
     rows = [{"k": k, "v": f"{k * 7919 % 10007:032d}"} for k in range(6000)]
     write_arrow(table, rows_of(KV, rows[::-1]))

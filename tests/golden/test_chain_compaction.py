@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.chain_targets import quoted_spec
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.chain.targets import quoted_spec
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
-from tests.data.compactions import compact, drop, outcomes
+from tests.data.chain.compactions import compact, drop, outcomes
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.golden import golden_index
 

@@ -3,9 +3,9 @@
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.operations.request import build_request
+from airflow_paimon.core.requests.requests import build_request
 from airflow_paimon.spark.connector.session import CATALOG, EXTENSIONS, artifact, configured, with_extensions
-from airflow_paimon.spark.operations import run_spark_operation
+from airflow_paimon.spark.jobs import run_spark_operation
 
 
 def test_an_operation_that_the_connector_does_not_do_is_refused_by_name() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon.bundled import job_names, job_path, package_archive
-from airflow_paimon.core.operations.request import REQUESTS
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.requests.requests import REQUESTS
+from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import append, make_table
 
 MODULES_OF_SPARK = ("pyspark", "py4j")

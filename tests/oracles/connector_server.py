@@ -78,9 +78,9 @@ class Connector:
         if request["archive"] not in sys.path:
             sys.path.insert(0, request["archive"])
         from airflow_paimon.core.errors import PaimonError
-        from airflow_paimon.core.operations.request import build_request
-        from airflow_paimon.core.operations.result import failure_json
-        from airflow_paimon.spark.operations import run_spark_operation
+        from airflow_paimon.core.requests.requests import build_request
+        from airflow_paimon.core.requests.result import failure_json
+        from airflow_paimon.spark.jobs import run_spark_operation
 
         name, values = request["operation"], request["values"]
         try:

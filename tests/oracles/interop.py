@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit import CommitIdentity, Receipt
-from airflow_paimon.core.commit_files import commit_buckets
-from airflow_paimon.core.operations.registry import run_operation
-from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.scan import BucketKey, live_entries, plan_scan
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.files import commit_buckets
+from airflow_paimon.core.requests.registry import run_operation
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.scan import BucketKey, live_entries, plan_scan
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
-from airflow_paimon.data.conform import conform_rows
+from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.rewrite import fold_buckets, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import deal, plan_write
 from tests.oracles.canonical import Row, canonical_rows

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.core.types import ArrayType, AtomicType, DataType, MapType, RowType, parse_type
+from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType, parse_type
+from airflow_paimon.core.table.table import Table, open_table
 from tests.oracles.drivers import Change, PypaimonOracle, RustOracle, SparkConnectorOracle
 from tests.oracles.paimon_types import to_arrow
 

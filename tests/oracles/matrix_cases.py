@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.table import Table, open_table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from tests.data.tables import any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows

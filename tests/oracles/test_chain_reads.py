@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.data import read_arrow
-from tests.data.chains import Row, Writes, chain_table
+from tests.data.chain.tables import Row, Writes, chain_table
 from tests.oracles.drivers import JavaOracle
 
 pytestmark = pytest.mark.oracle

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.operations.chain_alter import alter_chain_table
-from airflow_paimon.core.operations.chain_setup import NewColumns, create_chain_table
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.planners.chain_setup import ChainSettings
-from airflow_paimon.core.planners.schema_changes import AddColumn
-from airflow_paimon.core.store.testing import Crash, FaultStore
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.chain.alter import alter_chain_table
+from airflow_paimon.core.chain.setup import NewColumns, create_chain_table
+from airflow_paimon.core.chain.setup_plan import ChainSettings
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import open_table
+from tests.core.chain.test_alter import faulty as cut_off_alter
+from tests.core.chain.test_setup_races import faulty
 from tests.core.tables import run
-from tests.core.test_chain_alter import faulty as cut_off_alter
-from tests.core.test_chain_setup_races import faulty
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.processes import OracleError
+from tests.stores import Crash, FaultStore
 
 pytestmark = pytest.mark.oracle
 

@@ -15,19 +15,19 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.bundled import job_path, package_archive
+from airflow_paimon.core.commit.staging import open_staging
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
-from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.operations.tables import alter_table, create_table
-from airflow_paimon.core.planners.schema_changes import AddColumn, RenameColumn
-from airflow_paimon.core.staging import open_staging
-from airflow_paimon.core.table import Table, open_table
-from airflow_paimon.core.types import parse_type
+from airflow_paimon.core.format.types import parse_type
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn
+from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.arrow_types import arrow_schema
-from airflow_paimon.spark.operations import run_spark_operation
+from airflow_paimon.data.files.arrow_types import arrow_schema
+from airflow_paimon.spark.jobs import run_spark_operation
 from tests.oracles import layout
 from tests.oracles.drivers import SparkConnectorOracle
-from tests.spark.operations import correct, diff, make_branch, rows_of, run
+from tests.spark.jobs.operations import correct, diff, make_branch, rows_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

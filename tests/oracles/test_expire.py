@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.partition_drop import held_partitions
-from airflow_paimon.core.scan import plan_scan
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.commit.partition_drop import held_partitions
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import read_arrow
 from tests.core.tables import run
-from tests.data.expiries import OLD, both, made
-from tests.data.test_chain_expire_races import LEFT
+from tests.data.chain.expiries import OLD, both, made
+from tests.data.chain.test_expire_races import LEFT
 from tests.oracles.canonical import canonical_rows
 from tests.oracles.drivers import JavaOracle, SparkConnectorOracle
 from tests.oracles.interop import World

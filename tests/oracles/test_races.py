@@ -27,7 +27,7 @@ _WRITER = """
 import json, sys
 import pyarrow as pa
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import write_arrow
 path, part, commits, mode = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 table = open_table(path=path)

@@ -1,7 +1,7 @@
 """The table "What the reference engine does" (measured on connector 2.0.0) as tests: each row that is not about chain
 tables, named, and what ours does in that case, with Paimon's Java engine (O3) on the other side.
 
-Rows about chain tables are in tests/data/test_chain_read.py and tests/core/test_chain*.py.
+Rows about chain tables are in tests/data/chain/test_read.py and tests/core/test_chain*.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
-from airflow_paimon.core.inspect import inspect
+from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.data import write_arrow
 from tests.conftest import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
@@ -77,7 +77,7 @@ def world(java_oracle: JavaOracle, tmp_path: Path) -> World:
 _WRITER = """
 import sys
 import pyarrow as pa
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import write_arrow
 table, number = open_table(path=sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)

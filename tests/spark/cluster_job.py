@@ -29,8 +29,8 @@ def where_from(_: Iterator[Any]) -> Iterator[str]:
 def operations(spark: SparkSession, warehouse: str) -> dict[str, Any]:
     """Correct the branch, which must not be tried again when it is refused, and compare it with its base."""
     from airflow_paimon.core.errors import InvalidInputError
-    from airflow_paimon.core.operations.request import build_request
-    from airflow_paimon.spark.operations import run_spark_operation
+    from airflow_paimon.core.requests.requests import build_request
+    from airflow_paimon.spark.jobs import run_spark_operation
 
     common = {"warehouse": warehouse, "table": "d.t", "branch": "fix"}
     query = {"sql": f"{warehouse}/query.sql", **common}

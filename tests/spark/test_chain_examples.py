@@ -9,8 +9,8 @@ import pytest
 
 from airflow_paimon.spark import read_table
 from airflow_paimon.spark.datasource import register
-from tests.data.chain_examples import DAILY, EXAMPLES, VECTORED, Example, Where, as_sql, with_deletion_vectors
-from tests.data.chains import Row, chain_table, on
+from tests.data.chain.examples import DAILY, EXAMPLES, VECTORED, Example, Where, as_sql, with_deletion_vectors
+from tests.data.chain.tables import Row, chain_table, on
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

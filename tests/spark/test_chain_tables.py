@@ -9,14 +9,15 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.operations.tables import alter_table
-from airflow_paimon.core.planners.schema_changes import RemoveOption, SetOption
-from airflow_paimon.core.table import Table
-from airflow_paimon.data.chain_plan import plan_chain
+from airflow_paimon.core.schema.schema_plan import RemoveOption, SetOption
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.scan import plan_chain
 from airflow_paimon.spark import read_table, write_table
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.native_scan import divide
-from tests.data.chains import (
+from tests.data.chain.compactions import compact
+from tests.data.chain.tables import (
     DAYS,
     EXPECTED,
     GAPPED,
@@ -30,7 +31,6 @@ from tests.data.chains import (
     seen,
     write,
 )
-from tests.data.compactions import compact
 from tests.data.tables import make_table
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.operations.tables import create_table
+from airflow_paimon.core.schema.tables import create_table
 from tests.spark import cluster_job
 from tests.spark.cluster import Cluster, start_cluster
-from tests.spark.operations import make_branch, rows_of
+from tests.spark.jobs.operations import make_branch, rows_of
 
 pytestmark = pytest.mark.slow
 

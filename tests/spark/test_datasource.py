@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.predicate import AllOf, AnyOf, Condition
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import register
 from airflow_paimon.spark.where_text import parse_condition, to_expression
-from tests.spark.operations import make_branch, put, rows_of, run
+from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

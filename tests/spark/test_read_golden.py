@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.table import open_table
-from airflow_paimon.core.types import DataField
+from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark import read_table
 from airflow_paimon.spark.spark_types import shipped_schema
 from tests.golden.test_reads import CASES

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.operations.tables import alter_table, create_table
-from airflow_paimon.core.planners.schema_changes import AddColumn, DropColumn, RenameColumn, WidenColumn
-from airflow_paimon.core.predicate import AllOf, AnyOf, Condition, Predicate
-from airflow_paimon.core.scan import plan_scan
-from airflow_paimon.core.table import Table
-from airflow_paimon.core.timestamp import Timestamp
+from airflow_paimon.core.format.timestamp import Timestamp
+from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
+from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.spark import read_table
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide
-from tests.spark.operations import make_branch, put, rows_of, run
+from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

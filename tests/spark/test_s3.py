@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark import read_table, register, write_table
 from tests.s3_server import make_bucket, s3_server, storage_options
-from tests.spark.operations import rows_of
+from tests.spark.jobs.operations import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.operations.tables import create_table
-from airflow_paimon.core.snapshot import CommitKind
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import read_table, write_table
@@ -133,7 +133,7 @@ def test_every_type_comes_back(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def _nested() -> list[tuple[str, Any]]:
-    from airflow_paimon.core.types import ArrayType, AtomicType, DataField, MapType, RowType
+    from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, MapType, RowType
 
     text, whole, wide = AtomicType("STRING"), AtomicType("INT"), AtomicType("BIGINT")
     row = RowType((DataField(0, "x", whole), DataField(1, "y", ArrayType(text))))

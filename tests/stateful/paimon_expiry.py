@@ -6,9 +6,10 @@ looks at no other branch. What is left afterwards is what our safety rules must 
 
 from __future__ import annotations
 
-from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.manifest import FileKind, ManifestEntry
-from airflow_paimon.core.scan import (
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.scan import (
     all_manifests,
     data_file_path,
     live_entries,
@@ -16,8 +17,7 @@ from airflow_paimon.core.scan import (
     read_entries,
     read_lists,
 )
-from airflow_paimon.core.snapshot import Snapshot
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table.table import Table
 
 
 def expire_snapshots(main: Table, retain_last: int) -> int:

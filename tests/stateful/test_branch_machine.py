@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
-from airflow_paimon.core.operations.check import find_all
-from airflow_paimon.core.snapshot import CommitKind
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.maintenance.check import find_all
+from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, make_table, overwrite, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from airflow_paimon.core.chain.alter import alter_chain_table
+from airflow_paimon.core.chain.setup import NewColumns, create_chain_table
+from airflow_paimon.core.chain.setup_plan import ChainSettings
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.operations.chain_alter import alter_chain_table
-from airflow_paimon.core.operations.chain_setup import NewColumns, create_chain_table
-from airflow_paimon.core.operations.check import find_all
-from airflow_paimon.core.planners.chain_setup import ChainSettings
-from airflow_paimon.core.planners.schema_changes import (
+from airflow_paimon.core.maintenance.check import find_all
+from airflow_paimon.core.schema.schema_plan import (
     AddColumn,
     DropColumn,
     RenameColumn,
@@ -32,11 +32,11 @@ from airflow_paimon.core.planners.schema_changes import (
     SetOption,
     WidenColumn,
 )
-from airflow_paimon.core.scan import plan_scan
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from tests.core.tables import run
-from tests.data.compactions import compact, outcomes
+from tests.data.chain.compactions import compact, outcomes
 from tests.stateful.chain_model import DELTA, FULL, MAIN, ChainModel, Partition, Row
 
 START = datetime(2025, 8, 11, 20)

@@ -17,17 +17,17 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from airflow_paimon.core.binary_row import decode_row
-from airflow_paimon.core.commit import CommitIdentity
-from airflow_paimon.core.commit_files import commit_buckets
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
-from airflow_paimon.core.operations.registry import run_operation
-from airflow_paimon.core.operations.request import build_request
-from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.operations.tables import alter_table
-from airflow_paimon.core.planners.schema_changes import AddColumn
-from airflow_paimon.core.scan import BucketKey, live_entries, partition_types
-from airflow_paimon.core.table import Table
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.requests.registry import run_operation
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.scan import BucketKey, live_entries, partition_types
+from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, make_table, message, run
 from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel
 

@@ -13,10 +13,10 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError, UnsupportedStorageError
-from airflow_paimon.core.secrets import secret_values
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.failures import Input, from_os_error
 from airflow_paimon.core.store.names import folder_name, join, object_name
+from airflow_paimon.core.store.secrets import secret_values
 
 _THREADS = 8
 

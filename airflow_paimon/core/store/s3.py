@@ -19,11 +19,11 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.secrets import secret_values
 from airflow_paimon.core.store import s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.secrets import secret_values
 
 T = TypeVar("T")
 

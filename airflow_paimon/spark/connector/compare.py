@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.schema import TableSchema
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.data.diff.json_rows import json_rows
+from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.spark.connector.frames import (
     collect_arrow,
     in_paimon_types,
     in_partitions,
     partition_values_of,
 )
-from airflow_paimon.spark.operations.compare_keyed import Findings
-from airflow_paimon.spark.operations.json_rows import json_rows
-from airflow_paimon.spark.operations.partitions import partition_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

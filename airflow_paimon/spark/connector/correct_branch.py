@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit import CommitIdentity, verify_landed
+from airflow_paimon.core.commit.committer import CommitIdentity, verify_landed
+from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, partition_decoder, take_over
 from airflow_paimon.core.errors import (
     InvalidInputError,
 )
-from airflow_paimon.core.manifest import ManifestEntry
-from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.request import CorrectBranch
-from airflow_paimon.core.operations.result import OperationResult
-from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.scan import group_by_bucket, live_entries, one_form
-from airflow_paimon.core.staging import Staging, discard_staging, open_staging, partition_decoder, take_over
-from airflow_paimon.core.table import open_table
+from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import group_by_bucket, live_entries, one_form
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted
 from airflow_paimon.spark.connector.session import paimon_catalog
-from airflow_paimon.spark.operations.correction import (
+from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
     correct_once,
@@ -33,8 +34,7 @@ from airflow_paimon.spark.operations.correction import (
     properties,
     result_of,
 )
-from airflow_paimon.spark.operations.partitions import partition_text
-from airflow_paimon.spark.operations.sources import BRANCH_VIEW, MAIN_VIEW, further_views, read_sql, rows_of
+from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, further_views, read_sql, rows_of
 from airflow_paimon.spark.progress import progress
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.operations.context import Context
-from airflow_paimon.core.operations.request import DiffBranches
-from airflow_paimon.core.operations.result import OperationResult
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.spark.connector.compare import Comparison, Found, compare_frames
 from airflow_paimon.spark.connector.frames import Reader, in_partitions
 from airflow_paimon.spark.connector.session import paimon_catalog
-from airflow_paimon.spark.operations.diff_details import WITH_SAMPLES, diff_details
-from airflow_paimon.spark.operations.diff_plan import DiffPlan, plan_diff
+from airflow_paimon.spark.jobs.diff_details import WITH_SAMPLES, diff_details
 from airflow_paimon.spark.progress import progress
 
 if TYPE_CHECKING:

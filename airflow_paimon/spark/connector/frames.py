@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.arrow_values import to_values
 from airflow_paimon.core.errors import NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.paths import MAIN
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.snapshot import Snapshot
-from airflow_paimon.core.table import Table
-from airflow_paimon.core.timestamp import Timestamp
-from airflow_paimon.core.types import DataField, DataType
-from airflow_paimon.data.arrow_types import arrow_type
+from airflow_paimon.core.format.arrow_values import to_values
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.timestamp import Timestamp
+from airflow_paimon.core.format.types import DataField, DataType
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.spark.spark_types import spark_schema, spark_type
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.operations.request import CorrectBranch
-from airflow_paimon.core.options import TableOptions
-from airflow_paimon.core.schema import TableSchema
-from airflow_paimon.core.table import Table
-from airflow_paimon.core.types import AtomicType
-from airflow_paimon.data.arrow_types import ROW_KIND
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import AtomicType
+from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
+from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.spark.connector.frames import collect_arrow, partition_values_of
-from airflow_paimon.spark.operations.partitions import PartitionChoice, partition_text
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import spark_type
 

@@ -1,0 +1,319 @@
+"""When a branch has caught up: one pure predicate for sensor, trigger and jobs, and the few reads that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.paths import MAIN
+
+if TYPE_CHECKING:
+    # A DAG file that holds a sensor imports this module: it must not load the stores.
+    from airflow_paimon.core.format.snapshot import Snapshot
+    from airflow_paimon.core.table.table import Table
+
+NO_WATERMARK = -(2**63)
+"""Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpCondition:
+    """What a branch must have reached; all that is given must hold. Times and lags are milliseconds.
+
+    ``watermark_lag_ms`` and ``commit_lag_ms``: how far the branch's watermark, or its newest commit's time, may be
+    behind main's; with ``reference_time_ms``, behind that time instead.
+    ``partitions``: specs (``dt=2025-01-01``, ``dt=2025-01-01/region=eu``, also partial) that must hold files;
+    unless ``allow_older_partitions``, with files not older than main's newest in that partition.
+    """
+
+    min_snapshot_id: int | None = None
+    watermark_lag_ms: int | None = None
+    commit_lag_ms: int | None = None
+    reference_time_ms: int | None = None
+    partitions: tuple[str, ...] = ()
+    allow_older_partitions: bool = False
+
+    @property
+    def needs_main(self) -> bool:
+        """Whether main has to be looked at."""
+        lags = self.watermark_lag_ms is not None or self.commit_lag_ms is not None
+        return (lags and self.reference_time_ms is None) or (bool(self.partitions) and not self.allow_older_partitions)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain JSON values; ``CatchUpCondition(**values)`` is the way back, with ``partitions`` as a tuple."""
+        return {**asdict(self), "partitions": list(self.partitions)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> CatchUpCondition:
+        return CatchUpCondition(**{**values, "partitions": tuple(values.get("partitions", ()))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A branch's newest snapshot. ``watermark_ms`` is None when its writers give none."""
+
+    snapshot_id: int
+    commit_time_ms: int
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFiles:
+    """The live files of one partition spec on the branch and, where that is asked for, on main."""
+
+    spec: str
+    branch_files: frozenset[str]
+    branch_newest_ms: int | None
+    main_files: frozenset[str] = frozenset()
+    main_newest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpState:
+    """What was read: heads are None for a branch without snapshots (or, main's, when it wasn't needed)."""
+
+    table: str
+    branch: str
+    branch_head: Head | None
+    main_head: Head | None = None
+    partitions: tuple[PartitionFiles, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``waiting_for`` says in words what is missing; empty = caught up."""
+
+    state: CatchUpState
+    waiting_for: tuple[str, ...] = field(default=())
+
+    @property
+    def caught_up(self) -> bool:
+        return not self.waiting_for
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what a sensor returns: plain JSON values."""
+        branch, main = self.state.branch_head, self.state.main_head
+        return {
+            "table": self.state.table,
+            "branch": self.state.branch,
+            "caught_up": self.caught_up,
+            "waiting_for": list(self.waiting_for),
+            "snapshot_id": branch.snapshot_id if branch else None,
+            "watermark": branch.watermark_ms if branch else None,
+            "commit_time": branch.commit_time_ms if branch else None,
+            "main_snapshot_id": main.snapshot_id if main else None,
+        }
+
+
+def parse_condition(
+    *,
+    min_snapshot_id: int | str | None = None,
+    max_watermark_lag: str | timedelta | None = None,
+    max_commit_lag: str | timedelta | None = None,
+    reference_time: str | int | None = None,
+    partitions: Sequence[str] = (),
+    allow_older_partitions: bool = False,
+) -> CatchUpCondition:
+    """Read a condition from what a DAG author writes: lags as ``10 min``, times as ISO with an offset or epoch ms.
+
+    Raises:
+        InvalidInputError: malformed, nothing to wait for, or a reference time without a lag to measure from it.
+    """
+    from airflow_paimon.core.table.table import parse_timestamp
+
+    condition = CatchUpCondition(
+        min_snapshot_id=_number("min_snapshot_id", min_snapshot_id),
+        watermark_lag_ms=_lag("max_watermark_lag", max_watermark_lag),
+        commit_lag_ms=_lag("max_commit_lag", max_commit_lag),
+        reference_time_ms=None if reference_time is None else parse_timestamp(reference_time),
+        partitions=tuple(partitions),
+        allow_older_partitions=allow_older_partitions,
+    )
+    lags = condition.watermark_lag_ms is not None or condition.commit_lag_ms is not None
+    if not (lags or condition.partitions or condition.min_snapshot_id is not None):
+        raise InvalidInputError(
+            "Nothing to wait for: give min_snapshot_id, max_watermark_lag, max_commit_lag or partitions"
+        )
+    if condition.reference_time_ms is not None and not lags:
+        raise InvalidInputError(
+            "reference_time needs max_watermark_lag or max_commit_lag ('0 s' for not behind at all)"
+        )
+    for spec in condition.partitions:
+        parse_spec(spec)
+    return condition
+
+
+def parse_spec(text: str) -> dict[str, str]:
+    """Parse ``dt=2025-01-01/region=eu``, the form that results show; a value may hold slashes, as in ``path=a/b``.
+
+    Raises:
+        InvalidInputError: it doesn't start with ``key=``, or a key comes twice.
+    """
+    spec: dict[str, str] = {}
+    key = ""
+    for part in text.split("/"):
+        name, equals, value = part.partition("=")
+        if equals and name.strip() and name.strip() not in spec:
+            key = name.strip()
+            spec[key] = value
+        elif key and not equals:
+            spec[key] += f"/{part}"
+        else:
+            raise InvalidInputError(f"Partition {text!r} is not of the form key=value or key=value/key=value")
+    return spec
+
+
+def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
+    """Decide. Pure: the one place that knows what "caught up" means."""
+    if state.branch_head is None:
+        return Verdict(state=state, waiting_for=(f"branch {state.branch} has no snapshot yet",))
+    missing = [
+        *_snapshot_behind(condition, state.branch_head),
+        *_lags_behind(condition, state, state.branch_head),
+        *(text for files in state.partitions for text in _partition_behind(condition, files)),
+    ]
+    return Verdict(state=state, waiting_for=tuple(missing))
+
+
+def _snapshot_behind(condition: CatchUpCondition, head: Head) -> Iterable[str]:
+    if condition.min_snapshot_id is not None and head.snapshot_id < condition.min_snapshot_id:
+        yield f"snapshot {condition.min_snapshot_id} (the branch is at {head.snapshot_id})"
+
+
+def _lags_behind(condition: CatchUpCondition, state: CatchUpState, head: Head) -> Iterable[str]:
+    main = state.main_head
+    fixed = condition.reference_time_ms
+    if condition.needs_main and fixed is None and main is None:
+        return  # main has no snapshot: there is nothing to be behind
+    if condition.watermark_lag_ms is not None:
+        target = fixed if fixed is not None else main.watermark_ms if main else None
+        yield from _time_behind("watermark", head.watermark_ms, target, condition.watermark_lag_ms)
+    if condition.commit_lag_ms is not None:
+        target = fixed if fixed is not None else main.commit_time_ms if main else None
+        yield from _time_behind("newest commit", head.commit_time_ms, target, condition.commit_lag_ms)
+
+
+def _time_behind(what: str, reached: int | None, target: int | None, lag_ms: int) -> Iterable[str]:
+    if target is None:
+        yield f"a {what} on main: it has none, so the branch can't be compared with it"
+    elif reached is None:
+        yield f"a {what} on the branch: it has none"
+    elif reached < target - lag_ms:
+        yield f"{what} {_iso(target - lag_ms)} (the branch's is {_iso(reached)})"
+
+
+def _partition_behind(condition: CatchUpCondition, files: PartitionFiles) -> Iterable[str]:
+    if not files.branch_files:
+        yield f"partition {files.spec}"
+    elif condition.allow_older_partitions or files.main_files <= files.branch_files:
+        return
+    elif (files.branch_newest_ms or 0) < (files.main_newest_ms or 0):
+        yield (
+            f"partition {files.spec} newer than main's: {_iso(files.main_newest_ms or 0)} "
+            f"(the branch's newest file is of {_iso(files.branch_newest_ms or 0)})"
+        )
+
+
+def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
+    """Read what the condition needs: with right hints three small reads per branch, and manifests for partitions only.
+
+    Raises:
+        NotFoundError: there is no such table or branch.
+    """
+    branch = table.hinted_snapshot()
+    if branch is None:
+        table.require()
+    view = table.branch(MAIN)
+    main = branch if table.branch_name == MAIN else view.hinted_snapshot() if condition.needs_main else None
+    compared = main if condition.needs_main else None
+    return CatchUpState(
+        table=table.name,
+        branch=table.branch_name,
+        branch_head=_head(branch),
+        main_head=_head(main),
+        partitions=_partitions(table, branch, compared, condition.partitions) if branch is not None else (),
+    )
+
+
+def check(table: Table, condition: CatchUpCondition) -> Verdict:
+    """Gather and judge."""
+    return judge(condition, gather(table, condition))
+
+
+def _head(snapshot: Snapshot | None) -> Head | None:
+    if snapshot is None:
+        return None
+    watermark = None if snapshot.watermark == NO_WATERMARK else snapshot.watermark
+    return Head(snapshot_id=snapshot.id, commit_time_ms=snapshot.time_millis, watermark_ms=watermark)
+
+
+def _partitions(
+    table: Table, branch: Snapshot, main: Snapshot | None, specs: Sequence[str]
+) -> tuple[PartitionFiles, ...]:
+    if not specs:
+        return ()
+    on_branch = _files(table, branch, specs)
+    on_main = _files(table.branch(MAIN), main, specs)
+    return tuple(
+        PartitionFiles(
+            spec=spec,
+            branch_files=frozenset(on_branch[spec]),
+            branch_newest_ms=max(on_branch[spec].values(), default=None),
+            main_files=frozenset(on_main[spec]),
+            main_newest_ms=max(on_main[spec].values(), default=None),
+        )
+        for spec in specs
+    )
+
+
+def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Give the live files of each spec with their creation times."""
+    from airflow_paimon.core.format.binary_row import decode_row  # a poke without partitions needs none of these
+    from airflow_paimon.core.table.partitions import parse_partition_spec
+    from airflow_paimon.core.table.scan import live_entries, partition_types
+
+    found: dict[str, dict[str, int]] = {spec: {} for spec in specs}
+    if snapshot is None:
+        return found
+    schema = view.schema(snapshot.schema_id)
+    types = partition_types(schema)
+    positions = {key: index for index, key in enumerate(schema.partition_keys)}
+    wanted = {
+        spec: {positions[k]: v for k, v in parse_partition_spec(parse_spec(spec), schema.partition_keys, types).items()}
+        for spec in specs
+    }
+    for entry in live_entries(view, snapshot).values():
+        values = decode_row(entry.partition, types)
+        for spec, parts in wanted.items():
+            if all(values[index] == value for index, value in parts.items()):
+                found[spec][entry.file.file_name] = entry.file.creation_time_ms or 0
+    return found
+
+
+def _number(name: str, value: int | str | None) -> int | None:
+    if value is None:
+        return None
+    text = str(value).strip()
+    if not text.isdigit():
+        raise InvalidInputError(f"{name} must be a whole number, got {value!r}")
+    return int(text)
+
+
+def _lag(name: str, value: str | timedelta | None) -> int | None:
+    if value is None:
+        return None
+    lag = value if isinstance(value, timedelta) else parse_duration(value, name)
+    if lag < timedelta(0):
+        raise InvalidInputError(f"{name} must not be negative")
+    return lag // timedelta(milliseconds=1)
+
+
+def _iso(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"

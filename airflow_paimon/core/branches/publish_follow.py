@@ -1,0 +1,73 @@
+"""Takes a planned merge, or undo, along to a newer head, so that it keeps up with writers that never pause.
+
+Planning one reads all that happened since the branch point, or the publish; a writer that commits in less time than
+that would win every race for the next snapshot id. What other commits left alone needs no second look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_paimon.core.branches.publish_plan import within_reach
+from airflow_paimon.core.branches.safeguards import PublishMarks, plan_undo_tag
+from airflow_paimon.core.commit.committer import Draft, execute
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch, RollbackTo
+from airflow_paimon.core.table.history import Difference, snapshots_between
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketKey, one_form, read_delta_list, read_entries
+from airflow_paimon.core.table.table import Table
+
+Moved = Callable[[Snapshot], None]
+"""Is told the head that the merge now goes on top of."""
+
+
+def with_follow(
+    context: Context,
+    request: PublishBranch | RollbackTo,
+    view: Table,
+    planned: Draft,
+    head: Snapshot,
+    theirs: Difference,
+    marks: PublishMarks,
+    moved: Moved,
+) -> Draft:
+    """Give the draft with its ``follow``; ``theirs`` is all that it changes.
+
+    A strict publish, or one of an expected head, is planned anew each time.
+    """
+    if request.expected_main_snapshot is not None or not isinstance(request, (MergeBranch, RollbackTo)):
+        return planned
+
+    def follow(newer: Snapshot) -> Draft | None:
+        if not stands_aside(view, head, newer, theirs, planned.schema):
+            return None
+        execute(view, plan_undo_tag(context, view, newer, marks, request.undo_retention))
+        moved(newer)
+        return with_follow(context, request, view, planned, newer, theirs, marks, moved)
+
+    return replace(planned, follow=follow)
+
+
+def stands_aside(view: Table, old: Snapshot, new: Snapshot, theirs: Difference, schema: TableSchema) -> bool:
+    """Whether the commits from ``old`` to ``new`` touch nothing that a three-way merge of ``theirs`` went by."""
+    if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
+        return False
+    if view.schema().id != schema.id or TableOptions(schema.options).row_tracking:
+        return False
+    try:
+        if view.snapshot(old.id).identity != old.identity:
+            return False
+    except NotFoundError:
+        return False
+    between = snapshots_between(view, old.id, new.id)
+    if between is None:
+        return False
+    form = one_form(schema)
+    manifests = [m for s in between for m in read_delta_list(view, s)]
+    touched = {BucketKey(form(e.partition), e.bucket) for part in read_entries(view, manifests) for e in part}
+    return not within_reach(Difference(added={bucket: {} for bucket in touched}), theirs, schema)

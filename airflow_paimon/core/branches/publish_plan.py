@@ -1,0 +1,269 @@
+"""Which buckets a publish replaces, and by which files (pure). One planner for merge, fast-forward, rollback and undo.
+
+Per (partition, bucket): only the branch changed it: its files. Only main: main's. Both: conflict. Files are taken by
+reference; no data is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.table.history import Difference
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketKey
+
+MAX_LISTED = 20
+POSTPONED_BUCKET = -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Both sides' changes since the base. ``*_real``: the buckets changed by more than compaction.
+
+    ``published``: how the branch stood when it was last published, compared with the base; None = never.
+    """
+
+    theirs: Difference
+    ours: Difference
+    theirs_real: set[BucketKey]
+    ours_real: set[BucketKey]
+    published: Difference | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketChange:
+    """What becomes of one bucket of the target branch: ADD entries to delete and to add (schema ids not mapped yet).
+
+    Neither: only its index entries change (``merged_index``).
+    """
+
+    bucket: BucketKey
+    delete: tuple[ManifestEntry, ...]
+    add: tuple[ManifestEntry, ...]
+
+
+Scope = Callable[[BucketKey], object]
+"""Gives the same for buckets between which a key may move: one side's change there concerns all of them."""
+
+
+def key_scope(schema: TableSchema) -> Scope:
+    """Tell how far the rows of one key may be apart.
+
+    With fixed buckets, or without keys, every bucket is on its own. With dynamic or postponed buckets each writer picks
+    a new key's bucket itself, and a key without the partition columns may even change its partition.
+    """
+    buckets = TableOptions(schema.options).bucket
+    if not schema.primary_keys or buckets > 0:
+        return lambda bucket: bucket
+    if set(schema.partition_keys) <= set(schema.primary_keys):
+        return lambda bucket: bucket.partition
+    return lambda bucket: None
+
+
+def within_reach(ours: Difference, theirs: Difference, schema: TableSchema) -> set[BucketKey]:
+    """Buckets of ours that may hold keys which theirs changed."""
+    scope = key_scope(schema)
+    reached = {scope(b) for b in theirs.buckets}
+    return {b for b in ours.buckets if scope(b) in reached}
+
+
+def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
+    """Which commits change no row of a bucket; compaction moves rows out of a postponed bucket, into others."""
+    postponed = TableOptions(schema.options).bucket == POSTPONED_BUCKET
+    return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
+
+
+def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> list[BucketChange]:
+    """Choose the buckets of a three-way merge.
+
+    Raises:
+        ConflictError: buckets that both sides changed, listed as ``name_bucket`` spells them.
+    """
+    ours = {scope(b) for b in sides.ours_real if not _settled(sides, b)}
+    theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
+    conflicts = sorted(name_bucket(b) for b in theirs if scope(b) in ours)
+    if conflicts:
+        raise ConflictError(
+            f"{table}: main and the branch both changed {_listed(conflicts)} since they parted; nothing was published. "
+            f"Make the branch anew from main's head and correct it again, or leave those partitions out",
+            table=table,
+            details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
+        )
+    return _changes(sides, sides.theirs_real)
+
+
+def _settled(sides: Sides, bucket: BucketKey) -> bool:
+    """Main's change of a bucket is the branch's own: published before, and main has not touched it since."""
+    if sides.theirs.same_in(bucket, sides.ours):
+        return True
+    return sides.published is not None and sides.published.same_in(bucket, sides.ours)
+
+
+def fast_forward_buckets(table: str, sides: Sides, name_bucket: Any, *, discard_main: bool) -> list[BucketChange]:
+    """Take the branch's state whole.
+
+    Raises:
+        UnsafeOperationError: main changed since the branch point and ``discard_main`` is not given.
+    """
+    lost = sorted(name_bucket(b) for b in sides.ours_real if not _settled(sides, b))
+    if lost and not discard_main:
+        raise UnsafeOperationError(
+            f"{table}: main changed {_listed(lost)} since the branch point, and a fast-forward would drop that. "
+            f"Use merge_branch to keep both, or --discard-main to drop main's changes",
+            table=table,
+            details={"would_discard": lost[:MAX_LISTED], "would_discard_count": len(lost)},
+        )
+    return _changes(sides, sides.theirs.buckets | sides.ours.buckets)
+
+
+def state_buckets(change: Difference) -> list[BucketChange]:
+    """Take an earlier state whole: ``change`` leads from the current head to it."""
+    return _changes(
+        Sides(theirs=change, ours=Difference(), theirs_real=change.buckets, ours_real=set()), change.buckets
+    )
+
+
+def _changes(sides: Sides, buckets: set[BucketKey]) -> list[BucketChange]:
+    out = []
+    for bucket in sorted(buckets):
+        their_added, their_removed = sides.theirs.added.get(bucket, {}), sides.theirs.removed.get(bucket, {})
+        our_added, our_removed = sides.ours.added.get(bucket, {}), sides.ours.removed.get(bucket, {})
+        delete = _without(our_added, their_added) + _without(their_removed, our_removed)
+        add = _without(their_added, our_added) + _without(our_removed, their_removed)
+        if delete or add or sides.theirs.index.get(bucket) != sides.ours.index.get(bucket):
+            out.append(BucketChange(bucket=bucket, delete=tuple(delete), add=tuple(add)))
+    return out
+
+
+def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, ManifestEntry]) -> list[ManifestEntry]:
+    return [e for k, e in entries.items() if k not in other]
+
+
+def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange], name_bucket: Any) -> None:
+    """Refuse when a partition's bucket count changed on one side while the other side changed it as well.
+
+    Raises:
+        ConflictError: rows of one key would lie in two buckets.
+    """
+    taken = {c.bucket for c in changes}
+    by_partition: dict[bytes, set[int]] = {}
+    for diff in (sides.theirs, sides.ours):
+        for group in (diff.added, diff.removed):
+            for bucket, entries in group.items():
+                counts = {e.total_buckets for e in entries.values()}
+                by_partition.setdefault(bucket.partition, set()).update(counts)
+    for partition, counts in by_partition.items():
+        touched = {b for b in sides.theirs.buckets | sides.ours.buckets if b.partition == partition}
+        if len(counts) > 1 and touched & taken and touched - taken:
+            where = sorted(name_bucket(b) for b in touched)
+            raise ConflictError(
+                f"{table}: the number of buckets of {_listed(where)} changed since the branch point, and both sides "
+                f"wrote there; make the branch anew from main's head",
+                table=table,
+                details={"conflicts": where[:MAX_LISTED]},
+            )
+
+
+def highest_sequence(files: Sequence[DataFile]) -> int:
+    """The highest sequence number of a bucket's files; -1 for an empty bucket, as Paimon's writers start at 0."""
+    return max((f.max_sequence_number for f in files), default=-1)
+
+
+def check_sequences(
+    table: str, changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, int], name_bucket: Any
+) -> None:
+    """Refuse branch files that a writer which stays open over the publish would lose to.
+
+    Raises:
+        UnsafeOperationError: lists the buckets and the two ways out.
+
+    See docs/design.md, A running writer keeps winning.
+    """
+    high = sorted(
+        name_bucket(c.bucket)
+        for c in changes
+        if highest_sequence([e.file for e in c.add]) > base_highest.get(c.bucket, -1) and c.add
+    )
+    if high:
+        raise UnsafeOperationError(
+            f"{table}: {_listed(high)} of the branch hold sequence numbers above those at the branch point (an upsert "
+            f"of another engine, or more rows than the bucket had numbers): a writer that stays open on main would "
+            f"lose its newer rows to them. Use --rewrite to fold those buckets first, or --writers-stopped when no "
+            f"writer is open",
+            table=table,
+            details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
+        )
+
+
+def mapped_entries(changes: Sequence[BucketChange], schema_ids: Mapping[int, int]) -> list[ManifestEntry]:
+    """Give the delta of the publish: deletions verbatim, then additions with main's schema ids."""
+    deletes = [e.deleted() for c in changes for e in c.delete]
+    adds = []
+    for change in changes:
+        for entry in change.add:
+            file = entry.file._replace(schema_id=schema_ids.get(entry.file.schema_id, entry.file.schema_id))
+            adds.append(entry._replace(kind=FileKind.ADD.value, file=file))
+    return [*deletes, *adds]
+
+
+def assign_row_ids(
+    entries: Sequence[ManifestEntry], known: set[FileId], next_row_id: int
+) -> tuple[list[ManifestEntry], int]:
+    """Give files that main never had new row ids: both branches counted on from the same number.
+
+    Raises:
+        UnsafeOperationError: a file holds its ids inside; it would have to be rewritten.
+
+    See docs/format.md, Row tracking.
+    """
+    out = []
+    for entry in entries:
+        file = entry.file
+        if entry.kind == FileKind.ADD and entry.identifier not in known and file.first_row_id is not None:
+            if file.write_cols is not None and "_ROW_ID" in file.write_cols:
+                raise UnsafeOperationError(
+                    f"File {file.file_name} of the branch holds row ids that main may use for "
+                    f"other rows; it can't be published by reference"
+                )
+            entry = entry._replace(file=file._replace(first_row_id=next_row_id))
+            next_row_id += file.row_count
+        out.append(entry)
+    return out, next_row_id
+
+
+def merged_index(
+    head: Sequence[IndexEntry],
+    theirs: Sequence[IndexEntry],
+    changes: Sequence[BucketChange],
+    form: Callable[[bytes], bytes],
+) -> list[IndexEntry]:
+    """Take the index entries (deletion vectors, hash indexes) of each bucket from the side its files come from.
+
+    ``form``: ``one_form`` of the table's schema.
+    """
+    taken = {c.bucket for c in changes}
+    mine = [i for i in head if BucketKey(form(i.partition), i.bucket) not in taken]
+    return mine + [i for i in theirs if BucketKey(form(i.partition), i.bucket) in taken]
+
+
+def summarize(changes: Sequence[BucketChange]) -> dict[str, Any]:
+    """Count what a publish does, in plain JSON values."""
+    return {
+        "buckets": len(changes),
+        "partitions": len({c.bucket.partition for c in changes}),
+        "files_added": sum(len(c.add) for c in changes),
+        "files_deleted": sum(len(c.delete) for c in changes),
+        "rows_added": sum(e.file.row_count for c in changes for e in c.add),
+        "rows_deleted": sum(e.file.row_count for c in changes for e in c.delete),
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_LISTED])
+    return shown + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")

@@ -1,0 +1,190 @@
+"""What publishes and rollbacks left behind: found again by their undo tags, and compared with what they should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.branches.safeguards import bucket_namer
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.table import Table
+
+_PREFIX = "airflow-paimon."
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A publish or rollback whose undo tag still stands. ``before`` is the head that it went on top of."""
+
+    snapshot: Snapshot
+    before: Snapshot
+    undo_tag: str
+
+    @property
+    def operation(self) -> str:
+        """``merge_branch``, ``fast_forward`` or ``rollback_to``."""
+        return self.snapshot.properties.get(f"{_PREFIX}operation", "")
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that was published, None for a rollback."""
+        return self.snapshot.properties.get(f"{_PREFIX}branch")
+
+    @property
+    def target(self) -> int | None:
+        """The snapshot that a rollback went back to."""
+        text = self.snapshot.properties.get(f"{_PREFIX}target-snapshot")
+        return int(text) if text else None
+
+
+def publishes(view: Table) -> list[Published]:
+    """Find the publishes and rollbacks of this branch that can still be undone, oldest first.
+
+    Two small reads for each undo tag; one that a refused publish left behind is passed over.
+    """
+    found = []
+    for name in view.tag_names():
+        if not name.startswith(UNDO_TAG_PREFIX):
+            continue
+        before = view.tag(name).snapshot
+        try:
+            snapshot = view.snapshot(before.id + 1)
+        except NotFoundError:
+            continue
+        if snapshot.properties.get(f"{_PREFIX}undo-tag") == name:
+            found.append(Published(snapshot=snapshot, before=before, undo_tag=name))
+    return sorted(found, key=lambda p: p.snapshot.id)
+
+
+def last_publish(main: Table) -> Published:
+    """Find the publish that an undo is about: the newest one of a branch.
+
+    Raises:
+        NotFoundError: there is none whose undo tag still stands. InvalidInputError: it is undone already.
+    """
+    known = publishes(main)
+    latest = next((p for p in reversed(known) if p.operation != "rollback_to"), None)
+    if latest is None:
+        raise NotFoundError(
+            f"{main.label}: no publish can be undone: there is no undo tag ({UNDO_TAG_PREFIX}...) with its publish "
+            f"after it. Name a tag to go back to",
+            table=main.name,
+        )
+    undone = next((p for p in known if p.snapshot.id > latest.snapshot.id and p.target == latest.before.id), None)
+    if undone is not None:
+        raise InvalidInputError(
+            f"{main.label}: the last publish, snapshot {latest.snapshot.id}, was undone already, by snapshot "
+            f"{undone.snapshot.id}. To go back further, or to undo the undo (tag {undone.undo_tag}), name the tag",
+            table=main.name,
+        )
+    return latest
+
+
+def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapshot: int) -> dict[str, Any]:
+    """Compare a publish with its branch: every bucket the branch changed holds its files, no other bucket changed.
+
+    Raises:
+        FormatError: main does not hold what the branch held; the message lists the buckets.
+        NotFoundError: a snapshot that is needed is gone.
+    """
+    view = main.branch(branch)
+    published, theirs = main.snapshot(snapshot_id), view.snapshot(branch_snapshot)
+    base = branch_point(main, view)
+    if base is None:
+        raise NotFoundError(f"{view.label} shares no snapshot with main any more", table=main.name)
+    expected = {"branch": branch, "branch-snapshot": str(branch_snapshot), "branch-identity": theirs.identity}
+    for key, value in expected.items():
+        found = published.properties.get(f"{_PREFIX}{key}")
+        if found != value:
+            raise FormatError(
+                f"{main.label}: snapshot {snapshot_id} says {key} {found!r}, not {value!r}: another engine replaced "
+                f"it, or this is no publish of {branch!r}",
+                table=main.name,
+            )
+    wanted = difference(view, base, theirs).buckets
+    return _verify(main, source=theirs, published=published, wanted=wanted)
+
+
+def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_later: bool) -> dict[str, Any]:
+    """Compare a rollback with its target: the buckets it was about hold the target's files, no other bucket changed.
+
+    Raises:
+        FormatError: the branch does not hold them; the message lists the buckets.
+        NotFoundError: a snapshot that is needed is gone.
+    """
+    published = view.snapshot(snapshot_id)
+    since = view.snapshot(target.id + 1) if keep_later else view.snapshot(snapshot_id - 1)
+    wanted = difference(view, target, since).buckets
+    return _verify(view, source=target, published=published, wanted=wanted)
+
+
+def _verify(view: Table, *, source: Snapshot, published: Snapshot, wanted: set[BucketKey]) -> dict[str, Any]:
+    """``source``: whose files the ``wanted`` buckets must hold in ``published``; the others must be as before it."""
+    before = view.snapshot(published.id - 1)
+    change = difference(view, before, published)
+    name = bucket_namer(view.schema())
+    differing = {name(b) for b in difference(view, source, published).buckets & wanted}
+    foreign = {name(b) for b in change.buckets - wanted}
+    for buckets, fault in ((differing, "do not hold the files that were published"), (foreign, "changed as well")):
+        if buckets:
+            listed = ", ".join(sorted(buckets)[:_LISTED])
+            raise FormatError(
+                f"{view.label}: after snapshot {published.id}, {len(buckets)} buckets {fault}: {listed}",
+                table=view.name,
+                details={"buckets": sorted(buckets)[:_LISTED]},
+            )
+    return {
+        "snapshot": published.id,
+        "before": before.id,
+        "buckets": len(change.buckets),
+        "partitions": _by_partition(view, change),
+        "properties": _own(published.properties),
+    }
+
+
+def _by_partition(view: Table, change: Difference) -> dict[str, dict[str, int]]:
+    """Count, for each partition, the files and rows that a snapshot took out and put in."""
+    name = bucket_namer(view.schema())
+    counts: dict[str, dict[str, int]] = {}
+    for side, word in ((change.removed, "out"), (change.added, "in")):
+        for bucket, entries in side.items():
+            partition = name(bucket).rpartition("/")[0]
+            count = counts.setdefault(partition, {"files_out": 0, "rows_out": 0, "files_in": 0, "rows_in": 0})
+            count[f"files_{word}"] += len(entries)
+            count[f"rows_{word}"] += sum(e.file.row_count for e in entries.values())
+    return dict(sorted(counts.items()))
+
+
+def _own(properties: Mapping[str, str]) -> dict[str, str]:
+    return {k.removeprefix(_PREFIX): v for k, v in properties.items() if k.startswith(_PREFIX)}
+
+
+def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
+    """Give what is left of main's history behind ``base``: snapshots that are there still, and those that tags hold.
+
+    A publish is among them while its branch lives: the tag that protects what the two share is on it.
+    """
+    found = {t.snapshot.id: t.snapshot for t in main.tags() if base.id < t.snapshot.id <= head.id}
+    for number in main.snapshot_ids():
+        if base.id < number <= head.id and (snapshot := main.find_snapshot(number)) is not None:
+            found[number] = snapshot
+    return [found[number] for number in sorted(found)]
+
+
+def last_published(branch: Table, base: Snapshot, since: Sequence[Snapshot]) -> Difference | None:
+    """Give how the branch stood when it was last published, by the properties of main's snapshots since the base."""
+    for snapshot in reversed(since):
+        identity = snapshot.properties.get(f"{_PREFIX}branch-identity")
+        if snapshot.properties.get(f"{_PREFIX}branch") != branch.branch_name or identity is None:
+            continue
+        number = int(snapshot.properties.get(f"{_PREFIX}branch-snapshot", "0"))
+        if number in branch.snapshot_ids():
+            then = branch.snapshot(number)
+            return difference(branch, base, then) if then.identity == identity else None
+    return None

@@ -1,0 +1,169 @@
+"""Tags that keep what a publish shares and what a publish or rollback brings back.
+
+Paimon's expiry of a deletion asks one tag, the nearest one before it, and its deletion of a tag asks that tag's two
+neighbours; neither sees that a file came back meanwhile. A file that main held during several
+stretches of its history therefore needs a tag of ours in each stretch, for as long as any other tag is that old:
+one at its end, so that deleting a user's tag there deletes no file, and one where the next stretch begins, so that the
+next deletion's expiry finds the file held.
+
+See docs/format.md, Who deletes files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from airflow_paimon.core.branches.lineage import read_lineage
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.plan import Plan, PutNew
+from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, published_tag
+from airflow_paimon.core.table.scan import read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.table import Table
+
+BRANCH_PROPERTY = "airflow-paimon.branch"
+BRANCH_SNAPSHOT_PROPERTY = "airflow-paimon.branch-snapshot"
+BRANCH_IDENTITY_PROPERTY = "airflow-paimon.branch-identity"
+CAME_BACK_PROPERTY = "airflow-paimon.files-came-back"
+"""Snapshot property: it holds files that an earlier snapshot of the same branch had and a later one had not."""
+
+
+def keep_tag(snapshot: Snapshot) -> Tag:
+    """Give the tag that keeps a snapshot's files although they came back later, or came back with it."""
+    return Tag(name=f"{KEEP_TAG_PREFIX}{snapshot.id}", snapshot=snapshot)
+
+
+def plan_keep_tags(
+    view: Table, after: int, head: Snapshot, returning: set[str], operation: str, *targets: Snapshot
+) -> tuple[Plan, bool]:
+    """Plan the keep tags that must stand before files come back which ``head`` has not.
+
+    Tags the ``targets`` of a rollback, the snapshot before each deletion that is not expired yet, and the last tag of
+    each stretch that only tags tell of; looks at nothing before ``after``, where the files were live. ``returning``
+    holds the names of data and index files: expiry knows a file by its name, and one that compaction only moved comes
+    back on another level. Tells also whether any file comes back.
+    """
+    held = {s.id: s for s in targets}
+    if returning:
+        held |= {s.id: s for s in _before_deletions(view, after, head, returning)}
+        held |= {s.id: s for s in _tagged_stretches(view, after, head, returning)}
+    actions = tuple(
+        PutNew(
+            path=view.paths.tag(tag.name),
+            data=tag.to_bytes(),
+            same_ok=True,
+            reason=f"keeps files of snapshot {tag.snapshot.id} that come back",
+        )
+        for tag in map(keep_tag, held.values())
+        if not _stands(view, tag)
+    )
+    return Plan(operation=operation, table=view.name, actions=actions), bool(held)
+
+
+def _stands(view: Table, tag: Tag) -> bool:
+    """Whether the tag is there, maybe from a snapshot file that another engine had copied without all of its keys."""
+    found = view.find_tag(tag.name)
+    return found is not None and found.snapshot.identity == tag.snapshot.identity
+
+
+def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
+    for snapshot_id in (i for i in view.snapshot_ids() if after < i <= head.id):
+        snapshot = view.snapshot(snapshot_id)
+        if snapshot.commit_kind == CommitKind.ANALYZE:
+            continue
+        before = view.find_snapshot(snapshot_id - 1)
+        if before is not None and not _deleted_by(view, before, snapshot).isdisjoint(returning):
+            yield before
+
+
+def _deleted_by(view: Table, before: Snapshot, snapshot: Snapshot) -> set[str]:
+    """Name the data files that a snapshot's delta deletes, and the index files that it lists no more."""
+    deltas = [m for m in read_delta_list(view, snapshot) if m.num_deleted_files]
+    gone = {e.file.file_name for part in read_entries(view, deltas) for e in part if e.kind == FileKind.DELETE}
+    if before.index_manifest not in (None, snapshot.index_manifest):
+        gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
+    return gone
+
+
+def index_files(entries: Iterable[IndexEntry]) -> set[str]:
+    """Name the index files of some entries."""
+    return {e.file_name for e in entries}
+
+
+def _tagged_stretches(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
+    """Tagged snapshots that hold some of the files while the next tagged one lacks one of them."""
+    tagged = sorted({t.snapshot.id: t.snapshot for t in view.tags() if t.snapshot.id >= after}.items())
+    holding = [(snapshot, _held(view, head, snapshot) & returning) for _, snapshot in tagged]
+    for (snapshot, files), (_, following) in pairwise([*holding, (head, set())]):
+        if not files <= following:
+            yield snapshot
+
+
+def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
+    """Name the data and index files that a snapshot has and the head has not."""
+    change = difference(view, head, snapshot)
+    data = {e.file.file_name for group in change.added.values() for e in group.values()}
+    return data.union(*(index_files(group) for group in change.index.values()))
+
+
+def protect_published(view: Table, snapshot: Snapshot) -> None:
+    """Set the tags that a publish or rollback needs from now on. Doing it again changes nothing."""
+    execute(view, Plan(operation="protect", table=view.name, actions=tuple(missing_protection(view, snapshot))))
+
+
+def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
+    """Plan the tags on a publish or rollback, as its properties tell, that do not stand yet.
+
+    Main and the branch share the branch's files from now on, and so do the branches that this one was made from.
+    """
+    present = set(view.tag_names())
+    wanted = {
+        published_tag(branch, snapshot.id): f"keeps what {view.branch_name} now shares with branch {branch}"
+        for branch in _sharing(view, snapshot)
+    }
+    if snapshot.properties.get(CAME_BACK_PROPERTY) and keep_tag_needed(view, keep_tag(snapshot)) is not None:
+        wanted[keep_tag(snapshot).name] = f"keeps files that came back with snapshot {snapshot.id}"
+    return [
+        PutNew(
+            path=view.paths.tag(tag),
+            data=Tag(name=tag, snapshot=snapshot).to_bytes(),
+            same_ok=True,
+            reason=reason,
+        )
+        for tag, reason in wanted.items()
+        if tag not in present
+    ]
+
+
+def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
+    """The branch that a snapshot published, and those it was made from, as far as they live."""
+    branch = snapshot.properties.get(BRANCH_PROPERTY)
+    number = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
+    if branch is None or not number.isdigit():
+        return
+    published = view.branch(branch).find_snapshot(int(number))
+    if published is None or published.identity != snapshot.properties.get(BRANCH_IDENTITY_PROPERTY):
+        return  # deleted; one of that name may have been made anew
+    living = set(view.branch_names())
+    while branch in living:
+        yield branch
+        living.discard(branch)
+        lineage = read_lineage(view.branch(MAIN), branch)
+        branch = lineage.from_branch if lineage is not None else MAIN
+
+
+def keep_tag_needed(view: Table, tag: Tag) -> str | None:
+    """Say whose end would delete what a keep tag keeps; None = nobody's, so the tag may go.
+
+    Either a snapshot whose expiry still has the deletion before it, or any other tag that is as old: when another
+    engine deletes *that* tag, or expires a deletion after it, it must find the files held here.
+    """
+    ids = view.snapshot_ids()
+    if len(ids) > 1 and ids[0] <= tag.snapshot.id + 1:
+        return f"the expiry of snapshot {ids[0]}"
+    others = (t for t in view.tags() if t.snapshot.id <= tag.snapshot.id and not t.name.startswith(KEEP_TAG_PREFIX))
+    return next((f"the end of tag {t.name!r}" for t in others), None)

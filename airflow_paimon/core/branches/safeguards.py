@@ -1,0 +1,170 @@
+"""What every publish and rollback does around its one snapshot: undo tag, keep tags, replay, checks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_paimon.core.branches.publish_plan import BucketChange
+from airflow_paimon.core.branches.retention_tags import protect_published
+from airflow_paimon.core.commit.committer import CommitIdentity, find_landed
+from airflow_paimon.core.commit.ledger import (
+    LedgerEntry,
+    commit_identity,
+    forget,
+    name_part,
+    open_ledger,
+    request_hash,
+)
+from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.reachability import missing_files, missing_index_files
+from airflow_paimon.core.table.scan import (
+    BucketKey,
+    partition_types,
+    read_entries,
+    read_lists,
+)
+from airflow_paimon.core.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishMarks:
+    """The identity under which one operation publishes, and what it leaves behind for the next try and for people."""
+
+    identity: CommitIdentity
+    undo_tag: str
+    branch: str
+    ledger: LedgerEntry | None
+    request_digest: str
+
+    @classmethod
+    def start(cls, context: Context, branch: str) -> PublishMarks:
+        """Enter the operation in the ledger. A dry run enters nothing."""
+        request = context.request
+        digest = request_hash(request)
+        operation_id = request.operation_id
+        ledger = None
+        if operation_id and not request.dry_run:
+            ledger = open_ledger(context.table, operation_id, digest, branch)
+        tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else str(uuid.uuid4()))
+        identity = commit_identity(operation_id, branch, request.operation)
+        if ledger is not None:
+            identity = ledger.guard(identity)
+        return cls(identity=identity, undo_tag=tag, branch=branch, ledger=ledger, request_digest=digest)
+
+    def properties(self, context: Context) -> dict[str, str]:
+        """Snapshot properties that every publish carries."""
+        request = context.request
+        assert isinstance(request, Publish)
+        out = {"airflow-paimon.operation": request.operation, "airflow-paimon.undo-tag": self.undo_tag}
+        if request.operation_id:
+            out["airflow-paimon.operation-id"] = request.operation_id
+        if request.approved_by:
+            out["airflow-paimon.approved-by"] = request.approved_by
+        return out
+
+    def forget(self, context: Context) -> None:
+        """Strike the ledger entry of a first try that was refused: nothing was committed under this id."""
+        if self.ledger is not None and self.ledger.first_try:
+            forget(context.table, self.ledger.operation_id)
+
+
+def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
+    """Give the first try's result if it had landed; None = go on.
+
+    Raises:
+        OutcomeUnknownError: the snapshots that could tell are expired.
+    """
+    if marks.ledger is None or marks.ledger.first_try:
+        return None
+    view = context.table.branch(marks.branch)
+    landed = find_landed(view, marks.identity, marks.ledger.head)
+    return None if landed is None else result_of(context, marks, landed)
+
+
+def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
+    """Give the result of another try's commit."""
+    protect_published(context.table.branch(marks.branch), landed)  # that try may have been cut off before this
+    details: dict[str, object] = {
+        k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
+    }
+    details |= {"replayed": True}
+    return context.result(
+        None, branch=marks.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+    )
+
+
+def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishMarks, retention: str) -> Plan:
+    """Tag the head that the publish goes on top of, so that ``rollback_to`` that tag is the undo."""
+    forever = retention.strip().lower() == "forever"
+    retained = None if forever else parse_duration(retention, "undo_retention")
+    if retained is not None and retained.total_seconds() <= 0:
+        raise InvalidInputError(f"undo_retention must be longer than nothing, got {retention!r}", table=view.name)
+    tag = Tag(
+        name=marks.undo_tag,
+        snapshot=head,
+        create_time=None if retained is None else context.now_local,
+        time_retained=retained,
+    )
+    action = Replace(
+        path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"undo is rollback_to this tag ({retention})"
+    )
+    return Plan(operation=context.request.operation, table=view.name, actions=(action,))
+
+
+def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) -> bool:
+    """Whether a manifest of the head still holds a DELETE of a file that is to be added again."""
+    wanted = {e.identifier for e in adds}
+    base, delta = read_lists(view, head)
+    suspects = [m for m in base + delta if m.num_deleted_files]
+    return any(
+        e.kind == FileKind.DELETE and e.identifier in wanted for part in read_entries(view, suspects) for e in part
+    )
+
+
+def check_files_exist(
+    view: Table, schema: TableSchema, changes: Iterable[BucketChange], index: Sequence[IndexEntry] = ()
+) -> None:
+    """Refuse to publish a data or index file that is not there.
+
+    Raises:
+        FormatError: names the first missing file.
+    """
+    adds = [e for c in changes for e in c.add]
+    lost = missing_files(view, schema, adds) + missing_index_files(view, schema, index)
+    if lost:
+        raise FormatError(
+            f"{view.name}: {len(lost)} of {len(adds) + len(index)} files to publish are missing, e.g. {lost[0]}: "
+            f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
+            table=view.name,
+            details={"missing": lost[:20]},
+        )
+
+
+def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
+    """Give a function that spells a bucket for people: ``dt=2025-01-01/bucket-3``."""
+    types = partition_types(schema)
+
+    def name(bucket: BucketKey) -> str:
+        partition = format_partition(decode_row(bucket.partition, types), schema.partition_keys, types)
+        return f"{partition}/bucket-{bucket.bucket}" if partition else f"bucket-{bucket.bucket}"
+
+    return name
+
+
+def undo_tag_name(operation_id: str) -> str:
+    """Name of the undo tag that a publish with this operation id sets on main."""
+    return UNDO_TAG_PREFIX + name_part(operation_id)

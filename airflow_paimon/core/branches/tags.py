@@ -1,0 +1,307 @@
+"""create_tag, delete_tag, and the tag chores that need no job: rename, retention, expiry."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import datetime
+
+from airflow_paimon.core.branches.retention_tags import keep_tag_needed
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.once import Attempt, attempt
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import CreateTag, DeleteTag
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.paths import (
+    KEEP_TAG_PREFIX,
+    MAIN,
+    RESERVED_TAG_PREFIXES,
+    UNDO_TAG_PREFIX,
+    check_tag_name,
+    protects,
+)
+from airflow_paimon.core.table.reachability import lost_between
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+
+def create_tag(context: Context, request: CreateTag) -> OperationResult:
+    """Tag a snapshot (the latest when none is given).
+
+    Raises:
+        AlreadyExistsError: the tag exists (with ``skip``: on another snapshot). NotFoundError: branch or snapshot.
+    """
+    name = check_tag_name(request.tag)
+    _refuse_reserved(context.table, name)
+    view = context.table.branch(request.branch).require()
+    with attempt(context, request.branch) as tried:
+        existing = view.find_tag(name)
+        if tried.retried and existing is not None and _is_first_trys(request, existing, tried):
+            details = {"tag": name, "snapshot": existing.snapshot.id, "time_retained": request.time_retained}
+            head = existing.snapshot.id
+            return context.result(
+                None, branch=request.branch, changed=True, before=head, after=head, details=details | {"replayed": True}
+            )
+        return _create_tag(context, request, view, existing)
+
+
+def _is_first_trys(request: CreateTag, tag: Tag, tried: Attempt) -> bool:
+    retained = None if request.time_retained is None else parse_duration(request.time_retained, "time_retained")
+    wanted = request.snapshot if request.snapshot is not None else tried.head
+    return request.if_exists != "skip" and tag.snapshot.id == wanted and tag.time_retained == retained
+
+
+def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag | None) -> OperationResult:
+    name = request.tag
+    snapshot = _snapshot_to_tag(view, request.snapshot)
+    tag = _tag(context, name, snapshot, request.time_retained)
+    if existing is not None and request.if_exists != "replace":
+        if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
+            return context.result(
+                None,
+                branch=request.branch,
+                changed=False,
+                before=snapshot.id,
+                after=snapshot.id,
+                details={"tag": name, "snapshot": snapshot.id, "already_there": True},
+            )
+        raise AlreadyExistsError(
+            f"{view.label}: tag {name!r} exists, on snapshot {existing.snapshot.id} (asked for: {snapshot.id}); choose "
+            f"another name, or if_exists='replace'",
+            table=view.name,
+        )
+    if existing is not None:
+        check_deletable(view, existing)
+    plan = _plan_create(request.operation, view, tag, exists=existing is not None)
+    if not request.dry_run:
+        try:
+            execute(view, plan)
+        except AlreadyExistsError:
+            raise ConflictError(
+                f"{view.label}: tag {name!r} was created by somebody else at the same moment", table=view.name
+            ) from None
+        _recheck(view, snapshot)
+    details = {"tag": name, "snapshot": snapshot.id, "time_retained": request.time_retained}
+    return context.result(
+        plan, branch=request.branch, changed=True, before=snapshot.id, after=snapshot.id, details=details
+    )
+
+
+def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
+    if snapshot_id is not None:
+        try:
+            return view.snapshot(snapshot_id)
+        except NotFoundError:
+            held = next((t.snapshot for t in view.tags() if t.snapshot.id == snapshot_id), None)
+            if held is None:
+                raise
+            return held
+    latest = view.latest_snapshot()
+    if latest is None:
+        raise NotFoundError(f"{view.label} has no snapshot to tag; write something first", table=view.name)
+    return latest
+
+
+def _tag(context: Context, name: str, snapshot: Snapshot, time_retained: str | None) -> Tag:
+    if time_retained is None:
+        return Tag(name=name, snapshot=snapshot)
+    retained = parse_duration(time_retained, "time_retained")
+    if retained.total_seconds() <= 0:
+        raise InvalidInputError(f"time_retained must be longer than nothing, got {time_retained!r}")
+    return Tag(name=name, snapshot=snapshot, create_time=context.now_local, time_retained=retained)
+
+
+def _plan_create(operation: str, view: Table, tag: Tag, *, exists: bool) -> Plan:
+    path, reason = view.paths.tag(tag.name), f"names snapshot {tag.snapshot.id} of {view.branch_name}"
+    action: Action
+    if exists:
+        action = Replace(path=path, data=tag.to_bytes(), reason=f"{reason} (replaces the tag that is there)")
+    else:
+        action = PutNew(path=path, data=tag.to_bytes(), reason=reason, same_ok=True)
+    return Plan(operation=operation, table=view.name, actions=(action,), summary={"tag": tag.name})
+
+
+def _recheck(view: Table, snapshot: Snapshot) -> None:
+    """An expiry that was under way may have deleted files before our tag stood."""
+    lost = lost_between(view, snapshot)
+    if lost:
+        raise ConflictError(
+            f"{view.label}: snapshot {snapshot.id} was being expired while it was tagged: {lost[0]} is gone; delete "
+            f"the tag and tag a later snapshot",
+            table=view.name,
+        )
+
+
+def _refuse_reserved(table: Table, name: str) -> None:
+    if name.startswith(RESERVED_TAG_PREFIXES):
+        raise InvalidInputError(
+            f"{table.name}: tag names that start with {' or '.join(RESERVED_TAG_PREFIXES)} are set by airflow-paimon "
+            f"itself; choose another name",
+            table=table.name,
+        )
+
+
+def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
+    """Delete a tag file. Data files are left to orphan cleaning: other branches may share them.
+
+    Raises:
+        UnsafeOperationError: a living branch relies on it. NotFoundError: no such tag.
+    """
+    view = context.table.branch(request.branch).require()
+    with attempt(context, request.branch) as tried:
+        return _delete_tag(context, request, view, tried)
+
+
+def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attempt) -> OperationResult:
+    existing = view.find_tag(request.tag) if "/" not in request.tag else None
+    if existing is None:
+        if tried.retried:
+            details = {"tag": request.tag, "replayed": True}
+            return context.result(None, branch=request.branch, changed=request.if_missing != "skip", details=details)
+        if request.if_missing == "skip":
+            return context.result(None, branch=request.branch, changed=False, details={"already_gone": True})
+        existing = view.tag(request.tag)
+    check_deletable(view, existing)
+    action = Delete(path=view.paths.tag(request.tag), reason="asked for")
+    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": request.tag})
+    if not request.dry_run:
+        execute(view, plan)
+    return context.result(
+        plan, branch=request.branch, changed=True, details={"tag": request.tag, "snapshot": existing.snapshot.id}
+    )
+
+
+def check_deletable(view: Table, tag: Tag) -> None:
+    """Refuse to delete a tag that files hang on.
+
+    Raises:
+        UnsafeOperationError: says what needs them.
+    """
+    branch = protects(tag.name)
+    if branch is not None and branch in view.branch_names():
+        raise UnsafeOperationError(
+            f"{view.label}: tag {tag.name!r} keeps files that branch {branch!r} shares; delete the branch first",
+            table=view.name,
+        )
+    if tag.name.startswith(KEEP_TAG_PREFIX):
+        _check_keep_tag(view, tag)
+    for name in _relying_branches(view, tag):
+        raise UnsafeOperationError(
+            f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and tag {tag.name!r} is all that "
+            f"keeps its files; delete the branch first",
+            table=view.name,
+        )
+
+
+def _check_keep_tag(view: Table, tag: Tag) -> None:
+    needed = keep_tag_needed(view, tag)
+    if needed is not None:
+        raise UnsafeOperationError(
+            f"{view.label}: tag {tag.name!r} keeps files that a publish or rollback brought back, and {needed} would "
+            f"delete them. repair_table removes the tag when it is safe",
+            table=view.name,
+        )
+
+
+def _relying_branches(view: Table, tag: Tag) -> list[str]:
+    """Branches (another engine's, without our protective tag) whose base only this tag keeps."""
+    if view.branch_name != MAIN:
+        return []
+    held = {t.name: t.snapshot.identity for t in view.tags() if t.name != tag.name and t.time_retained is None}
+    if tag.snapshot.identity in held.values():
+        return []
+    found = []
+    for name in view.branch_names():
+        other = view.branch(name)
+        if tag.snapshot.id in other.snapshot_ids():
+            try:
+                same = other.snapshot(tag.snapshot.id).identity == tag.snapshot.identity
+            except NotFoundError:
+                continue
+            if same:
+                found.append(name)
+    return found
+
+
+def rename_tag(view: Table, name: str, to_name: str) -> None:
+    """Give a tag another name, keeping its snapshot and retention. The new one stands before the old one goes."""
+    tag = view.tag(name)
+    _refuse_reserved(view, check_tag_name(to_name))
+    if protects(name) is not None or name.startswith(KEEP_TAG_PREFIX):
+        raise UnsafeOperationError(
+            f"{view.label}: tag {name!r} is looked for under its name; it can't be renamed", table=view.name
+        )
+    data = view.store.read(view.paths.tag(name))
+    if name == to_name:
+        return
+    if view.find_tag(to_name) is not None:
+        raise AlreadyExistsError(f"{view.label}: tag {to_name!r} exists; choose another name", table=view.name)
+    actions: tuple[Action, ...] = (
+        PutNew(path=view.paths.tag(to_name), data=data, reason=f"new name of {tag.name}", same_ok=True),
+        Delete(path=view.paths.tag(name), reason=f"renamed to {to_name}"),
+    )
+    execute(view, Plan(operation="rename_tag", table=view.name, actions=actions))
+
+
+def set_tag_retention(view: Table, name: str, time_retained: str | None, now: datetime) -> None:
+    """Change how long a tag lives, counted from ``now`` (local time, no zone); None = for ever."""
+    tag = view.tag(name)
+    if time_retained is not None and (protects(name) is not None or name.startswith(KEEP_TAG_PREFIX)):
+        raise UnsafeOperationError(f"{view.label}: tag {name!r} must not expire", table=view.name)
+    retained = None if time_retained is None else parse_duration(time_retained, "time_retained")
+    changed = replace(tag, create_time=None if retained is None else now, time_retained=retained)
+    action = Replace(path=view.paths.tag(name), data=changed.to_bytes(), reason=f"retention {time_retained}")
+    execute(view, Plan(operation="set_tag_retention", table=view.name, actions=(action,)))
+
+
+def plan_expire_tags(tags: list[Tag], now: datetime, kept: dict[str, str]) -> tuple[list[Tag], dict[str, str]]:
+    """Choose the tags whose retention has passed (pure). ``kept``: name -> why it stays although it has."""
+    expired = [t for t in tags if (end := t.expires_at()) is not None and end < now]
+    return [t for t in expired if t.name not in kept], {t.name: kept[t.name] for t in expired if t.name in kept}
+
+
+def expire_tags(
+    view: Table, now: datetime, *, prefix: str = "", dry_run: bool = False
+) -> tuple[list[str], dict[str, str]]:
+    """Delete tags whose retention has passed; those that a branch relies on stay, and those without retention.
+
+    ``prefix``: only tags whose name begins so. Returns the names deleted, and why the others stayed. (Java's
+    ``expire_tags(older_than)`` deletes tags without retention, too.)
+    """
+    tags = [t for t in view.tags() if t.name.startswith(prefix)]
+    kept: dict[str, str] = {}
+    for tag in tags:
+        if (end := tag.expires_at()) is None or end >= now:
+            continue
+        try:
+            check_deletable(view, tag)
+        except UnsafeOperationError as error:
+            kept[tag.name] = error.message
+    gone, stayed = plan_expire_tags(tags, now, kept)
+    actions = tuple(Delete(path=view.paths.tag(t.name), reason="its retention has passed") for t in gone)
+    if not dry_run:
+        execute(view, Plan(operation="expire_tags", table=view.name, actions=actions))
+    return [t.name for t in gone], stayed
+
+
+def expire_undo_tags(context: Context) -> None:
+    """Delete main's undo tags whose retention has passed. Failing to is harmless: the next publish does it."""
+    try:
+        expire_tags(context.table, context.now_local, prefix=UNDO_TAG_PREFIX)
+    except (StorageError, OutcomeUnknownError, FormatError) as error:
+        log.warning("%s: left undo tags behind (%s)", context.table.name, error)

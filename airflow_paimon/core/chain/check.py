@@ -1,0 +1,324 @@
+"""check_chain_table: what Paimon finds out about a chain table when it is read, or never. Reads only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS
+from airflow_paimon.core.chain.layout import SAME_OPTIONS, branch_problems, chain_layout, schema_problems
+from airflow_paimon.core.chain.provenance import Provenance
+from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.report_plan import GroupReport, report_groups
+from airflow_paimon.core.chain.setup_plan import time_column_problems
+from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
+from airflow_paimon.core.chain.state import ChainState, splits_by_partition
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.requests.chain_requests import CheckChainTable
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import BucketSplit, plan_scan
+from airflow_paimon.core.table.table import Table
+
+_NAMED = 10
+_COMPACTED = 1
+"""``file_source`` of a file that compaction wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainCheck:
+    """What was found. The other fields are empty when the schemas allow no look at the partitions."""
+
+    findings: tuple[Finding, ...]
+    state: ChainState | None = None
+    groups: tuple[GroupReport, ...] = ()
+    stale: tuple[StalePartition, ...] = ()
+    recorded: int = 0
+    """Snapshot partitions of which somebody recorded what they were built from."""
+
+
+def check_chain(context: Context, request: CheckChainTable) -> OperationResult:
+    """Check options, branches, schemas and partitions of a chain table; changes nothing.
+
+    ``details.findings`` lists what was found, worst first; ``details.ok`` is true when none is an error or a warning.
+    """
+    check = check_chain_table(context.table)
+    head = context.table.latest_snapshot_id()
+    details: dict[str, Any] = {
+        "ok": all(f.severity == INFO for f in check.findings),
+        "findings": [f.to_json() for f in check.findings],
+        "errors": sum(f.severity == ERROR for f in check.findings),
+        "warnings": sum(f.severity == WARNING for f in check.findings),
+        "groups": len(check.groups),
+        "anchors": sum(len(g.snapshot) for g in check.groups),
+        "deltas": sum(len(g.delta) for g in check.groups),
+        "gaps": sum(len(g.gaps or ()) for g in check.groups),
+        "stale": [check.state.layout.text_of(s.values) for s in check.stale] if check.state else [],
+        "recorded": check.recorded,
+    }
+    return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=details)
+
+
+def check_chain_table(table: Table) -> ChainCheck:
+    """Look at everything. ``table`` is main's view.
+
+    Raises:
+        NotFoundError: there is no such table.
+    """
+    main = table.require().schema()
+    options = TableOptions(main.options)
+    names = [n or "" for n in (options.snapshot_branch, options.delta_branch)]
+    schemas = [table.branch(n).schema() if _there(table, n) else None for n in names]
+    findings = [_settings(p) for p in (*schema_problems(main), *time_column_problems(main))]
+    findings += [_drift(p) for p in branch_problems(main, *schemas) if all(names)]
+    for name, schema in zip(names, schemas, strict=True):
+        if schema is not None:
+            findings += [*_other_options(name, main, schema), *_id_clashes(table, name)]
+    layout = None if schema_problems(main) else chain_layout(main, table.name)
+    same_keys = all(s is not None and s.partition_keys == main.partition_keys for s in schemas)
+    if layout is None or not same_keys:
+        return ChainCheck(findings=_worst_first(findings))
+    try:
+        return _check_partitions(table, layout, names, findings)
+    except (FormatError, NotFoundError) as error:
+        findings.append(
+            Finding(
+                kind="unreadable-metadata",
+                subject=table.name,
+                severity=ERROR,
+                message=error.message,
+                at_risk="reads of the chain fail; run check_table for more",
+            )
+        )
+        return ChainCheck(findings=_worst_first(findings))
+
+
+def _check_partitions(table: Table, layout: ChainLayout, names: Sequence[str], before: list[Finding]) -> ChainCheck:
+    snapshot, delta = (plan_scan(table.branch(n)) for n in names)
+    state = ChainState(layout=layout, main=plan_scan(table), snapshot=snapshot, delta=delta)
+    groups = report_groups(layout, state.partitions)
+    provenances = gather_provenances(table, state)
+    stale = find_stale(state, provenances, history_of(state))
+    findings = [*before, *_buckets(state), *_shadowing(state), *(_stale(layout, s) for s in stale)]
+    findings += _hidden(state, provenances)
+    for group in groups:
+        findings += _places(layout, group)
+    return ChainCheck(
+        findings=_worst_first(findings), state=state, groups=groups, stale=stale, recorded=len(provenances)
+    )
+
+
+def _there(table: Table, name: str) -> bool:
+    return bool(name) and "/" not in name and table.branch(name).exists()
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    order = {ERROR: 0, WARNING: 1, INFO: 2}
+    return tuple(sorted(findings, key=lambda f: (order[f.severity], f.id)))
+
+
+def _slug(text: str) -> str:
+    """A subject that stays the same from run to run, for what has no name of its own."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _drifting(problem: str) -> str:
+    """What a line of ``branch_problems`` speaks of: ``delta``, ``delta/columns``, ``delta/bucket``."""
+    branch = re.search(r"branch '([^']+)'", problem)
+    option = re.match(r"option (\S+) is ", problem)
+    if branch is None:
+        return _slug(problem)
+    if "does not exist" in problem:
+        return branch[1]
+    return f"{branch[1]}/{option[1] if option else 'columns' if 'other columns' in problem else 'keys'}"
+
+
+def _listed(layout: ChainLayout, some: Sequence[Values]) -> str:
+    more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
+    return ", ".join(layout.text_of(v) for v in some[:_NAMED]) + more
+
+
+# -- schemas and options ---------------------------------------------------------------------------------------------
+
+
+def _settings(problem: str) -> Finding:
+    return Finding(
+        kind="chain-settings",
+        subject=_slug(problem),
+        severity=ERROR,
+        message=problem,
+        at_risk="reads of main fail, read main alone, or take wrong partitions together",
+    )
+
+
+def _drift(problem: str) -> Finding:
+    missing = "does not exist" in problem
+    return Finding(
+        kind="missing-branch" if missing else "branch-drift",
+        subject=_drifting(problem),
+        severity=ERROR,
+        message=problem,
+        at_risk="Paimon fails at every read of main until the three branches agree",
+        repair="run create_chain_table without columns"
+        if missing
+        else "run alter_chain_table again, or the same ALTER",
+    )
+
+
+def _other_options(name: str, main: TableSchema, branch: TableSchema) -> Iterator[Finding]:
+    """Options that may differ, and that somebody may have meant to be the same."""
+    keys = {k for k in main.options.keys() | branch.options.keys() if main.options.get(k) != branch.options.get(k)}
+    keys -= SAME_OPTIONS.keys()  # those are drift where they differ
+    protective = keys & PROTECTIVE_OPTIONS.keys()
+    if protective:
+        yield Finding(
+            kind="never-expires",
+            subject=name,
+            severity=WARNING,
+            message=f"Branch {name!r} has options that keep every engine from expiring snapshots: "
+            f"{', '.join(sorted(protective))}",
+            at_risk="its replaced files take up space for ever",
+            repair="reset these options in that branch, unless its files are shared on purpose",
+        )
+    different = sorted(keys - protective)
+    if different:
+        yield Finding(
+            kind="option-drift",
+            subject=name,
+            severity=INFO,
+            message=f"Branch {name!r} has other values than main for {', '.join(different)}",
+            at_risk="nothing, if it is meant so",
+        )
+
+
+def _id_clashes(table: Table, name: str) -> Iterator[Finding]:
+    main = {s.id: s.content for s in table.schemas()}
+    clashing = [s.id for s in table.branch(name).schemas() if s.id in main and s.content != main[s.id]]
+    if clashing:
+        yield Finding(
+            kind="schema-id-clash",
+            subject=name,
+            severity=WARNING,
+            message=f"Schema {', '.join(map(str, clashing))} of branch {name!r} is not main's of that number",
+            at_risk="Paimon's chain reads go by the number alone and may read the branch's files with main's columns",
+            repair="alter the branches together, with alter_chain_table",
+        )
+
+
+# -- partitions ------------------------------------------------------------------------------------------------------
+
+
+def _buckets(state: ChainState) -> Iterator[Finding]:
+    wanted = TableOptions(state.main.schema.options).bucket
+    for branch in (Branch.SNAPSHOT, Branch.DELTA):
+        splits = state.plan(branch).splits
+        other = sorted({s.values for s in splits if s.total_buckets != wanted}, key=state.layout.text_of)
+        if other:
+            yield Finding(
+                kind="bucket-drift",
+                subject=branch.value,
+                severity=ERROR,
+                message=f"Partitions of the {branch} branch have another number of buckets than option bucket "
+                f"({wanted}): {_listed(state.layout, other)}",
+                at_risk="Paimon refuses to merge them with others ('Inconsistent bucket num')",
+                repair="overwrite these partitions",
+            )
+
+
+def _shadowing(state: ChainState) -> Iterator[Finding]:
+    held = state.partitions
+    hiding = sorted(held.main & (held.snapshot | held.delta), key=state.layout.text_of)
+    alone = sorted(held.main - held.snapshot - held.delta, key=state.layout.text_of)
+    if hiding:
+        yield Finding(
+            kind="shadowed-by-main",
+            subject=MAIN,
+            severity=WARNING,
+            message=f"Main holds partitions that the branches hold, too: {_listed(state.layout, hiding)}",
+            at_risk="reads of these give main's rows alone; later deltas of them are never seen",
+            repair="drop them from main, or from the branches",
+        )
+    if alone:
+        yield Finding(
+            kind="in-main",
+            subject=MAIN,
+            severity=INFO,
+            message=f"Main holds partitions of its own: {_listed(state.layout, alone)}",
+            at_risk="nothing; they take no part in chains and never expire with them",
+        )
+
+
+def _stale(layout: ChainLayout, stale: StalePartition) -> Finding:
+    text = layout.text_of(stale.values)
+    lost = f"; {_listed(layout, stale.lost)} can't be had back" if stale.lost else ""
+    return Finding(
+        kind="stale-partition",
+        subject=text,
+        severity=WARNING,
+        message=f"Snapshot partition {text} is stale: {stale.reason}",
+        at_risk="reads of it, and of the days behind it, give rows that the deltas no longer say",
+        repair=f"build it again with compact_chain_table and overwrite, or drop it{lost}",
+    )
+
+
+def _hidden(state: ChainState, provenances: Mapping[Values, Provenance]) -> Iterator[Finding]:
+    """Deltas behind a snapshot partition of unknown origin that got files after it: those are never read."""
+    full = {v: _newest(splits) for v, splits in splits_by_partition(state.snapshot).items()}
+    changed = {v: _newest(splits, rewritten=False) for v, splits in splits_by_partition(state.delta).items()}
+    late = sorted(
+        (v for v in full.keys() & changed.keys() if v not in provenances and 0 < full[v] < changed[v]),
+        key=state.layout.text_of,
+    )
+    for values in late:
+        text = state.layout.text_of(values)
+        yield Finding(
+            kind="hidden-delta",
+            subject=text,
+            severity=WARNING,
+            message=f"Delta partition {text} has files that are newer than the snapshot partition that hides them",
+            at_risk="rows that came late are read neither there nor later",
+            repair="build the snapshot partition again with compact_chain_table and overwrite",
+        )
+
+
+def _newest(splits: Iterable[BucketSplit], *, rewritten: bool = True) -> int:
+    """When the newest file was written, in epoch milliseconds, 0 if none says so. ``rewritten``: count compaction's."""
+    found = (f for s in splits for f in s.files if rewritten or f.file_source != _COMPACTED)
+    return max((f.creation_time_ms or 0 for f in found), default=0)
+
+
+def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
+    width = layout.group_width
+    label = format_partition(group.group, layout.partition_keys[:width], layout.partition_types[:width]) or "all"
+    kinds = (
+        ("unparsable-partition", group.unplaced, "have no place in time"),
+        ("misspelt-partition", group.misspelt, "are not spelt as partition.timestamp-formatter writes them"),
+        ("off-grid-partition", group.off_grid, f"lie beside the {layout.clock.step.name.lower()}s of their group"),
+    )
+    for kind, some, what in kinds:
+        if some:
+            yield Finding(
+                kind=kind,
+                subject=label,
+                severity=ERROR,
+                message=f"Partitions {what}: {_listed(layout, some)}",
+                at_risk="Paimon leaves them out of chains in silence, or fails; we refuse to read their group",
+                repair="write their rows to partitions of that form, and drop them",
+            )
+    if group.gaps is None or group.gaps:
+        missing = "a grid too long to walk" if group.gaps is None else _listed(layout, group.gaps)
+        yield Finding(
+            kind="gaps",
+            subject=label,
+            severity=INFO,
+            message=f"{len(group.gaps or ())} gaps without any partition: {missing}",
+            at_risk="a read of such a day gives no rows; gap_policy='carry_forward' gives those of the day before",
+        )

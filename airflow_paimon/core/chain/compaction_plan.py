@@ -1,0 +1,271 @@
+"""Plans the compaction of chain tables: which partitions become full, from which anchor and deltas, and why. Pure.
+
+As in Paimon main is not looked at, and a partition that is built again comes from the *previous* anchor and the deltas
+behind it: what it held itself counts for nothing. Beyond Paimon: every group has its own plan, ranges,
+several partitions at once (a later one starts from the earlier one's result), gaps, and stale partitions.
+
+See docs/chain-tables.md, Compaction.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, TimeLine, Values, time_line
+from airflow_paimon.core.chain.targets import ChainTargets, moment_of
+
+
+class Action(StrEnum):
+    """What a plan has in mind for a partition; the first two write it."""
+
+    COMPACT = "compact"
+    STALE_REBUILD = "stale-rebuild"
+    ALREADY_THERE = "already-there"
+    NOTHING_TO_DO = "nothing-to-do"
+    GAP = "gap"
+
+    @property
+    def writes(self) -> bool:
+        return self in (Action.COMPACT, Action.STALE_REBUILD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCompaction:
+    """The plan for one partition. ``deltas`` in the order of time. ``replaces``: the snapshot branch has it already.
+
+    ``anchor_in_run``: the anchor is itself written by this run, before.
+    """
+
+    target: Values
+    action: Action
+    reason: str
+    anchor: Values | None = None
+    deltas: tuple[Values, ...] = ()
+    replaces: bool = False
+    anchor_in_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """What is known of how snapshot partitions came to be. ``stale``: those to build again, and why.
+
+    ``lost``: those that can't be built again, because something that they were built from is gone (expired), and what.
+    ``unproven``: those that are built again only when they are asked for with overwrite, and why.
+    ``anchors``: which snapshot partition each was built from, where that is known.
+    """
+
+    stale: Mapping[Values, str] = field(default_factory=dict)
+    lost: Mapping[Values, str] = field(default_factory=dict)
+    unproven: Mapping[Values, str] = field(default_factory=dict)
+    anchors: Mapping[Values, Values] = field(default_factory=dict)
+
+
+def plan_compaction(
+    layout: ChainLayout, partitions: Partitions, targets: ChainTargets, known: Staleness | None = None
+) -> list[PartitionCompaction]:
+    """Plan every partition that is asked for, group by group, in the order of time.
+
+    Raises:
+        InvalidInputError: a partition of a group that is asked for has no place in time.
+    """
+    known = known or Staleness()
+    plans: list[PartitionCompaction] = []
+    groups = _groups(layout, partitions, targets)
+    snapshots, deltas = (_lines(layout, held, frozenset(groups)) for held in (partitions.snapshot, partitions.delta))
+    nothing = time_line(())
+    for group in groups:
+        snapshot, delta = snapshots.get(group, nothing), deltas.get(group, nothing)
+        plans += _GroupPlanner(layout, group, snapshot, delta, targets, known).plan()
+    return plans
+
+
+def _lines(layout: ChainLayout, held: Iterable[Values], groups: frozenset[Values]) -> dict[Values, TimeLine]:
+    """Order the partitions of these groups in time, in one pass."""
+    timed: dict[Values, list[tuple[datetime, Values]]] = {}
+    for values in held:
+        group = layout.group_of(values)
+        if group in groups:
+            timed.setdefault(group, []).append((layout.time_of(values), values))
+    return {group: time_line(found) for group, found in timed.items()}
+
+
+def _groups(layout: ChainLayout, partitions: Partitions, targets: ChainTargets) -> list[Values]:
+    """Give the groups that a target may be in, with those that a spec names in full though they hold nothing."""
+    found = {layout.group_of(v) for v in partitions.snapshot | partitions.delta}
+    width = layout.group_width
+    for spec in targets.specs:
+        group = tuple(v for at, v in spec if at < width)
+        if len(group) == width and moment_of(layout, spec) is not None:
+            found.add(group)
+    found = {g for g in found if targets.matches(g)} | {layout.group_of(v) for v in targets.again}
+    return sorted(found, key=repr)
+
+
+class _GroupPlanner:
+    """Goes through one group in the order of time; what is to be written becomes an anchor for what follows."""
+
+    def __init__(
+        self,
+        layout: ChainLayout,
+        group: Values,
+        snapshot: TimeLine,
+        delta: TimeLine,
+        targets: ChainTargets,
+        known: Staleness,
+    ) -> None:
+        self._layout = layout
+        self._group = group
+        self._snapshot = dict(zip(snapshot.times, snapshot.values, strict=True))
+        self._delta = delta
+        self._deltas = frozenset(delta.times)
+        self._targets = targets
+        self._known = known
+        self._anchors = list(snapshot.times)
+        self._written: set[datetime] = set()
+
+    def plan(self) -> list[PartitionCompaction]:
+        if self._targets.max_chain_length is not None:
+            return self._pending(self._targets.max_chain_length)
+        asked = self._asked() | {self._layout.time_of(v) for v in self._targets.again if self._is_mine(v)}
+        moments = sorted(asked | set(self._snapshot))
+        return [p for t in moments if (p := self._one(t, asked=t in asked)) is not None]
+
+    def _pending(self, longest: int) -> list[PartitionCompaction]:
+        """Make full what would need more than so many deltas, and what is stale."""
+        plans: list[PartitionCompaction] = []
+        length = 0
+        for moment in sorted(self._deltas | set(self._snapshot)):
+            length += 1
+            wanted = moment not in self._snapshot and length > longest
+            if wanted and not self._targets.matches(self._values(moment)):
+                continue
+            plan = self._one(moment, asked=wanted or self._values(moment) in self._targets.again)
+            plans += [plan] if plan is not None else []
+            if moment in self._snapshot or wanted:
+                length = 0
+        return plans
+
+    def _one(self, moment: datetime, *, asked: bool) -> PartitionCompaction | None:
+        values = self._values(moment)
+        why = self._why_stale(moment, values, asked=asked)
+        if (not asked and why is None) or values in self._targets.settled:
+            return None
+        at = bisect_left(self._anchors, moment)
+        start = self._anchors[at - 1] if at else None
+        anchor = None if start is None else self._values(start)
+        deltas = self._delta.up_to(start, moment)
+        is_stored = moment in self._snapshot
+        if is_stored:
+            unproven = None if asked and self._targets.overwrite else self._known.unproven.get(values)
+            action, reason = self._judge_stored(moment, values, why, anchor, deltas, unproven)
+        else:
+            action, reason = self._judge_missing(moment, anchor, deltas)
+        if not action.writes:
+            return PartitionCompaction(target=values, action=action, reason=reason, replaces=is_stored)
+        if not is_stored:
+            insort(self._anchors, moment)
+        plan = PartitionCompaction(
+            target=values,
+            action=action,
+            reason=reason,
+            anchor=anchor,
+            deltas=deltas,
+            replaces=is_stored,
+            anchor_in_run=start in self._written,
+        )
+        self._written.add(moment)
+        return plan
+
+    def _judge_stored(
+        self,
+        moment: datetime,
+        values: Values,
+        why: str | None,
+        anchor: Values | None,
+        deltas: tuple[Values, ...],
+        unproven: str | None,
+    ) -> tuple[Action, str]:
+        targets, lost = self._targets, self._known.lost.get(values)
+        again = targets.overwrite or values in targets.again
+        if not again and (why is None or (self._is_asked_by_name and not self._hangs(values))):
+            note = "" if why is None else f"; it is stale ({why}): --overwrite builds it again"
+            return Action.ALREADY_THERE, f"the snapshot branch has it{note}"
+        if why is None and moment not in self._deltas and values not in targets.again:
+            return Action.NOTHING_TO_DO, "the snapshot branch has it, and there is no delta of its own to build it from"
+        if lost is not None or (anchor is None and not deltas):
+            return Action.ALREADY_THERE, f"it can't be built again: {lost or 'nothing that it was built from is left'}"
+        if unproven is not None:
+            return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: --overwrite of it builds it again"
+        if why is not None:
+            return Action.STALE_REBUILD, why
+        return Action.COMPACT, f"built again: {self._parts(anchor, deltas)}"
+
+    def _judge_missing(self, moment: datetime, anchor: Values | None, deltas: tuple[Values, ...]) -> tuple[Action, str]:
+        if anchor is None and not deltas:
+            return Action.NOTHING_TO_DO, "the group holds nothing up to then"
+        if moment in self._deltas:
+            return Action.COMPACT, self._parts(anchor, deltas)
+        if self._targets.gap_policy == "carry_forward":
+            return Action.COMPACT, f"a gap, carried forward: {self._parts(anchor, deltas)}"
+        return Action.GAP, "no delta of its own; --gap-policy carry_forward makes it full from what comes before"
+
+    def _parts(self, anchor: Values | None, deltas: tuple[Values, ...]) -> str:
+        start = "no anchor" if anchor is None else f"anchor {self._layout.text_of(anchor)}"
+        return f"{start}, {len(deltas)} delta{'' if len(deltas) == 1 else 's'}"
+
+    @property
+    def _is_asked_by_name(self) -> bool:
+        return self._targets.max_chain_length is None
+
+    def _why_stale(self, moment: datetime, values: Values, *, asked: bool) -> str | None:
+        if moment not in self._snapshot:
+            return None
+        if self._hangs(values):
+            return f"it was built from {self._layout.text_of(self._known.anchors[values])}, which is built again"
+        looks = not self._is_asked_by_name and self._targets.matches(values)
+        return self._known.stale.get(values) if asked or looks else None
+
+    def _hangs(self, values: Values) -> bool:
+        anchor = self._known.anchors.get(values)
+        return anchor is not None and self._layout.time_of(anchor) in self._written
+
+    def _is_mine(self, values: Values) -> bool:
+        return self._layout.group_of(values) == self._group
+
+    def _asked(self) -> set[datetime]:
+        """Give the times that the request names, with the gaps among them."""
+        targets = self._targets
+        stored = self._deltas | set(self._snapshot)
+        if targets.is_range:
+            found = {t for t in stored | self._grid() if targets.in_range(t)}
+            return {t for t in found if targets.matches(self._values(t))}
+        asked: set[datetime] = set()
+        for spec in targets.specs:
+            if any(at < len(self._group) and self._group[at] != value for at, value in spec):
+                continue
+            moment = moment_of(self._layout, spec)
+            if moment is not None:
+                asked.add(moment)
+            else:
+                grid = self._grid() if targets.gap_policy == "carry_forward" else set()
+                asked |= {t for t in stored | grid if _has(self._values(t), spec)}
+        return asked
+
+    def _grid(self) -> set[datetime]:
+        """Give every step from the group's first partition to its last one, or to the end of the range."""
+        stored = self._deltas | set(self._snapshot)
+        if not stored:
+            return set()
+        first, last = min(stored), max(max(stored), self._targets.last or max(stored))
+        return {first, *self._layout.clock.times_between(first, last)}
+
+    def _values(self, moment: datetime) -> Values:
+        return self._snapshot.get(moment) or self._layout.values_at(self._group, moment)
+
+
+def _has(values: Values, spec: Iterable[tuple[int, object]]) -> bool:
+    return all(values[at] == value for at, value in spec)

@@ -1,0 +1,250 @@
+"""Expiry of chain tables: whole segments per group, first their deltas, then their full partitions.
+
+See docs/chain-tables.md, Expiry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from airflow_paimon.core.chain.expiry_needs import stale_needs
+from airflow_paimon.core.chain.expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
+from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, Values
+from airflow_paimon.core.chain.state import ChainState, chain_views
+from airflow_paimon.core.commit.partition_drop import HeldPartition, held_partitions
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.maintenance.expiry_journal import DropStep, ExpiryPlan, PartitionDrop
+from airflow_paimon.core.maintenance.partition_expiry_plan import cutoff_at, expiry_age, expiry_limit
+from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.requests.chain_requests import ExpirePartitions
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.words import VALUES_TIME
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
+from airflow_paimon.core.table.table import Table
+
+_LISTED = 1000
+_Held = Mapping[Values, HeldPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChainExpiry:
+    """``limit`` counts segments per group."""
+
+    layout: ChainLayout
+    snapshot: Table
+    delta: Table
+    cutoff: datetime
+    limit: int
+    min_anchors: int
+
+    @property
+    def branch(self) -> str:
+        """What readers see change: the table as a whole."""
+        return MAIN
+
+    def plan(self, cutoff: datetime) -> ExpiryPlan:
+        return self._plan(cutoff, self.snapshot.latest_snapshot(), self.delta.latest_snapshot())
+
+    def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
+        """Plan again on the heads as they are: what is left of the plan must come out.
+
+        A new anchor, a lost one, late deltas between old anchors: each makes another plan.
+        """
+        is_delta = step.branch == self.delta.branch_name
+        other = (self.snapshot if is_delta else self.delta).latest_snapshot()
+        now = self._plan(plan.cutoff, *((other, head) if is_delta else (head, other)))
+        deltas = plan.keys(self.delta.branch_name) if is_delta else frozenset()
+        wanted = (deltas, plan.keys(self.snapshot.branch_name))
+        found = (now.keys(self.delta.branch_name), now.keys(self.snapshot.branch_name))
+        if found != wanted:
+            raise ConflictError(
+                f"{self.layout.label}: the branches changed since the expiry was planned, and the plan with them",
+                table=self.layout.label,
+            )
+
+    def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
+        """Give the deltas, by key, that are needed after they were dropped: somebody dropped or replaced the anchor.
+
+        So they are where an older full partition was replaced: the anchor may be stale now, and is built from both.
+        A group whose old full partitions are gone as well needs none: without their base they would read wrong.
+        """
+        if step.branch != self.delta.branch_name or not plan.anchors:
+            return frozenset()
+        schema = self.snapshot.schema()
+        head = self.snapshot.latest_snapshot()
+        now = {h.key: h.digest for h in held_partitions(plan_snapshot(self.snapshot, head, schema))}
+
+        def group_of(key: str) -> Values:
+            return self.layout.group_of(decode_row(bytes.fromhex(key), self.layout.partition_types))
+
+        bases = {d.key: d.digest for s in plan.steps if s.branch == self.snapshot.branch_name for d in s.drops}
+        moved = {group_of(key) for key, digest in plan.anchors.items() if now.get(key) != digest}
+        moved |= {group_of(key) for key, digest in bases.items() if now.get(key, digest) != digest}
+        moved -= {group_of(key) for key in bases.keys() - now.keys()}
+        return frozenset(d.key for d in step.drops if group_of(d.key) in moved) if moved else frozenset()
+
+    def _plan(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
+        held: list[_Held] = []
+        plans: list[ScanPlan] = []
+        preconditions = []
+        for view, head in ((self.snapshot, snapshot_head), (self.delta, delta_head)):
+            schema = view.schema()
+            plans.append(plan_snapshot(view, head, schema))
+            held.append({h.values: h for h in held_partitions(plans[-1])})
+            preconditions.append(
+                Precondition(
+                    branch=view.branch_name,
+                    snapshot_id=head.id if head else None,
+                    identity=head.identity if head else None,
+                    schema_id=schema.id,
+                )
+            )
+        snapshots, deltas = held
+        groups = plan_chain_expiry(
+            self.layout,
+            Partitions(snapshot=frozenset(snapshots), delta=frozenset(deltas)),
+            cutoff,
+            max_segments=self.limit,
+            min_anchors=self.min_anchors,
+        )
+        groups = self._without_inputs(groups, *plans)
+        steps = (
+            DropStep(branch=self.delta.branch_name, drops=_drops(deltas, _delta_reasons(self.layout, groups))),
+            DropStep(branch=self.snapshot.branch_name, drops=_drops(snapshots, _snapshot_reasons(self.layout, groups))),
+        )
+        return ExpiryPlan(
+            cutoff=cutoff,
+            preconditions=tuple(preconditions),
+            steps=tuple(s for s in steps if s.drops),
+            report=_report(self.layout, groups, snapshots, deltas),
+            anchors={(a := snapshots[g.anchor]).key: a.digest for g in groups if g.segments and g.anchor is not None},
+        )
+
+    def _without_inputs(self, groups: list[GroupExpiry], snapshot: ScanPlan, delta: ScanPlan) -> list[GroupExpiry]:
+        """Keep what stale partitions that stay are to be built from again: without it nobody could, or would know."""
+        going = {g.group for g in groups if g.segments}
+        if not going:
+            return groups
+        own = [
+            replace(p, splits=tuple(s for s in p.splits if self.layout.group_of(s.values) in going))
+            for p in (snapshot, delta)
+        ]
+        main = self.snapshot.branch(MAIN)
+        state = ChainState(
+            layout=self.layout, main=ScanPlan(main, None, snapshot.schema), snapshot=own[0], delta=own[1]
+        )
+        needs = stale_needs(main, state)
+        return [keep_inputs(self.layout, g, needs.get(g.group, {})) for g in groups]
+
+
+def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:
+    """Check what is asked of a chain table.
+
+    Raises:
+        InvalidInputError: a branch, another strategy or another time than the table's own.
+    """
+    label = context.table.label
+    if request.branch != MAIN:
+        raise InvalidInputError(
+            f"{label} is a chain table, which expires as a whole, by segments: leave branch {request.branch!r} out",
+            table=label,
+        )
+    if request.strategy not in (None, VALUES_TIME):
+        raise InvalidInputError(
+            f"{label}: chain tables expire by {VALUES_TIME} only, not by {request.strategy}", table=label
+        )
+    if request.timestamp_pattern or request.timestamp_formatter:
+        raise InvalidInputError(
+            f"{label}: the time of a chain table's partitions is that of its options; leave timestamp_pattern and "
+            f"timestamp_formatter out",
+            table=label,
+        )
+    layout, snapshot, delta = chain_views(context.table)
+    options = TableOptions(context.table.schema().options)
+    age = expiry_age(request.expiration_time, options, label)
+    if request.min_anchors < 1:
+        raise InvalidInputError(f"{label}: min_anchors is at least 1, not {request.min_anchors}", table=label)
+    return _ChainExpiry(
+        layout=layout,
+        snapshot=snapshot,
+        delta=delta,
+        cutoff=cutoff_at(context.now_local, age, label),
+        limit=expiry_limit(request.limit, options, label),
+        min_anchors=request.min_anchors,
+    )
+
+
+def _drops(held: _Held, reasons: Iterable[tuple[Values, str]]) -> tuple[PartitionDrop, ...]:
+    return tuple(PartitionDrop.of(held[values], reason) for values, reason in reasons)
+
+
+def _delta_reasons(layout: ChainLayout, groups: Sequence[GroupExpiry]) -> Iterable[tuple[Values, str]]:
+    for group in groups:
+        for values in group.orphans:
+            yield values, "older than the group's first full partition, which expires"
+        for segment in group.segments:
+            for values in segment.deltas:
+                yield values, f"in the expired segment of {layout.text_of(segment.snapshot)}"
+
+
+def _snapshot_reasons(layout: ChainLayout, groups: Sequence[GroupExpiry]) -> Iterable[tuple[Values, str]]:
+    for group in groups:
+        for segment in group.segments:
+            assert group.anchor is not None
+            yield segment.snapshot, f"its segment expired; the group's anchor is {layout.text_of(group.anchor)} now"
+
+
+def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held, deltas: _Held) -> dict[str, Any]:
+    unreadable = [layout.text_of(v) for g in groups for v in g.unplaced]
+    told = sorted(groups, key=lambda g: not g.segments)  # those that expire first; else in the groups' order
+    warnings = []
+    if unreadable:
+        warnings.append(
+            f"{len(unreadable)} partitions have no place in time and stay (details.unreadable): drop them yourself, or "
+            f"write their rows to partitions of the form of partition.timestamp-formatter"
+        )
+    waiting = [layout.text_of(v) for g in groups for v in g.waits_for]
+    if waiting:
+        warnings.append(
+            f"old segments stay, because {len(waiting)} partitions that stay are stale and built from them "
+            f"(details.waits_for): build those again (compact_chain_table --pending) or load them anew, then expire"
+        )
+    return {
+        "strategy": VALUES_TIME,
+        "segments": sum(len(g.segments) for g in groups),
+        "groups": [_group_report(layout, g, snapshots, deltas) for g in told[:_LISTED]],
+        "groups_total": len(groups),
+        "groups_expiring": sum(bool(g.segments) for g in groups),
+        "unreadable": unreadable[:_LISTED],
+        "waits_for": waiting[:_LISTED],
+        "warnings": warnings,
+    }
+
+
+def _group_report(layout: ChainLayout, group: GroupExpiry, snapshots: _Held, deltas: _Held) -> dict[str, Any]:
+    def segment(snapshot: Values | None, own: Sequence[Values]) -> dict[str, Any]:
+        held = [deltas[v] for v in own] + ([snapshots[snapshot]] if snapshot is not None else [])
+        return {
+            "snapshot": layout.text_of(snapshot) if snapshot is not None else None,
+            "deltas": [layout.text_of(v) for v in own],
+            "files": sum(h.files for h in held),
+            "rows": sum(h.rows for h in held),
+            "bytes": sum(h.bytes for h in held),
+        }
+
+    keys, types = layout.partition_keys[: layout.group_width], layout.partition_types[: layout.group_width]
+    orphans = [segment(None, group.orphans)] if group.orphans else []
+    return {
+        "group": format_partition(group.group, keys, types),
+        "reason": group.reason,
+        "anchor": layout.text_of(group.anchor) if group.anchor is not None else None,
+        "segments": orphans + [segment(s.snapshot, s.deltas) for s in group.segments],
+    }

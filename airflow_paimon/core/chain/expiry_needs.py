@@ -1,0 +1,67 @@
+"""What expiry must leave to stale partitions of a chain table: the inputs that they are to be built from again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from airflow_paimon.core.chain.provenance import Provenance
+from airflow_paimon.core.chain.read_plan import ChainLayout, Values
+from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
+from airflow_paimon.core.chain.state import ChainState
+from airflow_paimon.core.table.table import Table
+
+
+def stale_needs(main: Table, state: ChainState) -> dict[Values, dict[Values, datetime]]:
+    """Give, by group, each stale snapshot partition that may be built again, with the time of its first live input."""
+    provenances = gather_provenances(main, state)
+    stale = find_stale(state, provenances, history_of(state)) if provenances else ()
+    held = state.partitions
+    layout = state.layout
+    out: dict[Values, dict[Values, datetime]] = {}
+    for one in _to_rebuild(layout, stale, provenances, held.delta):
+        group = layout.group_of(one.values)
+        inputs = _live_inputs(one, provenances[one.values], held.snapshot, held.delta)
+        inputs |= _nearest_before(layout, one.values, held.snapshot)
+        times = [t for v in inputs if v != one.values and (t := layout.parsed_time(v)) is not None]
+        if times:
+            out.setdefault(group, {})[one.values] = min(times)
+    return out
+
+
+def _to_rebuild(
+    layout: ChainLayout,
+    stale: Sequence[StalePartition],
+    provenances: Mapping[Values, Provenance],
+    deltas: frozenset[Values],
+) -> list[StalePartition]:
+    """Leave out those that are stale only because inputs are gone: nothing can build them again.
+
+    So is every partition whose segment is about to go, between the two commits of an expiry.
+    """
+    by_values = {s.values: s for s in stale}
+    found: dict[Values, StalePartition] = {}
+    for one in sorted(stale, key=lambda s: layout.time_of(s.values)):
+        rest = set(one.because) - set(one.lost)
+        if one.cascade:
+            rest &= found.keys()
+        else:
+            rest = {v for v in rest if v in found or v not in by_values or v in deltas}
+        if rest:
+            found[one.values] = one
+    return list(found.values())
+
+
+def _live_inputs(
+    one: StalePartition, built: Provenance, snapshots: frozenset[Values], deltas: frozenset[Values]
+) -> set[Values]:
+    recorded = {d.values for d in built.deltas if d.values in deltas}
+    if built.anchor is not None and built.anchor.values in snapshots:
+        recorded.add(built.anchor.values)
+    return recorded | {v for v in one.because if v in snapshots or v in deltas}
+
+
+def _nearest_before(layout: ChainLayout, values: Values, snapshots: Iterable[Values]) -> set[Values]:
+    moment, group = layout.time_of(values), layout.group_of(values)
+    earlier = [(t, v) for v in snapshots if layout.group_of(v) == group and (t := layout.parsed_time(v)) is not None]
+    return {v for _, v in sorted(((t, v) for t, v in earlier if t < moment), key=lambda p: p[0])[-1:]}

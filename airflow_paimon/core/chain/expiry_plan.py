@@ -1,0 +1,165 @@
+"""Plans the expiry of chain tables by whole segments, group by group. Values only, no storage.
+
+See docs/chain-tables.md, Expiry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, TimeLine, Values, time_line
+from airflow_paimon.core.errors import InvalidInputError
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A snapshot partition and the deltas from its time up to the next one's: they expire together."""
+
+    snapshot: Values
+    deltas: tuple[Values, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupExpiry:
+    """What expires in one group. ``anchor``: the oldest snapshot partition that stays, None if the group has none.
+
+    ``orphans``: deltas older than the group's first snapshot partition. ``unplaced``: partitions whose values are no
+    time; they stay. ``waits_for``: stale partitions that stay, for which old segments stay, too.
+    """
+
+    group: Values
+    reason: str
+    anchor: Values | None = None
+    segments: tuple[Segment, ...] = ()
+    orphans: tuple[Values, ...] = ()
+    unplaced: tuple[Values, ...] = ()
+    waits_for: tuple[Values, ...] = ()
+
+    @property
+    def deltas(self) -> tuple[Values, ...]:
+        """The delta partitions to drop; before the snapshot partitions."""
+        return (*self.orphans, *(d for s in self.segments for d in s.deltas))
+
+    @property
+    def snapshots(self) -> tuple[Values, ...]:
+        return tuple(s.snapshot for s in self.segments)
+
+
+def plan_chain_expiry(
+    layout: ChainLayout, partitions: Partitions, cutoff: datetime, *, max_segments: int = 100, min_anchors: int = 1
+) -> list[GroupExpiry]:
+    """Plan which segments of each group are older than ``cutoff`` (a local time, exclusive) as a whole.
+
+    The newest old snapshot partition stays as the anchor of what is younger. ``max_segments`` is per group, from the
+    oldest on. ``min_anchors``: how many snapshot partitions a group keeps at least. Main is never touched.
+
+    Raises:
+        InvalidInputError: ``max_segments`` or ``min_anchors`` below 1.
+    """
+    for name, number in (("max_segments", max_segments), ("min_anchors", min_anchors)):
+        if number < 1:
+            raise InvalidInputError(f"{layout.label}: {name} is at least 1, not {number}", table=layout.label)
+    snapshots, deltas = (_by_group(layout, held) for held in (partitions.snapshot, partitions.delta))
+    return [
+        _plan_group_expiry(
+            layout, group, snapshots.get(group, []), deltas.get(group, []), cutoff, max_segments, min_anchors
+        )
+        for group in sorted({*snapshots, *deltas}, key=repr)
+    ]
+
+
+def _by_group(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, list[Values]]:
+    out: dict[Values, list[Values]] = {}
+    for values in held:
+        out.setdefault(layout.group_of(values), []).append(values)
+    return out
+
+
+def _plan_group_expiry(
+    layout: ChainLayout,
+    group: Values,
+    snapshots: Iterable[Values],
+    deltas: Iterable[Values],
+    cutoff: datetime,
+    max_segments: int,
+    min_anchors: int,
+) -> GroupExpiry:
+    snapshot, lost = _placed(layout, snapshots)
+    delta, lost_deltas = _placed(layout, deltas)
+    unplaced = tuple(sorted((*lost, *lost_deltas), key=repr))
+    if not snapshot.values:
+        return GroupExpiry(group=group, reason="only deltas: never touched", unplaced=unplaced)
+    old = bisect_left(snapshot.times, cutoff)
+    count = min(old - 1, max_segments, len(snapshot.values) - min_anchors)
+    if count < 1:
+        why = f"{max(old, 0)} snapshot partitions before {cutoff}, {len(snapshot.values)} in all: nothing to expire"
+        return GroupExpiry(group=group, reason=why, anchor=snapshot.values[0], unplaced=unplaced)
+    segments = tuple(
+        Segment(
+            snapshot=snapshot.values[i],
+            deltas=delta.between(snapshot.times[i], snapshot.times[i + 1]),
+        )
+        for i in range(count)
+    )
+    return GroupExpiry(
+        group=group,
+        reason=f"{old} snapshot partitions before {cutoff}, {len(snapshot.values)} in all: {count} segments expire",
+        anchor=snapshot.values[count],
+        segments=segments,
+        orphans=delta.between(None, snapshot.times[0]),
+        unplaced=unplaced,
+    )
+
+
+def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, datetime]) -> GroupExpiry:
+    """Keep the segments that hold an input of a stale partition that stays, and all behind them.
+
+    ``needs``: the time of the earliest live input of each stale partition of the group. What stays for one may itself
+    be stale, and need more.
+    """
+    if not plan.segments or plan.anchor is None:
+        return plan
+    starts = [layout.time_of(v) for v in (*plan.snapshots, plan.anchor)]
+    count = len(plan.segments)
+    waits: dict[Values, None] = {}
+    while count:
+        going = frozenset(plan.snapshots[:count])
+        blocking = {v: t for v, t in needs.items() if v not in going and bisect_right(starts, t) - 1 < count}
+        if not blocking:
+            break
+        waits |= dict.fromkeys(sorted(blocking, key=layout.text_of))
+        count = max(0, bisect_right(starts, min(blocking.values())) - 1)
+    if not waits:
+        return plan
+    texts = ", ".join(map(layout.text_of, list(waits)[:_SHOWN]))
+    kept = len(plan.segments) - count
+    return replace(
+        plan,
+        reason=f"{plan.reason}; {kept} of them stay, because {texts} is stale and built from them",
+        anchor=(*plan.snapshots, plan.anchor)[count],
+        segments=plan.segments[:count],
+        orphans=plan.orphans if count else (),
+        waits_for=tuple(waits),
+    )
+
+
+def _placed(layout: ChainLayout, held: Iterable[Values]) -> tuple[TimeLine, list[Values]]:
+    times = {v: layout.parsed_time(v) for v in held}
+    return time_line((t, v) for v, t in times.items() if t is not None), [v for v, t in times.items() if t is None]
+
+
+def all_expired(layout: ChainLayout, partitions: Partitions, asked: Iterable[Values], cutoff: datetime) -> bool:
+    """Tell whether a writer to these partitions writes to expired ones only: each is older than its group's anchor."""
+    groups = _by_group(layout, partitions.snapshot)
+    for values in asked:
+        moment = layout.parsed_time(values)
+        snapshot, _ = _placed(layout, groups.get(layout.group_of(values), []))
+        old = bisect_left(snapshot.times, cutoff)
+        if moment is None or old < 2 or not moment < snapshot.times[old - 1]:
+            return False
+    return True

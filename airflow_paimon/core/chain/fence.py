@@ -1,0 +1,62 @@
+"""Fences: whether what a plan was made on is still what a branch holds (docs/chain-tables.md, Compaction)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from airflow_paimon.core.chain.provenance import files_digest
+from airflow_paimon.core.chain.read_plan import Values
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.history import snapshots_between, touched
+from airflow_paimon.core.table.scan import BucketSplit, partition_types, plan_snapshot
+from airflow_paimon.core.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """What partitions of one branch held at the snapshot ``seen``: ``held``, the digests of those that ``concerns``.
+
+    A partition that did not exist is one that ``concerns`` and is not in ``held``.
+    """
+
+    table: Table
+    schema: TableSchema
+    seen: Snapshot | None
+    held: Mapping[Values, str]
+    concerns: Callable[[Values], bool]
+
+    def moved(self, head: Snapshot | None) -> list[Values]:
+        """Give the partitions that hold other files at ``head``. An unmoved branch costs nothing, others little."""
+        if _same(self.seen, head) or not self._may_have_moved(head):
+            return []
+        now: dict[Values, list[BucketSplit]] = {}
+        for split in plan_snapshot(self.table, head, self.schema, self.concerns).splits:
+            now.setdefault(split.values, []).append(split)
+        digests = {v: files_digest(splits) for v, splits in now.items()}
+        return sorted((v for v in {*digests, *self.held} if digests.get(v) != self.held.get(v)), key=repr)
+
+    def _may_have_moved(self, head: Snapshot | None) -> bool:
+        """Look at the commits in between alone, as long as the branch's history goes on from where it was seen."""
+        if self.seen is None or head is None or head.id < self.seen.id:
+            return True
+        try:
+            if self.table.snapshot(self.seen.id).identity != self.seen.identity:
+                return True
+        except NotFoundError:
+            return True
+        between = snapshots_between(self.table, self.seen.id, head.id)
+        buckets = None if between is None else touched(self.table, between)
+        if buckets is None:
+            return True
+        types = partition_types(self.schema)
+        return any(self.concerns(decode_row(p, types)) for p in {b.partition for b in buckets})
+
+
+def _same(seen: Snapshot | None, head: Snapshot | None) -> bool:
+    if seen is None or head is None:
+        return seen is head
+    return seen.id == head.id and seen.identity == head.identity

@@ -1,0 +1,310 @@
+"""The guard that every commit on a branch of a chain table passes, on every attempt, against the head it goes on.
+
+It refuses to drop anchors that later deltas need and to append rows that nobody would see, and it records what snapshot
+partitions were built from before one of their deltas is changed, so that they are found to be stale afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from airflow_paimon.core.chain.layout import chain_layout
+from airflow_paimon.core.chain.post_commit_check import Watch, anchors_needed, listed, records_in
+from airflow_paimon.core.chain.provenance import (
+    Part,
+    Provenance,
+    files_digest,
+    record_provenance,
+)
+from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.rebuild import ASSUMED, records_of, what_is_lacking
+from airflow_paimon.core.chain.staleness import provenances_in
+from airflow_paimon.core.chain.state import chain_views, splits_by_partition
+from airflow_paimon.core.chain.write_plan import Affected, affected, chain_neighbours, veto
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_scan, plan_snapshot
+from airflow_paimon.core.table.table import Table
+
+OnStale = Literal["refuse", "record", "rebuild", "drop"]
+"""What a writer of the delta branch wants of snapshot partitions that it makes stale. ``refuse``: appends that would be
+hidden are refused, anything else is recorded. The guard refuses what could not be done; the writer does it."""
+
+_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
+_Held = dict[Values, tuple[BucketSplit, ...]]
+
+
+def chain_role(table: Table, schema: TableSchema) -> Branch | None:
+    """Tell what a branch is for its chain table; None: nothing."""
+    options = TableOptions(schema.options)
+    names = ((options.snapshot_branch, Branch.SNAPSHOT), (options.delta_branch, Branch.DELTA), (MAIN, Branch.MAIN))
+    if not options.chain_table or not options.snapshot_branch or not options.delta_branch:
+        return None
+    return next((role for name, role in names if name and name.lower() == table.branch_name.lower()), None)
+
+
+def refuse_chain_branch(branch: Table) -> None:
+    """Refuse to publish a chain table's snapshot or delta branch onto main."""
+    role = chain_role(branch, branch.schema())
+    if role is not None:
+        raise UnsafeOperationError(
+            f"{branch.label} is the {role} branch of a chain table: on main its partitions would hide both branches' "
+            f"for good; compact_chain_table makes partitions full, write_table writes to main",
+            table=branch.name,
+        )
+
+
+def guard_chain(
+    table: Table,
+    head: Snapshot | None,
+    schema: TableSchema,
+    entries: Sequence[ManifestEntry],
+    kind: CommitKind,
+    *,
+    on_stale: OnStale = "refuse",
+    settled: bool = False,
+    forgone: frozenset[Values] = frozenset(),
+) -> Watch | None:
+    """Check a commit, and write what has to be recorded before it. ``settled``: whoever planned it looks at what it
+    goes together with, before and behind it, and nothing has to be recorded; only anchors that it drops are looked at.
+    ``forgone``: delta partitions that were dropped on purpose, and shall be missing from now on.
+
+    Gives what to look at again when the commit has landed.
+
+    Raises:
+        UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
+            numbers of buckets differ. NotFoundError: the other branch does not exist.
+    """
+    role = chain_role(table, schema)
+    if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
+        return None
+    if settled and role == Branch.SNAPSHOT and all(e.kind == FileKind.ADD for e in entries):
+        return None  # a partition that compaction made full: nothing goes, and its chain had one number of buckets
+    main = table.branch(MAIN)
+    main_schema = main.schema()
+    if chain_role(main, main_schema) is None:
+        return None  # being set up: nothing reads it as a chain yet
+    adds = any(e.kind == FileKind.ADD for e in entries)
+    layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
+    change = _change(table, head, schema, entries)
+    if role == Branch.SNAPSHOT:
+        other = _guard_snapshot(main, layout, change, head, settled, forgone)
+    else:
+        if on_stale == "refuse" and kind != CommitKind.APPEND:
+            on_stale = "record"
+        forgone = frozenset()
+        other = _guard_delta(main, layout, change, on_stale, head, settled)
+    if settled or change.before.keys() <= change.after:
+        return None
+    return Watch(
+        main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other, forgone=forgone
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """``before``: what the branch holds; ``added``: the number of buckets of partitions that get files."""
+
+    plan: ScanPlan
+    before: _Held
+    after: frozenset[Values]
+    added: dict[Values, int]
+    touched: frozenset[Values]
+
+
+def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: Sequence[ManifestEntry]) -> _Change:
+    types = partition_types(schema)
+    plan = plan_snapshot(table, head, schema)
+    before = splits_by_partition(plan)
+    files = {v: {f.file_name for s in splits for f in s.files} for v, splits in before.items()}
+    added: dict[Values, int] = {}
+    touched = set()
+    for deletes in (True, False):
+        for entry in (e for e in entries if (e.kind != FileKind.ADD) == deletes):
+            values = decode_row(entry.partition, types)
+            touched.add(values)
+            names = files.setdefault(values, set())
+            if deletes:
+                names.discard(entry.file.file_name)
+            else:
+                names.add(entry.file.file_name)
+                added[values] = entry.total_buckets
+    after = frozenset(v for v, names in files.items() if names)
+    return _Change(plan, before, after, added, frozenset(touched))
+
+
+def _guard_snapshot(
+    main: Table,
+    layout: ChainLayout,
+    change: _Change,
+    head: Snapshot | None,
+    settled: bool,
+    forgone: frozenset[Values],
+) -> ScanPlan:
+    before = frozenset(change.before)
+    delta = plan_scan(main.branch(layout.delta_branch))
+    deltas = splits_by_partition(delta)
+    _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
+    if before - change.after:
+        records = records_in(main, layout, change.plan)
+        needed = veto(layout, before, change.after, frozenset(deltas), records, forgone)
+        if needed:
+            raise anchors_needed(main, layout, needed)
+    if change.touched & change.after and not settled:
+        found = affected(layout, change.touched & change.after, before, frozenset(deltas))
+        behind = Affected(hidden=(), rebuilt={v: p for v, p in found.rebuilt.items() if v not in change.touched})
+        ids = {layout.snapshot_branch: _id(head), layout.delta_branch: _id(delta.snapshot)}
+        _assume(main, layout, behind, change.plan, deltas, ids)
+    return delta
+
+
+def _id(snapshot: Snapshot | None) -> int | None:
+    return None if snapshot is None else snapshot.id
+
+
+def _guard_delta(
+    main: Table, layout: ChainLayout, change: _Change, on_stale: OnStale, head: Snapshot | None, settled: bool
+) -> ScanPlan:
+    snapshot = plan_scan(main.branch(layout.snapshot_branch))
+    snapshots = splits_by_partition(snapshot)
+    _check_buckets(layout, change, snapshots, change.before, Branch.DELTA)
+    found = affected(layout, change.touched, frozenset(snapshots), frozenset(change.before))
+    if settled:
+        return snapshot
+    unplaced = tuple(v for v in found.hidden if v not in found.rebuilt)
+    if found.hidden and (on_stale == "refuse" or (unplaced and on_stale != "record")):
+        raise _hidden(main, layout, found.hidden, unplaced)
+    dropped = frozenset(change.before) - change.after
+    going: frozenset[Values] = frozenset()
+    if on_stale in ("rebuild", "drop"):
+        going = _check_proven(main, layout, change, found, snapshot, dropped)
+    if going and (on_stale == "drop" or dropped):
+        held, records = frozenset(snapshots), records_in(main, layout, snapshot)
+        needed = veto(layout, held, held - going, change.after, records, dropped)
+        if needed:
+            raise anchors_needed(main, layout, needed)
+    ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}
+    _assume(main, layout, found, snapshot, change.before, ids)
+    return snapshot
+
+
+def _hidden(
+    main: Table, layout: ChainLayout, hidden: Sequence[Values], unplaced: Sequence[Values]
+) -> UnsafeOperationError:
+    texts = [layout.text_of(v) for v in hidden]
+    ways = (
+        "on_stale='rebuild' (builds the snapshot partition again), 'drop' (drops it) or 'record' (leaves it, listed as "
+        "stale)"
+    )
+    if unplaced:
+        no_time = listed([layout.text_of(v) for v in unplaced])
+        ways = f"on_stale='record' (leaves it; {no_time} has no place in time, so it can't be built again)"
+    return UnsafeOperationError(
+        f"{main.label}: rows appended to {listed(texts)} of branch {layout.delta_branch} would be invisible: the "
+        f"snapshot branch holds that partition in full. Write with {ways}, or write the rows to a later partition",
+        table=main.name,
+        details={"partitions": texts},
+    )
+
+
+def _check_proven(
+    main: Table,
+    layout: ChainLayout,
+    change: _Change,
+    found: Affected,
+    snapshot: ScanPlan,
+    dropped: frozenset[Values],
+) -> frozenset[Values]:
+    """Refuse to drop or to build again a partition whose rows may be nowhere else, before anything is committed.
+
+    Gives those that may go stale: of the ones without a delta of their own those that compaction carried forward.
+    """
+    held = frozenset(s.values for s in snapshot.splits)
+    behind = affected(layout, change.touched, held, frozenset(change.before) | held).rebuilt
+    records = provenances_in(main, layout, snapshot, behind.keys())
+    concerned = [v for v in behind if v in found.rebuilt or v in records]
+    refuse_unproven(main, layout, concerned, records, held, change.after, dropped)
+    return frozenset(concerned)
+
+
+def refuse_unproven(
+    main: Table,
+    layout: ChainLayout,
+    concerned: Iterable[Values],
+    records: Mapping[Values, Provenance],
+    snapshots: frozenset[Values],
+    deltas: frozenset[Values],
+    forgone: frozenset[Values],
+) -> None:
+    """Refuse to drop or to build again snapshot partitions that can't be had again from ``snapshots`` and ``deltas``.
+
+    Raises:
+        UnsafeOperationError: there is one.
+    """
+    record_of = records_of(main, layout)
+    judged = ((v, what_is_lacking(layout, records.get(v), snapshots, deltas, record_of, forgone)) for v in concerned)
+    lacking = {layout.text_of(v): why for v, why in judged if why is not None}
+    if lacking:
+        first, why = next(iter(lacking.items()))
+        more = f" (nor {listed(list(lacking)[1:])})" if len(lacking) > 1 else ""
+        raise UnsafeOperationError(
+            f"{main.label}: snapshot partition {first} can't be rebuilt or dropped{more}: {why}. Write with "
+            f"on_stale='record', and load it again or ask compact_chain_table for it with overwrite; or write the rows "
+            f"to a later partition",
+            table=main.name,
+            details={"partitions": list(lacking)},
+        )
+
+
+def _assume(
+    main: Table,
+    layout: ChainLayout,
+    found: Affected,
+    snapshot: ScanPlan,
+    deltas: _Held,
+    ids: dict[str, int | None],
+) -> None:
+    """Record of partitions that another engine built that they were built from what is there now."""
+    if not found.rebuilt:
+        return
+    snapshots = splits_by_partition(snapshot)
+    recorded = provenances_in(main, layout, snapshot, found.rebuilt.keys())
+    for values, (anchor, parts) in found.rebuilt.items():
+        if values in recorded:
+            continue
+        own = None if anchor is None else Part(values=anchor, files=files_digest(snapshots[anchor]))
+        record = Provenance(
+            values=values,
+            files=files_digest(snapshots[values]),
+            anchor=own,
+            deltas=tuple(Part(values=d, files=files_digest(deltas[d])) for d in parts),
+            snapshots=ids,
+            origin=ASSUMED,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        record_provenance(main, layout, record)
+
+
+def _check_buckets(layout: ChainLayout, change: _Change, snapshots: _Held, deltas: _Held, role: Branch) -> None:
+    for values, total in change.added.items():
+        near, own = chain_neighbours(layout, values, frozenset(snapshots), frozenset(deltas))
+        others = [(v, snapshots[v]) for v in near if role != Branch.SNAPSHOT or v != values]
+        others += [(v, deltas[v]) for v in own if role != Branch.DELTA or v != values]
+        for other, splits in others:
+            counts = {s.total_buckets for s in splits} - {total}
+            if counts and total > 0:
+                raise InvalidInputError(
+                    f"{layout.label}: partition {layout.text_of(values)} would have {total} buckets, but "
+                    f"{layout.text_of(other)}, which it is merged with, has {min(counts)}: a key must have one bucket "
+                    f"in all of a chain; write with option bucket={min(counts)} in all three branches, or write the "
+                    f"other partitions again",
+                    table=layout.label,
+                )

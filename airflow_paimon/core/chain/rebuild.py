@@ -1,0 +1,63 @@
+"""Whether a snapshot partition of a chain table can be had again from what the branches hold, or its rows be lost.
+
+That is so if its record says what it was built from, and all of that is there: the deltas, and the anchor, or what the
+anchor itself was built from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+
+from airflow_paimon.core.chain.provenance import Part, Provenance, read_provenance
+from airflow_paimon.core.chain.read_plan import ChainLayout, Values
+from airflow_paimon.core.table.table import Table
+
+ASSUMED = "assumed"
+"""Origin of records that nobody made when the partition was built."""
+
+UNPROVEN = "nobody recorded what it was built from, and its rows may be nowhere else"
+
+RecordOf = Callable[[Part], Provenance | None]
+"""Gives the record of a partition as it was when something was built from it."""
+
+_LONGEST = 10_000
+
+
+def records_of(table: Table, layout: ChainLayout) -> RecordOf:
+    """Look records up by what a partition held, whether it is still there or not."""
+    return lambda part: read_provenance(table, layout, part.values, part.files)
+
+
+def is_proven(built: Provenance | None) -> bool:
+    """Tell whether a record was made when the partition was built."""
+    return built is not None and built.origin != ASSUMED
+
+
+def what_is_lacking(
+    layout: ChainLayout,
+    built: Provenance | None,
+    snapshots: Set[Values],
+    deltas: Set[Values],
+    record_of: RecordOf,
+    forgone: Set[Values] = frozenset(),
+) -> str | None:
+    """Say why a partition can't be had again from live partitions; None: it can.
+
+    ``forgone``: deltas that were dropped on purpose, whose rows are to be missing.
+    """
+    if built is None or not is_proven(built):
+        return UNPROVEN
+    current: Provenance | None = built
+    text = layout.text_of
+    anchor = built.anchor
+    for _ in range(_LONGEST):
+        if current is None or not is_proven(current):
+            break
+        gone = [text(d.values) for d in current.deltas if d.values not in deltas and d.values not in forgone]
+        if gone:
+            return f"{', '.join(gone)} is gone"
+        anchor = current.anchor
+        if anchor is None or anchor.values in snapshots:
+            return None
+        current = record_of(anchor)
+    return f"its anchor {text(anchor.values)} is gone" if anchor is not None else UNPROVEN

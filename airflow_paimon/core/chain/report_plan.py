@@ -1,0 +1,95 @@
+"""What a chain table looks like, group by group: for check_chain_table and for people. Values only, no storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, Values
+from airflow_paimon.core.errors import InvalidInputError
+
+MAX_GRID = 200_000
+"""Steps of one group's grid that are walked through for gaps: about 137 days by the minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """The partitions of one group, in the order of time. ``gaps`` None: the grid is too long to walk through.
+
+    ``misspelt``: partitions with a time that are not written as the formatter writes it; ``unplaced``: without a time;
+    ``off_grid``: at a time that no step from the group's first partition reaches. Paimon skips or refuses all of these.
+    """
+
+    group: Values
+    main: tuple[Values, ...]
+    snapshot: tuple[Values, ...]
+    delta: tuple[Values, ...]
+    gaps: tuple[Values, ...] | None = ()
+    misspelt: tuple[Values, ...] = ()
+    unplaced: tuple[Values, ...] = ()
+    off_grid: tuple[Values, ...] = ()
+
+    @property
+    def pending(self) -> tuple[Values, ...]:
+        """The deltas behind the last full partition: what a read of the newest day merges."""
+        return self.delta if not self.snapshot else tuple(d for d in self.delta if d > self.snapshot[-1])
+
+
+def report_groups(layout: ChainLayout, partitions: Partitions) -> tuple[GroupReport, ...]:
+    """Sort all partitions into groups; nothing that is wrong with one raises."""
+    groups: dict[Values, set[Values]] = {}
+    for values in partitions.all:
+        groups.setdefault(layout.group_of(values), set()).add(values)
+    reports = [_report(layout, partitions, group, held) for group, held in groups.items()]
+    return tuple(sorted(reports, key=lambda r: tuple(str(v) for v in r.group)))
+
+
+def _report(layout: ChainLayout, partitions: Partitions, group: Values, held: set[Values]) -> GroupReport:
+    times: dict[Values, datetime] = {}
+    misspelt, unplaced = [], []
+    for values in held:
+        moment = layout.parsed_time(values)
+        if moment is None:
+            unplaced.append(values)
+        elif layout.values_at(group, moment) != values:
+            misspelt.append(values)
+        else:
+            times[values] = moment
+    gaps, off_grid = _walk(layout, group, times)
+
+    def placed(some: Iterable[Values]) -> tuple[Values, ...]:
+        return tuple(sorted((v for v in some if v in times), key=times.__getitem__))
+
+    return GroupReport(
+        group=group,
+        main=placed(partitions.main & held),
+        snapshot=placed(partitions.snapshot & held),
+        delta=placed(partitions.delta & held),
+        gaps=gaps,
+        misspelt=tuple(sorted(misspelt, key=layout.text_of)),
+        unplaced=tuple(sorted(unplaced, key=layout.text_of)),
+        off_grid=placed(off_grid),
+    )
+
+
+def _walk(
+    layout: ChainLayout, group: Values, times: dict[Values, datetime]
+) -> tuple[tuple[Values, ...] | None, set[Values]]:
+    """Give the gaps of a group's grid, and the partitions beside it."""
+    if not times:
+        return (), set()
+    first, last = min(times.values()), max(times.values())
+    present = set(times.values())
+    grid = {first}
+    gaps = []
+    try:
+        for moment in layout.clock.times_between(first, last):
+            grid.add(moment)
+            if moment not in present:
+                gaps.append(layout.values_at(group, moment))
+            if len(grid) > MAX_GRID:
+                return None, set()
+    except InvalidInputError:
+        return None, set()
+    return tuple(gaps), {v for v, moment in times.items() if moment not in grid}

@@ -1,0 +1,237 @@
+"""create_chain_table: a new chain table, or an existing primary-key table made one, with both branches and all options.
+
+Nothing is written before everything is checked; a run that was cut off is finished by running it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.core.branches.lineage import Lineage, is_unfinished, read_lineage
+from airflow_paimon.core.chain.layout import chain_layout
+from airflow_paimon.core.chain.read_plan import ChainLayout
+from airflow_paimon.core.chain.setup_plan import (
+    BranchNow,
+    ChainSettings,
+    plan_conversion,
+    plan_new_chain,
+    same_schema,
+)
+from airflow_paimon.core.commit.committer import execute, require_committable
+from airflow_paimon.core.commit.ledger import forget
+from airflow_paimon.core.commit.once import attempt
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.requests.chain_requests import CreateChainTable
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.schema.schema_plan import new_schema
+from airflow_paimon.core.schema.text import parse_column, parse_options
+from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.paths import MAIN, check_branch_name
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table, open_table
+
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewColumns:
+    """What a new table is made of. ``columns``: (name, type as Paimon spells it), in order."""
+
+    columns: Sequence[tuple[str, str | DataType]]
+    partition_keys: Sequence[str] = ()
+    primary_keys: Sequence[str] = ()
+    comments: Mapping[str, str] | None = None
+
+
+def create_chain_table(
+    warehouse: str,
+    name: str,
+    settings: ChainSettings,
+    new: NewColumns | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Table:
+    """Create a chain table, or without ``new`` make an existing primary-key table one. Doing it twice is fine.
+
+    Raises:
+        InvalidInputError: a rule is broken; all that is wrong is named, nothing is written. AlreadyExistsError: the new
+            table exists with other columns. ConflictError: somebody altered the table meanwhile: run it again.
+    """
+    table = open_table(warehouse, name, storage_options=storage_options)
+    if table.branch_name != MAIN:
+        raise InvalidInputError(f"{name}: a chain table is set up through its main branch; leave the branch out")
+    now_ms = int(time.time() * 1000)
+    carry_out(table, _plan(table, settings, new, now_ms))
+    return table
+
+
+def create_chain(context: Context, request: CreateChainTable) -> OperationResult:
+    """Run ``create_chain_table`` as a job or operator asks for it."""
+    table = context.table
+    settings = ChainSettings(
+        snapshot_branch=request.snapshot_branch,
+        delta_branch=request.delta_branch,
+        chain_partition_keys=request.chain_partition_key,
+        timestamp_pattern=request.timestamp_pattern,
+        timestamp_formatter=request.timestamp_formatter,
+        sequence_field=request.sequence_field,
+        options=parse_options(request.option),
+    )
+    plan = _plan(table, settings, _new_columns(request), context.now_ms, request.operation_id)
+    changed = carry_out_once(context, plan)
+    details = {"created": bool(request.column), **plan.summary}
+    head = table.latest_snapshot_id()
+    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
+
+
+def _new_columns(request: CreateChainTable) -> NewColumns | None:
+    if not request.column:
+        if request.primary_key or request.partition_key:
+            raise InvalidInputError(
+                "create_chain_table: primary_key and partition_key say how a new table is; give its columns, too"
+            )
+        return None
+    parsed = [parse_column(text) for text in request.column]
+    return NewColumns(
+        columns=[(name, data_type) for name, data_type, _ in parsed],
+        partition_keys=request.partition_key,
+        primary_keys=request.primary_key,
+        comments={name: comment for name, _, comment in parsed if comment is not None},
+    )
+
+
+def _plan(
+    table: Table, settings: ChainSettings, new: NewColumns | None, now_ms: int, operation_id: str | None = None
+) -> Plan:
+    require_committable(table)
+    wanted = settings.as_options()
+    names = (settings.snapshot_branch.strip(), settings.delta_branch.strip())
+    lineage = {n: _lineage(n, role, now_ms, operation_id) for n, role in zip(names, ("full", "changed"), strict=True)}
+    if new is not None:
+        schema = new_schema(
+            new.columns,
+            partition_keys=new.partition_keys,
+            primary_keys=new.primary_keys,
+            options=wanted,
+            comments=new.comments,
+            now_ms=now_ms,
+        )
+        if not table.exists():
+            _check_names(names)
+            return plan_new_chain(table.name, schema, [look_at_branch(table, n) for n in names], lineage)
+        if not same_schema(table.schema(), schema):
+            raise AlreadyExistsError(
+                f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "
+                f"columns out to make it a chain table",
+                table=table.name,
+            )
+    if not table.exists():
+        raise NotFoundError(
+            f"There is no table {table.name} at {table.store.uri} to convert; give its columns and keys to create it",
+            table=table.name,
+        )
+    main = look_at_branch(table, MAIN)
+    branches = [look_at_branch(table, n) for n in names]
+    _check_names([b.name for b in branches if b.schema is None])
+    history = _schema_files(table) if any(b.schema is None for b in branches) else {}
+    plan, target = plan_conversion(table.name, main, branches, wanted, history, lineage, now_ms)
+    _check_partitions(table, target, [MAIN, *names])
+    return plan
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        check_branch_name(name)
+
+
+def _lineage(branch: str, role: str, now_ms: int, operation_id: str | None) -> Lineage:
+    made = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    reason = f"{role} partitions of the chain table"
+    return Lineage(branch=branch, created_at=made, reason=reason, operation_id=operation_id)
+
+
+def look_at_branch(table: Table, name: str) -> BranchNow:
+    """Look at a branch. One that a cut-off set-up has not given all its schemas yet counts as not there."""
+    view = table.branch(name)
+    ids = view.schema_ids() if "/" not in name else []
+    head = view.latest_snapshot_id() if ids else None
+    lineage = read_lineage(table, name) if ids and name != MAIN and head is None else None
+    unfinished = lineage is not None and is_unfinished(view, lineage)
+    to_share = unfinished and lineage is not None and lineage.snapshot_id is not None
+    if not ids or (unfinished and not to_share):
+        return BranchNow(name=name)
+    shared = to_share or (name != MAIN and head is not None and branch_point(table, view) is not None)
+    return BranchNow(name=name, schema=view.schema(ids[-1]), has_data=head is not None, head=head, shared=shared)
+
+
+def _schema_files(table: Table) -> dict[int, bytes]:
+    ids = table.schema_ids()
+    return dict(zip(ids, table.store.read_many([table.paths.schema(i) for i in ids]), strict=True))
+
+
+def _check_partitions(table: Table, target: TableSchema, names: Sequence[str]) -> None:
+    """Every partition there is must have its place in time: Paimon skips others in silence, or fails."""
+    layout = chain_layout(target, table.name)
+    problems = [p for name in names for p in _partition_problems(table.branch(name), layout)]
+    if problems:
+        more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+        raise InvalidInputError(
+            f"{table.name} can't become a chain table: {'; '.join(problems[:_NAMED])}{more}",
+            table=table.name,
+            details={"problems": problems[:100]},
+        )
+
+
+def _partition_problems(view: Table, layout: ChainLayout) -> list[str]:
+    problems = []
+    for values in sorted({s.values for s in plan_scan(view).splits} if view.exists() else (), key=layout.text_of):
+        try:
+            layout.time_of(values)
+        except PaimonError as error:
+            problems.append(error.message.replace(f"{layout.label}: ", f"branch {view.branch_name}: ", 1))
+    return problems
+
+
+def carry_out(table: Table, plan: Plan) -> None:
+    """Put the schemas.
+
+    Raises:
+        ConflictError: somebody else was faster with one of them.
+    """
+    try:
+        execute(table, plan)
+    except AlreadyExistsError as error:
+        raise ConflictError(
+            f"{table.name}: somebody altered it, or set up a branch, at the same moment; run it again", table=table.name
+        ) from error
+
+
+def carry_out_once(context: Context, plan: Plan) -> bool:
+    """Put the schemas unless it is a dry run; tell whether this operation changed, or would change, anything.
+
+    An earlier try may have finished: then nothing is left to do, and it was this operation all the same. One that had
+    nothing to do leaves no ledger entry.
+    """
+    request = context.request
+    if request.dry_run:
+        return bool(plan)
+    with attempt(context) as tried:
+        carry_out(context.table, plan)
+    changed = bool(plan) or tried.retried
+    if not changed and request.operation_id:
+        forget(context.table, request.operation_id)
+    return changed

@@ -1,0 +1,294 @@
+"""Plans that make a chain table: of nothing, or of a primary-key table (pure).
+
+The order keeps every state in between readable and writable for Paimon, which fails when a chain table's branch does
+not exist (at each read of main) or when ``chain-table.enabled`` stands without both branch options (at each commit).
+So no schema ever holds a part of the chain options, and main's comes last: until then main is what it was, and the
+branches, which carry the same columns, are plain branches or ends of a chain that nobody reads yet. A new table comes
+into being with main's schema: before, no engine sees a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from airflow_paimon.core.branches.branch_plan import is_protective
+from airflow_paimon.core.branches.lineage import Lineage, lineage_path
+from airflow_paimon.core.chain.layout import branch_problems, chain_keys, chain_layout, schema_problems
+from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.plan import Action, Plan, Precondition, PutNew, Replace
+from airflow_paimon.core.schema.schema_plan import SetOption, apply_changes
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN, BranchPaths
+
+OPERATION = "create_chain_table"
+_ENABLED = "chain-table.enabled"
+_SAMPLE = datetime(2025, 1, 2, 3, 4, 5)
+_BY_ARGUMENT = {
+    "scan.fallback-snapshot-branch": "snapshot_branch",
+    "scan.fallback-delta-branch": "delta_branch",
+    "chain-table.chain-partition-keys": "chain_partition_key",
+    "partition.timestamp-pattern": "timestamp_pattern",
+    "partition.timestamp-formatter": "timestamp_formatter",
+    "sequence.field": "sequence_field",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainSettings:
+    """What the table's options are to say; None and empty ones stay as the table has them."""
+
+    snapshot_branch: str = "snapshot"
+    delta_branch: str = "delta"
+    chain_partition_keys: tuple[str, ...] = ()
+    timestamp_pattern: str | None = None
+    timestamp_formatter: str | None = None
+    sequence_field: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def as_options(self) -> dict[str, str]:
+        """Give all of it as table options.
+
+        Raises:
+            InvalidInputError: ``options`` says again, or otherwise, what an argument says.
+        """
+        if self.options.get(_ENABLED, "true").strip().lower() != "true":
+            raise InvalidInputError(f"Option {_ENABLED} must be true for a chain table; leave it out")
+        for key, argument in _BY_ARGUMENT.items():
+            if key in self.options:
+                raise InvalidInputError(f"Give option {key} as argument {argument}, not among the options")
+        stated = {
+            "scan.fallback-snapshot-branch": self.snapshot_branch,
+            "scan.fallback-delta-branch": self.delta_branch,
+            "chain-table.chain-partition-keys": ",".join(self.chain_partition_keys),
+            "partition.timestamp-pattern": self.timestamp_pattern or "",
+            "partition.timestamp-formatter": self.timestamp_formatter or "",
+            "sequence.field": ",".join(self.sequence_field),
+        }
+        return {**self.options, _ENABLED: "true", **{k: v for k, v in stated.items() if v}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchNow:
+    """A branch as it stands: its newest schema (None: there is no such branch) and whether it has a snapshot.
+
+    ``shared``: its history begins with main's, so that both hold the same files.
+    """
+
+    name: str
+    schema: TableSchema | None = None
+    has_data: bool = False
+    head: int | None = None
+    shared: bool = False
+
+
+def plan_new_chain(
+    table: str, schema: TableSchema, branches: Sequence[BranchNow], lineage: Mapping[str, Lineage]
+) -> Plan:
+    """Plan a table that is not there: schema 0 of both branches, then main's. ``branches``: what a cut-off run left.
+
+    Raises:
+        InvalidInputError: the schema is no chain table's. AlreadyExistsError: something else lies there.
+    """
+    _check(table, schema, {b.name: schema for b in branches})
+    for found in (b for b in branches if b.schema is not None):
+        assert found.schema is not None
+        if found.has_data or not same_schema(found.schema, schema):
+            raise AlreadyExistsError(
+                f"{table}: there is no such table, but in its folder is a branch {found.name!r} with another schema, "
+                f"left by a set-up that was cut off; repeat that request, or remove the folder",
+                table=table,
+            )
+        schema = found.schema  # with its time stamp: the three are the same bytes
+    actions: list[Action] = []
+    for found in branches:
+        if found.schema is None:
+            actions.append(_lineage_action(lineage[found.name], schema.id))
+            actions.append(_schema_action(found.name, schema, "the branch's schema, the same as main's"))
+    actions.append(_schema_action(MAIN, schema, "main's schema, last: with it the table is there, as a whole"))
+    return _plan(table, actions, (), schema)
+
+
+def plan_conversion(
+    table: str,
+    main: BranchNow,
+    branches: Sequence[BranchNow],
+    wanted: Mapping[str, str],
+    history: Mapping[int, bytes],
+    lineage: Mapping[str, Lineage],
+    now_ms: int,
+) -> tuple[Plan, TableSchema]:
+    """Plan what is missing to make a table a chain table, nothing if it is one; gives main's new schema, too.
+
+    ``history``: main's schema files, which new branches get. The new version has one id in all three branches: Paimon
+    caches how to read a file by the schema id alone.
+
+    Raises:
+        InvalidInputError: a rule is broken, or it is a chain table with other settings.
+    """
+    assert main.schema is not None
+    for branch in branches:
+        _check_branch(table, branch)
+    target = _with_options(table, main, wanted, now_ms)
+    targets = {
+        b.name: target if b.schema is None else _with_options(table, b, _settled(target, b.schema, wanted), now_ms)
+        for b in branches
+    }
+    _check(table, target, targets)
+    standing = [(b, targets[b.name]) for b in branches if b.schema is not None] + [(main, target)]
+    new_id = max(_own_id(b, t) for b, t in standing)
+    actions: list[Action] = []
+    for branch in branches:
+        actions += _branch_actions(branch, replace(targets[branch.name], id=new_id), history, lineage[branch.name])
+    if target is not main.schema:
+        reason = "main's chain options, last: with them main is read through both branches, which are ready"
+        actions.append(_schema_action(MAIN, replace(target, id=new_id), reason))
+    relied = tuple(
+        Precondition(branch=b.name, snapshot_id=b.head, schema_id=b.schema.id if b.schema else None)
+        for b in (main, *branches)
+    )
+    return _plan(table, actions, relied, target), target
+
+
+def same_schema(one: TableSchema, other: TableSchema) -> bool:
+    """Whether two schema versions say the same: columns, keys and options."""
+    return one.content == other.content and one.options == other.options
+
+
+def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_ms: int) -> TableSchema:
+    """Give the schema with all options; the very same object when it has them."""
+    schema = branch.schema
+    assert schema is not None
+    missing = {k: v for k, v in wanted.items() if _said(schema, k) != v.strip()}
+    if not missing:
+        return schema
+    label = table if branch.name == MAIN else f"{table}$branch_{branch.name}"
+    other = next((k for k in missing if _said(schema, k)), None)
+    if other is not None and TableOptions(schema.options).chain_table:
+        raise InvalidInputError(
+            f"{label} is a chain table already, with {other}={_said(schema, other)!r} instead of {wanted[other]!r}; on "
+            f"a table with data that would change every answer: ask for what it has, or create a new table",
+            table=table,
+        )
+    try:
+        changes = [SetOption(key=k, value=v) for k, v in missing.items()]
+        return apply_changes(schema, changes, has_data=branch.has_data, now_ms=now_ms)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{label}: {error.message}", table=table) from None
+
+
+def _settled(main: TableSchema, branch: TableSchema, wanted: Mapping[str, str]) -> dict[str, str]:
+    """What an existing branch is to get: what is asked for, and the chain options that main has already."""
+    known = {k: main.options[k] for k in (_ENABLED, *_BY_ARGUMENT) if k in main.options}
+    return {**known, **wanted}
+
+
+def _said(schema: TableSchema, key: str) -> str:
+    return schema.options.get(key, "").strip()
+
+
+def _own_id(branch: BranchNow, target: TableSchema) -> int:
+    """The id of the version that this branch has, or is to get."""
+    assert branch.schema is not None
+    return branch.schema.id if target is branch.schema else branch.schema.id + 1
+
+
+def _check_branch(table: str, branch: BranchNow) -> None:
+    if branch.shared or (branch.schema is not None and is_protective(branch.schema)):
+        raise InvalidInputError(
+            f"{table}: branch {branch.name!r} shares files with main, where one side's expiry would take them from the "
+            f"other; name a branch that is empty or not there",
+            table=table,
+        )
+
+
+def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -> None:
+    problems = [*schema_problems(main), *_more_problems(main)] or _spelling_problems(main, table)
+    if not problems:
+        snapshot, delta = branches.values()
+        problems = branch_problems(main, snapshot, delta)
+    if problems:
+        raise InvalidInputError(
+            f"{table} can't become a chain table: {'; '.join(problems)}", table=table, details={"problems": problems}
+        )
+
+
+def _more_problems(schema: TableSchema) -> list[str]:
+    """What only a new chain table is held to: an existing one of another engine may be read all the same."""
+    problems = time_column_problems(schema)
+    if schema.primary_keys and set(schema.primary_keys) == set(schema.partition_keys):
+        problems.append("the primary key must have a column that is no partition column")
+    for key in ("scan.fallback-branch", "scan.primary-branch"):
+        if schema.options.get(key, "").strip():
+            problems.append(f"option {key} makes it a table with a fallback, and it can't be both: reset that option")
+    return problems
+
+
+def time_column_problems(schema: TableSchema) -> list[str]:
+    """Name the columns of time whose values Paimon spells in a way that its own formatter fails at (measured)."""
+    problems = []
+    for name in chain_keys(schema):
+        root = getattr(schema.field(name).type, "root", "") if name in schema.field_names else ""
+        if root == "DATE" and TableOptions(schema.options).legacy_partition_name:
+            problems.append(
+                f"partition column {name} is a DATE, which Paimon spells as a number of days that "
+                f"partition.timestamp-formatter can't read: use STRING, or set partition.legacy-name=false while "
+                f"there is no data"
+            )
+        elif root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
+            problems.append(
+                f"partition column {name} is a {root}, whose spelling differs from value to value: use STRING"
+            )
+    return problems
+
+
+def _spelling_problems(schema: TableSchema, table: str) -> list[str]:
+    """Whether the chain columns' types hold what the formatter writes, and give it back: an INT drops leading zeros."""
+    layout = chain_layout(schema, table)
+    try:
+        layout.time_of(layout.values_at((None,) * layout.group_width, _SAMPLE))
+    except InvalidInputError:
+        columns = ", ".join(f"{k} {t}" for k, t in zip(layout.partition_keys, layout.partition_types, strict=True))
+        return [
+            f"the chain columns' types ({columns}) don't give back what partition.timestamp-formatter "
+            f"{layout.clock.formatter.text!r} writes, e.g. for {_SAMPLE}: use STRING"
+        ]
+    return []
+
+
+def _branch_actions(
+    branch: BranchNow, target: TableSchema, history: Mapping[int, bytes], lineage: Lineage
+) -> list[Action]:
+    if branch.schema is not None:
+        done = same_schema(branch.schema, target)
+        return [] if done else [_schema_action(branch.name, target, "the chain options, the same as main's")]
+    copies: list[Action] = [
+        PutNew(path=BranchPaths(branch.name).schema(i), data=data, same_ok=True, reason=f"schema {i} of main")
+        for i, data in sorted(history.items())
+        if i < target.id
+    ]
+    own = _schema_action(branch.name, target, "columns and options, the same as main's will be")
+    return [_lineage_action(lineage, target.id), *copies, own]
+
+
+def _lineage_action(lineage: Lineage, schema_id: int) -> Action:
+    said = replace(lineage, schema_id=schema_id)
+    return Replace(path=lineage_path(lineage.branch), data=said.to_bytes(), reason="says what the branch is for")
+
+
+def _schema_action(branch: str, schema: TableSchema, reason: str) -> Action:
+    return PutNew(path=BranchPaths(branch).schema(schema.id), data=schema.to_bytes(), same_ok=True, reason=reason)
+
+
+def _plan(
+    table: str, actions: Sequence[Action], relied: tuple[Precondition, ...], schema: TableSchema
+) -> Plan:  # fmt: skip
+    options = TableOptions(schema.options)
+    summary = {
+        "snapshot_branch": options.snapshot_branch,
+        "delta_branch": options.delta_branch,
+        "chain_partition_keys": list(chain_keys(schema)),
+    }
+    return Plan(operation=OPERATION, table=table, preconditions=relied, actions=tuple(actions), summary=summary)

@@ -1,0 +1,272 @@
+"""Which snapshot partitions of a chain table no longer are what a chain read would give: their inputs changed.
+
+A partition's provenance names the files that it was built from. It is stale once one of these inputs holds other files
+(and not only because compaction rewrote them), one is gone, a delta came late, the anchor was replaced, or the anchor
+is stale itself. What nobody recorded is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from airflow_paimon.core.chain.provenance import (
+    Part,
+    Provenance,
+    files_digest,
+    names_digest,
+    read_earlier,
+    read_provenances,
+    state_digests,
+    vectors_digests,
+)
+from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, TimeLine, Values, time_lines
+from airflow_paimon.core.chain.state import ChainState, splits_by_partition
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.table.history import snapshots_between, touched
+from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_list, read_entries
+from airflow_paimon.core.table.table import Table
+
+Touched = Callable[[Branch, int | None, str | None], frozenset[Values] | None]
+"""The partitions of a branch that commits other than compaction touched after a snapshot (id and identity, as far as it
+is known); None: nobody can tell, or the snapshot of that id is another one."""
+
+_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalePartition:
+    """A snapshot partition that is to be rebuilt or dropped.
+
+    ``because``: the inputs that it differs in. ``cascade``: only for an anchor that is stale itself. ``lost``: inputs
+    that are gone, so that building it again would leave their rows out: nothing may do so unasked.
+    """
+
+    values: Values
+    reason: str
+    because: tuple[Values, ...]
+    cascade: bool = False
+    lost: tuple[Values, ...] = ()
+
+
+def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, ...]:
+    """Find the stale snapshot partitions of a chain table as it stands."""
+    return find_stale(state, gather_provenances(table, state), history_of(state))
+
+
+def gather_provenances(table: Table, state: ChainState, asked: Set[Values] | None = None) -> dict[Values, Provenance]:
+    """Read what the live snapshot partitions (or those asked for) were built from; those without record are left out.
+
+    A partition that only compaction has rewritten since keeps its record.
+    """
+    return provenances_in(table, state.layout, state.snapshot, asked)
+
+
+def provenances_in(
+    table: Table, layout: ChainLayout, snapshot: ScanPlan, asked: Set[Values] | None = None
+) -> dict[Values, Provenance]:
+    """Do what ``gather_provenances`` does with what the snapshot branch held in one snapshot of it."""
+    held = splits_by_partition(snapshot)
+    digests = {v: files_digest(splits) for v, splits in held.items() if asked is None or v in asked}
+    if not digests:
+        return {}
+    found = read_provenances(table, layout, digests)
+    return found | _rewritten(table, layout, snapshot, digests.keys() - found.keys())
+
+
+def _rewritten(table: Table, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values]) -> dict[Values, Provenance]:
+    """Find the records of partitions whose files compaction has rewritten since.
+
+    A record speaks for the live files if, since what it was built from, one commit put exactly the files that it names,
+    and only compaction touched them afterwards.
+    """
+    earlier = read_earlier(table, layout, unknown)
+    pairs = [(r, r.snapshots.get(layout.snapshot_branch)) for records in earlier.values() for r in records]
+    if plan.snapshot is None or not pairs:
+        return {}
+    commits = _real_commits(plan, min(since or 0 for _, since in pairs))
+    out: dict[Values, Provenance] = {}
+    for record, since in pairs:
+        puts = [names.get(record.values) for number, names in commits if number > (since or 0)]
+        touches = [put for put in puts if put is not None]
+        if len(touches) == 1 and names_digest(touches[0]) == record.files:
+            out[record.values] = record
+    return out
+
+
+def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, list[str]]]]:
+    """What each commit but compactions put into partitions (file names), by snapshot id; nothing if some are gone."""
+    head = plan.snapshot
+    commits = snapshots_between(plan.table, since, head.id) if head is not None and since <= head.id else None
+    out = []
+    types = partition_types(plan.schema)
+    for snapshot in commits or ():
+        if snapshot.commit_kind in _NEUTRAL:
+            continue
+        put: dict[Values, list[str]] = {}
+        for entries in read_entries(plan.table, read_delta_list(plan.table, snapshot)):
+            for entry in entries:
+                names = put.setdefault(decode_row(entry.partition, types), [])
+                if entry.kind == FileKind.ADD:
+                    names.append(entry.file.file_name)
+        out.append((snapshot.id, put))
+    return out
+
+
+def history_of(state: ChainState) -> Touched:
+    """Give a function that looks into the branches' histories, up to the pinned snapshots, once for each question."""
+    known: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
+
+    def ask(branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
+        asked = branch, since, identity
+        if asked not in known:
+            known[asked] = _touched_since(state.plan(branch), since, identity)
+        return known[asked]
+
+    return ask
+
+
+def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> frozenset[Values] | None:
+    if since is None or plan.snapshot is None or since > plan.snapshot.id:
+        return None
+    if identity is not None:
+        read = plan.table.find_snapshot(since)
+        if read is None or read.identity != identity:
+            return None  # a rollback took it, and others got its id
+    commits = snapshots_between(plan.table, since, plan.snapshot.id)
+    if commits is None:
+        return None
+    buckets = touched(plan.table, [s for s in commits if s.commit_kind not in _NEUTRAL])
+    if buckets is None:
+        return None
+    return _decoded(plan, (b.partition for b in buckets))
+
+
+def find_stale(
+    state: ChainState, provenances: Mapping[Values, Provenance], history: Touched
+) -> tuple[StalePartition, ...]:
+    """Judge every snapshot partition whose provenance is known, group by group in the order of time."""
+    return _Judge(state, provenances, history).all()
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What was found about one partition."""
+
+    reasons: list[str] = field(default_factory=list)
+    because: list[Values] = field(default_factory=list)
+    lost: list[Values] = field(default_factory=list)
+    own: bool = False
+    """Whether anything but a stale anchor speaks against it."""
+
+    def add(self, reason: str, because: Values, *, lost: bool = False, own: bool = True) -> None:
+        self.reasons.append(reason)
+        self.because.append(because)
+        self.own = self.own or own
+        if lost:
+            self.lost.append(because)
+
+
+class _Judge:
+    def __init__(self, state: ChainState, provenances: Mapping[Values, Provenance], history: Touched) -> None:
+        self.layout: ChainLayout = state.layout
+        self.provenances = provenances
+        self.history = history
+        self.live = {b: state_digests(state, b) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self.vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        names = (state.layout.snapshot_branch, state.layout.delta_branch)
+        self.names = dict(zip((Branch.SNAPSHOT, Branch.DELTA), names, strict=True))
+        self.anchors = time_lines(self.layout, self.live[Branch.SNAPSHOT])
+        self.deltas = time_lines(self.layout, self.live[Branch.DELTA])
+        self.stale: dict[Values, StalePartition] = {}
+
+    def all(self) -> tuple[StalePartition, ...]:
+        for line in self.anchors.values():
+            for moment, values in zip(line.times, line.values, strict=True):
+                built = self.provenances.get(values)
+                if built is not None:
+                    self._judge(built, moment)
+        return tuple(sorted(self.stale.values(), key=lambda s: self.layout.text_of(s.values)))
+
+    def _judge(self, built: Provenance, moment: datetime) -> None:
+        found = _Findings()
+        self._judge_deltas(built, moment, found)
+        self._judge_anchor(built, moment, found)
+        if found.reasons:
+            self.stale[built.values] = StalePartition(
+                values=built.values,
+                reason="; ".join(found.reasons),
+                because=tuple(found.because),
+                cascade=not found.own,
+                lost=tuple(found.lost),
+            )
+
+    def _judge_deltas(self, built: Provenance, moment: datetime, found: _Findings) -> None:
+        live, text = self.live[Branch.DELTA], self.layout.text_of
+        after = None if built.anchor is None else self.layout.parsed_time(built.anchor.values)
+        recorded = {d.values for d in built.deltas}
+        line = self.deltas.get(self.layout.group_of(built.values), TimeLine((), ()))
+        for late in line.up_to(after, moment):
+            if late not in recorded:
+                found.add(f"delta {text(late)} came after it was built", late)
+        expired = self._expired(built)
+        for part in built.deltas:
+            if part.values not in live:
+                if part.values not in expired:
+                    found.add(f"delta {text(part.values)} is gone", part.values, lost=True)
+            elif self._changed(Branch.DELTA, part, built):
+                found.add(f"delta {text(part.values)} was changed after it was built", part.values)
+
+    def _expired(self, built: Provenance) -> set[Values]:
+        """The recorded deltas that went with their anchor, as whole segments do when partitions expire."""
+        earlier = {d.values for d in built.deltas if d.values != built.values}
+        gone = built.anchor is not None and built.anchor.values not in self.live[Branch.SNAPSHOT]
+        return earlier if gone and not earlier & self.live[Branch.DELTA].keys() else set()
+
+    def _judge_anchor(self, built: Provenance, moment: datetime, found: _Findings) -> None:
+        """An anchor that is gone changes nothing: what was built on it holds its rows."""
+        line = self.anchors[self.layout.group_of(built.values)]
+        at = line.nearest_before(moment)
+        now = None if at is None else line.values[at]
+        recorded, text = built.anchor, self.layout.text_of
+        if recorded is not None and recorded.values in self.live[Branch.SNAPSHOT]:
+            if self._changed(Branch.SNAPSHOT, recorded, built):
+                found.add(f"anchor {text(recorded.values)} was replaced after it was built", recorded.values)
+            elif recorded.values in self.stale:
+                found.add(f"its anchor {text(recorded.values)} is stale", recorded.values, own=False)
+        if now is None or (recorded is not None and now == recorded.values) or not self._is_nearer(now, recorded):
+            return
+        if now in self.stale:
+            found.add(f"its anchor {text(now)} is stale", now, own=False)
+        elif not self._made_of_the_same(now, built):
+            found.add(f"a nearer anchor {text(now)} came after it was built", now)
+
+    def _is_nearer(self, now: Values, recorded: Part | None) -> bool:
+        if recorded is None:
+            return True
+        before, after = self.layout.parsed_time(recorded.values), self.layout.parsed_time(now)
+        return before is None or (after is not None and after > before)
+
+    def _made_of_the_same(self, anchor: Values, built: Provenance) -> bool:
+        """Whether a nearer anchor was built from what the partition itself was built from: then both agree."""
+        other = self.provenances.get(anchor)
+        if other is None:
+            return False
+        own = {d.values: d.files for d in built.deltas}
+        return other.anchor == built.anchor and all(own.get(d.values) == d.files for d in other.deltas)
+
+    def _changed(self, branch: Branch, part: Part, built: Provenance) -> bool:
+        vectors = self.vectors[branch].get(part.values, "")
+        if self.live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
+            return False
+        name = self.names[branch]
+        known = self.history(branch, built.snapshots.get(name), built.identities.get(name))
+        return known is None or part.values in known
+
+
+def _decoded(plan: ScanPlan, partitions: Iterable[bytes]) -> frozenset[Values]:
+    types = partition_types(plan.schema)
+    return frozenset(decode_row(p, types) for p in set(partitions))

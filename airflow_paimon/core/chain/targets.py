@@ -1,0 +1,182 @@
+"""Which partitions of a chain table a compaction is asked for: texts of a request, parsed and checked. No storage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_paimon.core.chain.read_plan import ChainLayout, GapPolicy, Values
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.partitions import parse_partition_spec
+
+_QUOTED = re.compile(r"""\s*("(?:[^"]|"")*"|'(?:[^']|'')*')\s*(?:[,/]|$)""")
+_KEY = re.compile(r"\s*([^\s=,/]+)\s*=")
+_NEXT = re.compile(r"[,/]\s*[^\s=,/]+\s*=")
+_SAMPLE = datetime(2000, 1, 1)
+"""Fills in the chain columns that a spec leaves out when one column's form is checked: a leap year, a long month."""
+
+Spec = tuple[tuple[int, Any], ...]
+"""Positions of partition columns and their values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTargets:
+    """What to make full. ``specs`` name partitions or, with a range or ``max_chain_length``, narrow the choice.
+
+    ``first`` and ``last`` are the range, both with. ``max_chain_length`` is not None for whatever has grown longer.
+    ``settled`` partitions are left as they are; those of ``again`` are built again though they are there.
+    """
+
+    specs: tuple[Spec, ...] = ()
+    first: datetime | None = None
+    last: datetime | None = None
+    max_chain_length: int | None = None
+    overwrite: bool = False
+    gap_policy: GapPolicy = "empty"
+    settled: frozenset[Values] = frozenset()
+    again: frozenset[Values] = frozenset()
+
+    @property
+    def is_range(self) -> bool:
+        return self.first is not None or self.last is not None
+
+    def matches(self, values: Values) -> bool:
+        """Tell whether the specs, if there are any, allow a partition or (a prefix of values) a group."""
+        return not self.specs or any(_fits(spec, values) for spec in self.specs)
+
+    def in_range(self, moment: datetime) -> bool:
+        return (self.first is None or self.first <= moment) and (self.last is None or moment <= self.last)
+
+
+def _fits(spec: Spec, values: Values) -> bool:
+    return all(at >= len(values) or values[at] == value for at, value in spec)
+
+
+def parse_targets(
+    layout: ChainLayout,
+    *,
+    partitions: Sequence[str] = (),
+    first: str | None = None,
+    last: str | None = None,
+    pending: bool = False,
+    max_chain_length: int | None = None,
+    overwrite: bool = False,
+    gap_policy: GapPolicy = "empty",
+) -> ChainTargets:
+    """Check a request against the layout. ``partitions`` are ``k=v,...``, full or partial; quotes change nothing.
+
+    Raises:
+        InvalidInputError: nothing or too much is asked for, a key is no partition column, a value is none of its
+            type's or does not have the form of the table's ``partition.timestamp-formatter``.
+    """
+    is_range = first is not None or last is not None
+    if pending and is_range:
+        raise _refused(layout, "give a range (--from, --to) or --pending, not both")
+    if not partitions and not is_range and not pending:
+        raise _refused(layout, "name what to compact: --partition, --from/--to, or --pending with --max-chain-length")
+    if pending != (max_chain_length is not None):
+        raise _refused(layout, "--pending and --max-chain-length N go together: N deltas may stay unmerged")
+    if max_chain_length is not None and max_chain_length < 0:
+        raise _refused(layout, f"--max-chain-length is 0 or more, not {max_chain_length}")
+    bounds = [None if text is None else _moment(layout, text) for text in (first, last)]
+    if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
+        raise _refused(layout, f"--from {first} is later than --to {last}")
+    return ChainTargets(
+        specs=tuple(_spec(layout, text) for text in partitions),
+        first=bounds[0],
+        last=bounds[1],
+        max_chain_length=max_chain_length,
+        overwrite=overwrite,
+        gap_policy=gap_policy,
+    )
+
+
+def moment_of(layout: ChainLayout, spec: Spec) -> datetime | None:
+    """Give the time that a spec names; None if it leaves a chain column out."""
+    chain = dict(spec)
+    width = len(layout.partition_keys)
+    if any(at not in chain for at in range(layout.group_width, width)):
+        return None
+    fill: list[Any] = [None] * layout.group_width
+    return layout.time_of((*fill, *(chain[at] for at in range(layout.group_width, width))))
+
+
+def split_spec(text: str) -> dict[str, str]:
+    """Cut ``dt="20250810",hour=02`` (or with slashes, as results show it) into keys and unquoted values.
+
+    Raises:
+        InvalidInputError: it is not of that form, or a key comes twice.
+    """
+    found: dict[str, str] = {}
+    rest = text
+    while rest.strip():
+        key = _KEY.match(rest)
+        if key is None or key[1] in found:
+            raise InvalidInputError(f"Partition {text!r} is not of the form key=value,key=value, each key once")
+        rest = rest[key.end() :]
+        found[key[1]], rest = _value(rest)
+    if not found:
+        raise InvalidInputError("A partition needs at least one key=value")
+    return found
+
+
+def quoted_spec(values: Mapping[str, str]) -> str:
+    """Give the text that ``split_spec`` takes apart again, whatever the values hold."""
+    return ",".join("{}='{}'".format(k, v.replace("'", "''")) for k, v in values.items())
+
+
+def _value(rest: str) -> tuple[str, str]:
+    quoted = _QUOTED.match(rest)
+    if quoted is not None:
+        mark = quoted[1][0]
+        return quoted[1][1:-1].replace(mark * 2, mark), rest[quoted.end() :]
+    following = _NEXT.search(rest)
+    end = len(rest) if following is None else following.start()
+    return rest[:end].strip(), rest[end + 1 :]
+
+
+def _spec(layout: ChainLayout, text: str) -> Spec:
+    keys = layout.partition_keys
+    try:
+        parsed = parse_partition_spec(split_spec(text), keys, layout.partition_types)
+    except InvalidInputError as error:
+        raise _refused(layout, error.message) from None
+    spec = tuple((keys.index(k), v) for k, v in parsed.items())
+    _check_form(layout, text, dict(spec))
+    return spec
+
+
+def _check_form(layout: ChainLayout, text: str, given: dict[int, Any]) -> None:
+    """Refuse a value that no partition of this table can have: Paimon finds nothing and says nothing."""
+    width = layout.group_width
+    if not any(at >= width for at in given):
+        return
+    group: Values = (None,) * width
+    sample = layout.values_at(group, _SAMPLE)
+    values = tuple(given.get(at, sample[at]) for at in range(width, len(sample)))
+    moment = layout.parsed_time((*group, *values))
+    if moment is None or layout.values_at(group, moment)[width:] != values:
+        clock = layout.clock
+        like = layout.text_of(layout.values_at(group, moment or _SAMPLE)).split("/")[width:]
+        raise _refused(
+            layout,
+            f"partition {text} is not spelt as the table's partitions are (partition.timestamp-pattern "
+            f"{clock.pattern!r}, partition.timestamp-formatter {clock.formatter.text!r}); write it like "
+            f"{','.join(like)}",
+        )
+
+
+def _moment(layout: ChainLayout, text: str) -> datetime:
+    spec = _spec(layout, text)
+    keys = layout.partition_keys[layout.group_width :]
+    moment = moment_of(layout, spec) if all(at >= layout.group_width for at, _ in spec) else None
+    if moment is None:
+        raise _refused(layout, f"an end of a range names the columns {', '.join(keys)}, and no others; got {text!r}")
+    return moment
+
+
+def _refused(layout: ChainLayout, why: str) -> InvalidInputError:
+    return InvalidInputError(f"{layout.label}: {why}", table=layout.label)

@@ -1,0 +1,363 @@
+"""The one committer: the only module that changes a table. Everything is put-if-absent or compare-and-swap on heads.
+
+A commit writes manifests under unique names, publishes ``snapshot-(head + 1)`` with put-if-absent, reads it back and
+then refreshes the LATEST hint. A loser re-plans on the new head. After an unknown outcome nothing is cleaned up.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_paimon import __version__
+from airflow_paimon.core.chain.guard import guard_chain
+from airflow_paimon.core.chain.post_commit_check import Broken, Watch, look_again
+from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
+from airflow_paimon.core.commit.draft import Draft as Draft
+from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
+from airflow_paimon.core.commit.draft import Receipt as Receipt
+from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
+from airflow_paimon.core.commit.draft import restoring
+from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
+from airflow_paimon.core.commit.put import execute as execute
+from airflow_paimon.core.commit.put import put_new as put_new
+from airflow_paimon.core.commit.put import require_committable as require_committable
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PaimonError,
+    StorageError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.format.index_manifest import write_index_manifest
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest_io import (
+    describe_manifest,
+    rolling_manifests,
+    write_manifest,
+    write_manifest_list,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import manifest_path
+from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+WRITER_VERSION = f"airflow-paimon-{__version__}"
+
+
+def commit(
+    table: Table, make_draft: MakeDraft, identity: CommitIdentity | None = None, retry: RetryPolicy | None = None
+) -> Receipt:
+    """Plan on the newest head and publish one snapshot; plan again when somebody else was faster.
+
+    What it drops of a chain table that is needed after all, as the other branch lost the rest, is put back. If it did
+    nothing but drop, that is an error; else what it added stands, and the receipt tells.
+    ``make_draft`` gets the head (None: no snapshot yet) and may raise ``ConflictError``; None = nothing to do.
+
+    Raises:
+        ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: the guard of
+            chain tables refuses it, or all that it dropped is back. All leave the table readable.
+    """
+    require_committable(table)
+    identity = identity or CommitIdentity()
+    retry = retry or RetryPolicy()
+    draft: Draft | None = None
+    looked = identity.since
+    for attempt in range(1, retry.max_attempts + 1):
+        head = table.latest_snapshot()
+        if looked is not None and head is not None:
+            landed = _landed_behind(table, identity, looked, head)
+            if landed is not None:
+                return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
+            looked = head.id
+        draft = _followed(draft, head) or make_draft(head)
+        if draft is None:
+            return Receipt(before=head, snapshot=None, attempts=attempt)
+        watch = _guard(table, head, draft)
+        staged = _stage(table, head, draft, identity)
+        if _publish(table, staged):
+            warning = None if watch is None else _looked_again(table, head, draft, watch)
+            return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt, warning=warning)
+        _discard(table, staged)
+        time.sleep(retry.wait_s(attempt))
+    raise ConflictError(
+        f"{table.label}: {retry.max_attempts} attempts lost the race for the next snapshot id; nothing was published, "
+        f"run it again when fewer writers commit at once",
+        table=table.name,
+    )
+
+
+def _landed_behind(table: Table, identity: CommitIdentity, after: int, head: Snapshot) -> Snapshot | None:
+    """Look for another try's commit, from the newest on, as far as the snapshots are still there."""
+    for snapshot_id in range(head.id, after, -1):
+        try:
+            snapshot = head if snapshot_id == head.id else table.snapshot(snapshot_id)
+        except NotFoundError:
+            return None
+        if snapshot.commit_user == identity.user and snapshot.commit_identifier == identity.identifier:
+            return snapshot
+    return None
+
+
+def _before(table: Table, landed: Snapshot) -> Snapshot | None:
+    try:
+        return table.snapshot(landed.id - 1) if landed.id > 1 else None
+    except NotFoundError:
+        return None
+
+
+def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
+    return None if draft is None or draft.follow is None or head is None else draft.follow(head)
+
+
+def _looked_again(table: Table, before: Snapshot | None, draft: Draft, watch: Watch) -> str | None:
+    """Put back what is needed after all. The commit stands by now: whoever called must not delete files of it."""
+    try:
+        broken = look_again(watch)
+    except PaimonError as error:
+        log.warning("%s: could not look again at what the dropped partitions hold (%s)", table.label, error.message)
+        return None
+    if broken is None:
+        return None
+    told = _put_back(table, before, broken)
+    if any(e.kind == FileKind.ADD for e in draft.entries):
+        log.warning("%s", told.message)
+        return told.message
+    raise told
+
+
+def _put_back(table: Table, before: Snapshot | None, broken: Broken) -> UnsafeOperationError:
+    try:
+        back = commit(table, lambda head: restoring(table, before, head, broken.partitions))
+    except PaimonError as error:
+        return broken.stuck(before.id if before else None, error.message)
+    return broken.error(back.snapshot.id if back.snapshot else None)
+
+
+def _guard(table: Table, head: Snapshot | None, draft: Draft) -> Watch | None:
+    return guard_chain(
+        *(table, head, draft.schema, draft.entries, draft.kind),
+        on_stale=draft.on_stale,
+        settled=draft.settled,
+        forgone=draft.forgone,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staged:
+    snapshot: Snapshot
+    files: Mapping[str, bytes]
+
+
+def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitIdentity) -> _Staged:
+    """Write the manifests of a draft under unique names: invisible until the snapshot is published."""
+    stamp = str(uuid.uuid4())
+    files: dict[str, bytes] = {}
+    options = TableOptions(draft.schema.options)
+    delta_rows = _manifests(files, f"manifest-{stamp}", draft.entries, draft.schema, options)
+    base_rows = _base_rows(table, head, files, stamp, draft, options)
+    base_list = _add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base_rows))
+    delta_list = _add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(delta_rows))
+    index = head.index_manifest if head else None
+    if draft.index_entries is not None:
+        index = None
+        if draft.index_entries:
+            index = f"index-manifest-{stamp}-0"
+            files[index] = write_index_manifest(list(draft.index_entries))
+    delta_count = sum(e.file.row_count if e.kind == FileKind.ADD else -e.file.row_count for e in draft.entries)
+    same_schema = head is not None and head.schema_id == draft.schema.id
+    snapshot = Snapshot(
+        uuid=str(uuid.uuid4()),
+        id=(head.id if head else 0) + 1,
+        schema_id=draft.schema.id,
+        base_manifest_list=base_list[0],
+        base_manifest_list_size=base_list[1],
+        delta_manifest_list=delta_list[0],
+        delta_manifest_list_size=delta_list[1],
+        index_manifest=index,
+        commit_user=identity.user,
+        writer_version=WRITER_VERSION,
+        commit_identifier=identity.identifier,
+        commit_kind=draft.kind,
+        time_millis=max(int(time.time() * 1000), head.time_millis if head else 0),
+        total_record_count=_total_before(table, head) + delta_count,
+        delta_record_count=delta_count,
+        watermark=_highest(draft.watermark, head.watermark if head else None),
+        statistics=head.statistics if head is not None and same_schema else None,
+        properties=dict(draft.properties),
+        next_row_id=_highest(draft.next_row_id, head.next_row_id if head else None, 0),
+        operation=draft.operation,
+    )
+    staged = _Staged(snapshot=snapshot, files=files)
+    try:
+        for name, data in files.items():
+            table.store.create(manifest_path(name), data)
+    except StorageError:
+        _discard(table, staged)  # nothing refers to them yet: the snapshot was not even tried
+        raise
+    return staged
+
+
+def _add_file(files: dict[str, bytes], name: str, data: bytes) -> tuple[str, int]:
+    files[name] = data
+    return name, len(data)
+
+
+def _manifests(
+    files: dict[str, bytes], prefix: str, entries: Sequence[ManifestEntry], schema: TableSchema, options: TableOptions
+) -> list[ManifestFile]:
+    types = partition_types(schema)
+    rows = []
+    for number, part in enumerate(rolling_manifests(list(entries), options.manifest_target_size)):
+        name = f"{prefix}-{number}"
+        data = write_manifest(part)
+        files[name] = data
+        rows.append(describe_manifest(name, len(data), part, types))
+    return rows
+
+
+def _base_rows(
+    table: Table, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
+) -> list[ManifestFile]:
+    """Give the new base list: all manifests of the head, a run of many small ones merged into few."""
+    if head is None:
+        return []
+    prefix = f"manifest-{stamp}-base"
+    if draft.rewrite_base:
+        return _manifests(files, prefix, list(live_entries(table, head).values()), draft.schema, options)
+    base, delta = read_lists(table, head)
+    rows = base + delta
+    group = plan_manifest_merge(
+        rows, min_count=options.manifest_merge_min_count, target_bytes=options.manifest_target_size
+    )
+    if group is None:
+        return rows
+    entries = merged_entries(read_entries(table, rows[group.start : group.stop]))
+    merged = _manifests(files, prefix, entries, draft.schema, options)
+    return [*rows[: group.start], *merged, *rows[group.stop :]]
+
+
+def _total_before(table: Table, head: Snapshot | None) -> int:
+    if head is None:
+        return 0
+    if head.total_record_count is not None:
+        return head.total_record_count
+    return sum(e.file.row_count for e in live_entries(table, head).values())
+
+
+def _highest(*values: int | None) -> int | None:
+    known = [v for v in values if v is not None]
+    return max(known) if known else None
+
+
+def _publish(table: Table, staged: _Staged) -> bool:
+    """Put the snapshot file if absent. False = somebody else has the id, for certain."""
+    path = table.paths.snapshot(staged.snapshot.id)
+    try:
+        table.store.create(path, staged.snapshot.to_bytes())
+    except AlreadyExistsError:
+        landed = _settle(table, staged.snapshot, certain=True)
+    except OutcomeUnknownError:
+        landed = _settle(table, staged.snapshot, certain=False)
+    else:
+        landed = _settle(table, staged.snapshot, certain=False)
+        if not landed:
+            raise _unknown(table, staged.snapshot, "another engine wrote over it right after it was published")
+    if landed:
+        _refresh_hint(table, staged.snapshot.id)
+    return landed
+
+
+def _settle(table: Table, snapshot: Snapshot, *, certain: bool) -> bool:
+    """Read back what stands under the id. ``certain``: the storage refused our put, so an absent file is a loss."""
+    try:
+        return _is_ours(table, snapshot)
+    except NotFoundError:
+        if certain:
+            return False
+        raise _unknown(table, snapshot, "it is not there when it is read back") from None
+    except StorageError as error:
+        raise _unknown(table, snapshot, f"it could not be read back ({error})") from error
+
+
+def _is_ours(table: Table, snapshot: Snapshot) -> bool:
+    return table.snapshot(snapshot.id).uuid == snapshot.uuid
+
+
+def _unknown(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"{table.label}: it is not known whether snapshot {snapshot.id} (uuid {snapshot.uuid}) landed: {why}. "
+        f"Nothing was cleaned up. Run it again with the same operation id: it looks first",
+        table=table.name,
+        details={"snapshot": snapshot.id, "uuid": snapshot.uuid, "commit_user": snapshot.commit_user},
+    )
+
+
+def verify_landed(table: Table, snapshot: Snapshot) -> None:
+    """Look again, at the end of an operation: another engine's rename can land on top later, too.
+
+    Raises:
+        OutcomeUnknownError: the snapshot id is somebody else's now. An expired snapshot is fine.
+    """
+    try:
+        ours = _is_ours(table, snapshot)
+    except NotFoundError:
+        return
+    if not ours:
+        raise _unknown(
+            table, snapshot, "another engine's commit replaced it (two engines on one local or plain S3 table)"
+        )
+
+
+def _refresh_hint(table: Table, snapshot_id: int) -> None:
+    try:
+        table.store.replace(table.paths.latest_hint, str(snapshot_id).encode())
+    except (StorageError, OutcomeUnknownError) as error:
+        log.warning("%s: LATEST hint not refreshed (%s); readers list the folder instead", table.label, error)
+
+
+def _discard(table: Table, staged: _Staged) -> None:
+    """Delete the manifests of an attempt that certainly lost. Failing to is harmless: they are orphans."""
+    for name in staged.files:
+        try:
+            table.store.delete(manifest_path(name))
+        except (StorageError, OutcomeUnknownError) as error:
+            log.info("%s: left the unused manifest %s behind (%s)", table.label, name, error)
+
+
+def find_landed(table: Table, identity: CommitIdentity, after: int) -> Snapshot | None:
+    """Look for a commit of this identity among the snapshots with an id greater than ``after``.
+
+    Raises:
+        OutcomeUnknownError: some of them are expired or rolled back, so nobody can tell.
+    """
+    latest = table.latest_snapshot_id() or 0
+    for snapshot_id in range(latest, after, -1):
+        try:
+            snapshot = table.snapshot(snapshot_id)
+        except NotFoundError:
+            raise OutcomeUnknownError(
+                f"{table.label}: cannot tell whether operation {identity.user} landed: snapshot {snapshot_id}, which "
+                f"could say so, is expired. Look at the table, then run it again with a new operation id",
+                table=table.name,
+            ) from None
+        if snapshot.commit_user == identity.user and snapshot.commit_identifier == identity.identifier:
+            return snapshot
+    return None
+
+
+def check_identifier(value: int) -> int:
+    """Check that a commit identifier fits Java's long and is not negative."""
+    if not 0 <= value <= BATCH_COMMIT_IDENTIFIER:
+        raise InvalidInputError(f"Commit identifier {value} is not between 0 and 2^63 - 1")
+    return value

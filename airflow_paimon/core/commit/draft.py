@@ -1,0 +1,115 @@
+"""What the committer takes and gives: drafts, identities, receipts, and how often it tries."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_paimon.core.chain.guard import OnStale
+from airflow_paimon.core.chain.read_plan import Values
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from airflow_paimon.core.table.scan import live_entries, partition_types, read_index
+from airflow_paimon.core.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often a commit that lost the race for a snapshot id is planned again, and how long it waits (seconds)."""
+
+    max_attempts: int = 100
+    first_wait_s: float = 0.005
+    max_wait_s: float = 1.0
+
+    def wait_s(self, attempt: int) -> float:
+        """Full jitter: anything up to the doubled wait, so that writers spread out."""
+        return random.uniform(0, min(self.max_wait_s, self.first_wait_s * 2 ** min(attempt, 20)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitIdentity:
+    """Who commits: what a retry looks for (docs/format.md, Schemas and snapshots).
+
+    ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). With it, a commit looks
+    for one of the same identity behind it before it publishes: another try may be alive.
+    """
+
+    user: str = field(default_factory=lambda: str(uuid.uuid4()))
+    identifier: int = BATCH_COMMIT_IDENTIFIER
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What to put on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
+
+    ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
+    earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
+    ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
+    ``on_stale``, ``settled``, ``forgone``: see ``guard_chain``; expiry settles what goes stale by itself.
+    """
+
+    kind: CommitKind
+    entries: Sequence[ManifestEntry]
+    index_entries: Sequence[IndexEntry] | None = None
+    schema: TableSchema
+    properties: Mapping[str, str] = field(default_factory=dict)
+    watermark: int | None = None
+    next_row_id: int | None = None
+    operation: str | None = None
+    rewrite_base: bool = False
+    follow: Callable[[Snapshot], Draft | None] | None = None
+    on_stale: OnStale = "refuse"
+    settled: bool = False
+    forgone: frozenset[Values] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = it is another try's.
+
+    ``warning``: what it dropped of a chain table and had to put back.
+    """
+
+    before: Snapshot | None
+    snapshot: Snapshot | None
+    attempts: int = 1
+    replayed: bool = False
+    warning: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        return self.snapshot is not None
+
+
+MakeDraft = Callable[[Snapshot | None], Draft | None]
+
+
+def restoring(
+    table: Table, before: Snapshot | None, head: Snapshot | None, partitions: frozenset[Values]
+) -> Draft | None:
+    """Add again, by reference, what partitions held at ``before``; those that hold something at ``head`` stay so."""
+    schema = table.schema()
+    types = partition_types(schema)
+    there = {e.partition for e in live_entries(table, head).values()}
+    wanted = partitions - {decode_row(p, types) for p in there}
+    missing = [e for e in live_entries(table, before).values() if decode_row(e.partition, types) in wanted]
+    if not missing:
+        return None
+    index = None
+    if before is not None and before.index_manifest:
+        now = read_index(table, head)
+        index = [*now, *(i for i in read_index(table, before) if decode_row(i.partition, types) in wanted)]
+    return Draft(
+        kind=CommitKind.OVERWRITE,
+        entries=missing,
+        index_entries=index,
+        schema=schema,
+        operation="OVERWRITE",
+        rewrite_base=True,
+        settled=True,
+    )

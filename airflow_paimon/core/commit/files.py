@@ -1,0 +1,360 @@
+"""Commits of data files: append, overwrite (static, dynamic), drop partitions, replace whole buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_paimon.core.chain.guard import OnStale
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, RetryPolicy, commit
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec
+from airflow_paimon.core.table.scan import (
+    BucketKey,
+    BucketSplit,
+    live_entries,
+    partition_types,
+    partition_values,
+    read_entries,
+    read_index,
+    read_lists,
+)
+from airflow_paimon.core.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMessage:
+    """What one write task hands to the driver: the files of one (partition, bucket).
+
+    ``replaced``: the bucket's live files that the task has read and whose rows ``new_files`` carry on.
+    """
+
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    new_files: tuple[DataFile, ...]
+    replaced: tuple[DataFile, ...] = ()
+
+    @property
+    def key(self) -> BucketKey:
+        return BucketKey(self.partition, self.bucket)
+
+    def entries(self) -> list[ManifestEntry]:
+        return [
+            ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f)
+            for f in self.new_files
+        ]
+
+
+PartitionSpec = Mapping[str, Any]
+Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None
+MakeProperties = Mapping[str, str]
+
+
+def commit_append(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    planned_on: Snapshot | None,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    watermark: int | None = None,
+    on_stale: OnStale = "refuse",
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Add files. ``planned_on`` is the snapshot whose bucket counts and sequence numbers the writer went by.
+
+    Raises:
+        ConflictError: since then a bucket got numbers that ours would tie with, or a partition another bucket count:
+            write the rows again on the new head.
+    """
+    entries = [e for m in messages for e in m.entries()]
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        if not entries:
+            return None
+        schema = table.schema()
+        _check_moved(table, schema, messages, planned_on, head)
+        return Draft(
+            kind=CommitKind.APPEND,
+            entries=entries,
+            schema=schema,
+            properties=properties or {},
+            watermark=watermark,
+            operation="WRITE",
+            on_stale=on_stale,
+        )
+
+    return commit(table, draft, identity, retry)
+
+
+def _check_moved(
+    table: Table,
+    schema: TableSchema,
+    messages: Sequence[CommitMessage],
+    planned: Snapshot | None,
+    head: Snapshot | None,
+) -> None:
+    if head is None or (planned is not None and planned.identity == head.identity):
+        return
+    since = _entries_since(table, planned, head)
+    values = partition_values(schema)
+    counts = {values(m.partition): m.total_buckets for m in messages}
+    lowest = {
+        (values(m.partition), m.bucket): min(f.min_sequence_number for f in m.new_files)
+        for m in messages
+        if m.new_files
+    }
+    for entry in since:
+        partition = values(entry.partition)
+        if entry.kind != FileKind.ADD or partition not in counts:
+            continue
+        if entry.total_buckets > 0 and counts[partition] not in (entry.total_buckets, -1):
+            raise ConflictError(
+                f"{table.label}: partition {_human(schema, entry.partition)} was rescaled to "
+                f"{entry.total_buckets} buckets meanwhile; write again",
+                table=table.name,
+            )
+        low = lowest.get((partition, entry.bucket))
+        if schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
+            raise ConflictError(
+                f"{table.label}: bucket {entry.bucket} of partition {_human(schema, entry.partition)} got rows with "
+                f"the same sequence numbers meanwhile; write again",
+                table=table.name,
+            )
+
+
+def _entries_since(table: Table, planned: Snapshot | None, head: Snapshot) -> Iterable[ManifestEntry]:
+    """Entries committed after ``planned``; all live ones when a snapshot in between can't be read any more."""
+    first = planned.id + 1 if planned is not None else 1
+    try:
+        if planned is not None and table.snapshot(planned.id).identity != planned.identity:
+            return live_entries(table, head).values()
+        between = [table.snapshot(i) for i in range(first, head.id)] + [head]
+    except NotFoundError:
+        return live_entries(table, head).values()
+    deltas = [m for s in between for m in read_lists(table, s)[1]]
+    return [e for part in read_entries(table, deltas) for e in part]
+
+
+def commit_overwrite(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    partitions: Overwrite = None,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    on_stale: OnStale = "refuse",
+    forgone: frozenset[tuple[Any, ...]] = frozenset(),
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Replace partitions by new files in one OVERWRITE snapshot.
+
+    ``partitions``: None = the whole table; "dynamic" = those that occur in ``messages`` (none: nothing happens);
+    specs = these, full or partial (``{"dt": "2025-01-01"}``), also when no row is written to them.
+
+    Raises:
+        InvalidInputError: a spec names no partition column, or a message lies outside the specs.
+    """
+    added = [e for m in messages for e in m.entries()]
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        schema = table.schema()
+        hit = _partition_predicate(table, schema, messages, partitions)
+        if partitions == "dynamic" and not added:
+            return None
+        gone = [e.deleted() for e in live_entries(table, head).values() if hit(e.partition)]
+        if not gone and not added:
+            return None
+        index = [i for i in read_index(table, head) if not hit(i.partition)] if head and head.index_manifest else None
+        return Draft(
+            kind=CommitKind.OVERWRITE,
+            entries=[*gone, *added],
+            index_entries=index,
+            schema=schema,
+            properties=properties or {},
+            operation="OVERWRITE",
+            on_stale=on_stale,
+            forgone=forgone,
+        )
+
+    return commit(table, draft, identity, retry)
+
+
+def drop_partitions(
+    table: Table,
+    specs: Sequence[PartitionSpec],
+    *,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    on_stale: OnStale = "refuse",
+    forgone: frozenset[tuple[Any, ...]] = frozenset(),
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Delete all files of the given partitions (full or partial specs). Nothing there: nothing is committed."""
+    if not specs:
+        raise InvalidInputError(f"{table.label}: name at least one partition to drop", table=table.name)
+    return commit_overwrite(
+        *(table, ()),
+        partitions=specs,
+        identity=identity,
+        properties=properties,
+        on_stale=on_stale,
+        forgone=forgone,
+        retry=retry,
+    )
+
+
+def _partition_predicate(
+    table: Table, schema: TableSchema, messages: Sequence[CommitMessage], partitions: Overwrite
+) -> Callable[[bytes], bool]:
+    types = partition_types(schema)
+    if partitions is None:
+        return lambda _: True
+    if isinstance(partitions, str):
+        wanted = {decode_row(m.partition, types) for m in messages}
+        return _cached(lambda p: decode_row(p, types) in wanted)
+    if not schema.partition_keys:
+        raise InvalidInputError(f"{table.label} is not partitioned; leave partition out", table=table.name)
+    parsed = [parse_partition_spec(s, schema.partition_keys, types) for s in partitions]
+    positions = {k: i for i, k in enumerate(schema.partition_keys)}
+    specs = [[(positions[k], v) for k, v in spec.items()] for spec in parsed]
+
+    def matches(partition: bytes) -> bool:
+        values = decode_row(partition, types)
+        return any(all(values[i] == v for i, v in spec) for spec in specs)
+
+    hit = _cached(matches)
+    for message in messages:
+        if message.new_files and not hit(message.partition):
+            raise InvalidInputError(
+                f"{table.label}: rows of partition {_human(schema, message.partition)} lie outside the partitions "
+                f"to overwrite; name that partition too, or filter the rows",
+                table=table.name,
+            )
+    return hit
+
+
+def _cached(predicate: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+    known: dict[bytes, bool] = {}
+
+    def lookup(partition: bytes) -> bool:
+        if partition not in known:
+            known[partition] = predicate(partition)
+        return known[partition]
+
+    return lookup
+
+
+def commit_buckets(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    kind: CommitKind = CommitKind.OVERWRITE,
+    operation: str | None = "OVERWRITE",
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Make each message's bucket exactly its new files: copy-on-write of whole buckets, in one snapshot.
+
+    Raises:
+        ConflictError: a bucket's live files are not the ``replaced`` ones any more: read and rewrite it again.
+    """
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        changed = [m for m in messages if m.new_files or m.replaced]
+        if not changed:
+            return None
+        schema = table.schema()
+        values = partition_values(schema)
+        keys = {(values(m.partition), m.bucket) for m in changed}
+        live: dict[tuple[Any, int], list[ManifestEntry]] = {}
+        for entry in live_entries(table, head).values():
+            live.setdefault((values(entry.partition), entry.bucket), []).append(entry)
+        entries: list[ManifestEntry] = []
+        for message in changed:
+            now = live.get((values(message.partition), message.bucket), [])
+            _check_fence(table, schema, message, now)
+            entries += [e.deleted() for e in now]
+        entries += [e for m in changed for e in m.entries()]
+        index = None
+        if head is not None and head.index_manifest:
+            index = [i for i in read_index(table, head) if (values(i.partition), i.bucket) not in keys]
+        return Draft(
+            kind=kind,
+            entries=entries,
+            index_entries=index,
+            schema=schema,
+            properties=properties or {},
+            operation=operation,
+        )
+
+    return commit(table, draft, identity, retry)
+
+
+def commit_partition(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    *,
+    replaced: Sequence[BucketSplit],
+    check: Callable[[Snapshot | None], None],
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    retry: RetryPolicy | None = None,
+) -> Receipt:
+    """Make a partition exactly these new files, in one snapshot. ``replaced``: all that it holds; none: it is absent.
+
+    ``check`` gets the head of every attempt and raises ``ConflictError`` unless the partition still holds just that,
+    and whatever else the caller went by is still so.
+    """
+    added = [e for m in messages for e in m.entries()]
+    keys = {s.partition for s in replaced}
+    gone = [
+        ManifestEntry(FileKind.DELETE.value, s.partition, s.bucket, s.total_buckets, f)
+        for s in replaced
+        for f in s.files
+    ]
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        check(head)
+        if not added and not gone:
+            return None
+        index = None
+        if gone and head is not None and head.index_manifest:
+            index = [i for i in read_index(table, head) if i.partition not in keys]
+        return Draft(
+            kind=CommitKind.OVERWRITE if gone else CommitKind.APPEND,
+            entries=[*gone, *added],
+            index_entries=index,
+            schema=table.schema(),
+            properties=properties or {},
+            operation="OVERWRITE" if gone else "WRITE",
+            settled=not gone,
+        )
+
+    return commit(table, draft, identity, retry)
+
+
+def _check_fence(table: Table, schema: TableSchema, message: CommitMessage, now: Sequence[ManifestEntry]) -> None:
+    expected = {_file_id(message, f) for f in message.replaced}
+    if {e.identifier._replace(partition=message.partition) for e in now} != expected:
+        raise ConflictError(
+            f"{table.label}: bucket {message.bucket} of partition {_human(schema, message.partition)} changed while it "
+            f"was being rewritten; run it again",
+            table=table.name,
+        )
+
+
+def _file_id(message: CommitMessage, file: DataFile) -> FileId:
+    return ManifestEntry(0, message.partition, message.bucket, message.total_buckets, file).identifier
+
+
+def _human(schema: TableSchema, partition: bytes) -> str:
+    types = partition_types(schema)
+    return format_partition(decode_row(partition, types), schema.partition_keys, types) or "()"

@@ -1,0 +1,46 @@
+"""Which manifests a new snapshot's base list holds: the previous ones, small ones merged when there are many (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
+from airflow_paimon.core.table.scan import net_change
+
+
+@dataclass(frozen=True, slots=True)
+class MergeGroup:
+    """Manifests ``rows[start:stop]`` of a base list to be merged into one."""
+
+    start: int
+    stop: int
+
+
+def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_bytes: int) -> MergeGroup | None:
+    """Choose the contiguous run of small manifests to merge, None while there are fewer than ``min_count`` of them.
+
+    Only a contiguous run: moving a DELETE past the ADD that it cancels would bring a deleted file back.
+    """
+    best: MergeGroup | None = None
+    start = 0
+    while start < len(rows):
+        stop = start
+        while stop < len(rows) and rows[stop].file_size < target_bytes:
+            stop += 1
+        if stop - start >= min_count and (best is None or stop - start > best.stop - best.start):
+            best = MergeGroup(start, stop)
+        start = stop + 1
+    return best
+
+
+def merged_entries(parts: Iterable[Sequence[ManifestEntry]]) -> list[ManifestEntry]:
+    """Merge the entries of consecutive manifests: pairs cancel, a DELETE of a file added before them stays.
+
+    A DELETE followed by an ADD of the same file cancels out too: the file stays live through the ADD before them.
+    """
+    change = net_change((entry for part in parts for entry in part), "manifest merge")
+    both = change.deleted.keys() & change.added.keys()
+    deleted = (e for k, e in change.deleted.items() if k not in both)
+    added = (e for k, e in change.added.items() if k not in both)
+    return [*deleted, *added]

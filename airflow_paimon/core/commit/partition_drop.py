@@ -1,0 +1,185 @@
+"""What partitions hold, and the commit that drops them only while they still hold it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.binary_row import decode_row, encode_row
+from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.scan import ScanPlan, live_entries, partition_types, read_index
+from airflow_paimon.core.table.table import Table
+
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPartition:
+    """What a partition holds in one snapshot. ``key`` is the same for every stored form of the same values.
+
+    ``digest`` identifies its files; names never recur. ``updated``: the newest file's creation, local time as stored.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    text: str
+    files: int
+    rows: int
+    bytes: int
+    digest: str
+    updated: datetime | None
+
+
+def held_partitions(plan: ScanPlan) -> list[HeldPartition]:
+    """Give every partition that has a live file, in the order of their texts."""
+    key_of = partition_key(plan.schema)
+    types = partition_types(plan.schema)
+    files: dict[str, list[DataFile]] = {}
+    values: dict[str, tuple[Any, ...]] = {}
+    for split in plan.splits:
+        key = key_of(split.partition)
+        files.setdefault(key, []).extend(split.files)
+        values[key] = split.values
+    keys = plan.schema.partition_keys
+    held = (_held(k, values[k], format_partition(values[k], keys, types), found) for k, found in files.items())
+    return sorted(held, key=lambda h: (h.text, h.key))
+
+
+def _held(key: str, values: tuple[Any, ...], text: str, files: Sequence[DataFile]) -> HeldPartition:
+    times = [f.creation_time_ms for f in files]
+    known = [t for t in times if t is not None]
+    newest = datetime.fromtimestamp(max(known) / 1000, UTC).replace(tzinfo=None) if len(known) == len(times) else None
+    return HeldPartition(
+        key=key,
+        values=values,
+        text=text,
+        files=len(files),
+        rows=sum(f.row_count for f in files),
+        bytes=sum(f.file_size for f in files),
+        digest=_digest(f.file_name for f in files),
+        updated=newest,
+    )
+
+
+def partition_key(schema: TableSchema) -> Callable[[bytes], str]:
+    """Give a function from a stored partition to a text that names it, here and in a journal."""
+    types = partition_types(schema)
+    known: dict[bytes, str] = {}
+
+    def key(partition: bytes) -> str:
+        if partition not in known:
+            known[partition] = encode_row(decode_row(partition, types), types).hex()
+        return known[partition]
+
+    return key
+
+
+def _digest(names: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()[:32]
+
+
+def drop_held(
+    view: Table,
+    expected: Mapping[str, str],
+    *,
+    check: Callable[[Snapshot | None], None],
+    identity: CommitIdentity | None = None,
+    properties: Mapping[str, str] | None = None,
+    forgone: frozenset[tuple[Any, ...]] = frozenset(),
+    settled: bool = False,
+) -> Receipt:
+    """Drop partitions in one OVERWRITE snapshot: ``expected`` gives each one's ``digest`` by its ``key``.
+
+    One that is gone already is passed over; are all gone, nothing is committed. ``check`` is called with every head
+    that the commit may go on top of, unless all are gone, and may raise. ``forgone``, ``settled``: see ``guard_chain``.
+
+    Raises:
+        ConflictError: a partition holds other files than expected.
+    """
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        schema = view.schema()
+        key_of = partition_key(schema)
+        found: dict[str, list[ManifestEntry]] = {}
+        for entry in live_entries(view, head).values():
+            key = key_of(entry.partition)
+            if key in expected:
+                found.setdefault(key, []).append(entry)
+        if not found:
+            return None
+        check(head)
+        _check_unchanged(view, schema, found, expected)
+        index = None
+        if head is not None and head.index_manifest:
+            index = [i for i in read_index(view, head) if key_of(i.partition) not in found]
+        return Draft(
+            kind=CommitKind.OVERWRITE,
+            entries=[e.deleted() for entries in found.values() for e in entries],
+            index_entries=index,
+            schema=schema,
+            properties=properties or {},
+            operation="OVERWRITE",
+            settled=settled,
+            forgone=forgone,
+        )
+
+    return commit(view, draft, identity)
+
+
+def put_back(
+    view: Table, before: Snapshot, keys: frozenset[str], *, properties: Mapping[str, str] | None = None
+) -> Receipt:
+    """Add again, by reference, the files that these partitions held at ``before`` and do not hold now."""
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        schema = view.schema()
+        key_of = partition_key(schema)
+        live = {e.identifier for e in live_entries(view, head).values()}
+        held = [e for e in live_entries(view, before).values() if key_of(e.partition) in keys]
+        missing = [e for e in held if e.identifier not in live]
+        if not missing:
+            return None
+        index = None
+        if before.index_manifest:
+            now = [] if head is None else read_index(view, head)
+            known = {i.file_name for i in now}
+            own = [i for i in read_index(view, before) if key_of(i.partition) in keys and i.file_name not in known]
+            index = [*now, *own]
+        return Draft(
+            kind=CommitKind.OVERWRITE,
+            entries=missing,
+            index_entries=index,
+            schema=schema,
+            properties=properties or {},
+            operation="OVERWRITE",
+            rewrite_base=True,
+            settled=True,
+        )
+
+    return commit(view, draft)
+
+
+def _check_unchanged(
+    view: Table, schema: TableSchema, found: Mapping[str, Sequence[ManifestEntry]], expected: Mapping[str, str]
+) -> None:
+    types = partition_types(schema)
+    changed = sorted(
+        format_partition(decode_row(entries[0].partition, types), schema.partition_keys, types)
+        for key, entries in found.items()
+        if _digest(e.file.file_name for e in entries) != expected[key]
+    )
+    if changed:
+        raise ConflictError(
+            f"{view.label}: {len(changed)} partitions changed since they were planned to be dropped: "
+            f"{', '.join(changed[:_LISTED])}; plan again",
+            table=view.name,
+            details={"partitions": changed[:_LISTED]},
+        )

@@ -1,0 +1,55 @@
+"""What changes a table outside of commits: single files put if absent, and the actions of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_paimon.core.errors import AlreadyExistsError, UnsupportedStorageError
+from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, PutNew, Replace
+from airflow_paimon.core.table.table import Table
+
+
+def require_committable(table: Table) -> None:
+    """Refuse a storage without an honest put-if-absent, before anything is written."""
+    if not table.store.can_commit:
+        scheme = table.store.uri.partition(":")[0]
+        raise UnsupportedStorageError(
+            f"{table.label}: storage {scheme!r} offers no put-if-absent here, so a commit could be lost; "
+            f"keep the table on a local disk or on S3, or commit through that catalog's own engine",
+            table=table.name,
+        )
+
+
+def put_new(table: Table, path: str, data: bytes) -> None:
+    """Put one file if absent, outside a plan: schema versions, ledger entries."""
+    require_committable(table)
+    table.store.create(path, data)
+
+
+def execute(table: Table, plan: Plan, on_action: Callable[[Action], None] | None = None) -> None:
+    """Carry out a plan's actions in order; stops at the first failure.
+
+    Raises:
+        AlreadyExistsError: a ``PutNew`` found something else there.
+    """
+    require_committable(table)
+    for action in plan.actions:
+        _perform(table, action)
+        if on_action is not None:
+            on_action(action)
+
+
+def _perform(table: Table, action: Action) -> None:
+    match action:
+        case PutNew():
+            try:
+                table.store.create(action.path, action.data)
+            except AlreadyExistsError:
+                if not (action.same_ok and table.store.read(action.path) == action.data):
+                    raise
+        case Replace():
+            table.store.replace(action.path, action.data)
+        case Delete():
+            table.store.delete(action.path)
+        case DeleteTree():
+            table.store.delete_tree(action.path)

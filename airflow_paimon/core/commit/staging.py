@@ -1,0 +1,264 @@
+"""Files that another engine writes for us: into a staging branch of its own, taken over by one commit of ours.
+
+An engine's own commit carries no operation id, is no put-if-absent on object stores, and may expire what other branches
+share. So it commits to a branch that nobody else knows, with everything switched off that acts by itself; then our
+committer puts those files, by reference, onto the branch that is to have them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS, plan_delete_branch
+from airflow_paimon.core.branches.lineage import Lineage, lineage_path
+from airflow_paimon.core.branches.publish_plan import BucketChange, assign_row_ids, merged_index
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit, execute
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+)
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema, parse_schema
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.paths import STAGING_BRANCH_PREFIX, BranchPaths
+from airflow_paimon.core.table.scan import live_entries, one_form, partition_types, read_index
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+# Options by which a commit does more than commit: callbacks, metadata of other formats, expiry, tags, changelogs; and
+# those by which a read of the branch would see another one.
+_ACT_BY_THEMSELVES = (
+    "changelog-producer", "commit.callback", "consumer", "metadata.iceberg", "partition.expiration", "scan.", "tag.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """``view`` is the staging branch; ``onto`` gets what is written there, on top of ``head``.
+
+    ``shares``: it starts from ``head``, so that what comes in is merged with what is there; otherwise it starts empty.
+    """
+
+    view: Table
+    onto: Table
+    head: Snapshot
+    schema: TableSchema
+    shares: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Files that a take-over removed from the branch and added to it, as ADD entries."""
+
+    receipt: Receipt
+    removed: Sequence[ManifestEntry]
+    added: Sequence[ManifestEntry]
+
+
+def staging_schema(schema: TableSchema) -> TableSchema:
+    """Give the schema of a staging branch: the same columns under the same id, and nothing that acts by itself.
+
+    Where readers see compacted files only (deletion vectors, first-row) the writer has to compact.
+    """
+    options = {k: v for k, v in schema.options.items() if not k.startswith(_ACT_BY_THEMSELVES)}
+    options.update(PROTECTIVE_OPTIONS)
+    known = TableOptions(schema.options)
+    compacts = bool(schema.primary_keys) and (known.deletion_vectors or known.merge_engine == "first-row")
+    options["write-only"] = "false" if compacts else "true"
+    return replace(schema, options=options)
+
+
+def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, now_iso: str) -> Plan:
+    """Plan the staging branch. ``schemas`` and ``head`` are the files of the branch that it is for, as they lie there.
+
+    ``schemas`` holds the latest one as the staging branch is to have it.
+    """
+    name, paths = staging.view.branch_name, staging.view.paths
+    lineage = Lineage(
+        branch=name,
+        created_at=now_iso,
+        from_branch=staging.onto.branch_name,
+        owner="airflow-paimon",
+        reason="staging of a running operation; not needed any more once that has ended",
+    )
+    actions: list[Action] = [
+        Replace(path=lineage_path(name), data=lineage.to_bytes(), reason="says what the branch is")
+    ]
+    for schema_id, data in sorted(schemas.items()):
+        actions.append(PutNew(path=paths.schema(schema_id), data=data, reason=f"schema {schema_id}"))
+    if staging.shares:
+        reason = f"snapshot {staging.head.id} of {staging.onto.branch_name}, byte for byte"
+        actions.append(PutNew(path=paths.snapshot(staging.head.id), data=head, reason=reason))
+        hint = str(staging.head.id).encode()
+        actions.append(Replace(path=paths.latest_hint, data=hint, reason="hint for readers"))
+    return Plan(operation="stage", table=staging.onto.name, actions=tuple(actions))
+
+
+def open_staging(
+    onto: Table, head: Snapshot, schema: TableSchema, operation_id: str | None, now_iso: str, *, shares: bool
+) -> Staging:
+    """Make a staging branch for an operation; what an earlier try of it left behind goes first.
+
+    Raises:
+        ConflictError: ``schema``, which the rows were fitted to, is not the branch's latest any more.
+    """
+    prefix = STAGING_BRANCH_PREFIX
+    if operation_id is not None:
+        prefix += hashlib.sha256(f"{operation_id}\0{onto.branch_name}".encode()).hexdigest()[:16] + "-"
+        for name in onto.branch_names():
+            if name.startswith(prefix):
+                discard_staging(onto.branch(name))
+    view = onto.branch(prefix + uuid.uuid4().hex[:12])
+    ids = onto.schema_ids()
+    schemas = dict(zip(ids, onto.store.read_many([onto.paths.schema(i) for i in ids]), strict=True))
+    if ids[-1] != schema.id:
+        raise ConflictError(f"{onto.label} was altered while its rows were computed; run it again", table=onto.name)
+    latest = parse_schema(schemas[ids[-1]], f"{onto.label}: schema-{ids[-1]}")
+    schemas[ids[-1]] = staging_schema(latest).to_bytes()
+    staging = Staging(view=view, onto=onto, head=head, schema=latest, shares=shares)
+    execute(onto, plan_staging(staging, schemas, onto.store.read(onto.paths.snapshot(head.id)), now_iso))
+    return staging
+
+
+def discard_staging(view: Table) -> None:
+    """Delete a staging branch. Data files stay: those that were not taken over are orphans.
+
+    Failing to is harmless: check_table lists what is left.
+    """
+    try:
+        files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
+        execute(view, plan_delete_branch("stage", view.name, view.branch_name, files, ()))
+    except (StorageError, OutcomeUnknownError) as error:
+        log.warning("%s: left the staging branch %s behind (%s)", view.name, view.branch_name, error)
+
+
+def take_over(
+    staging: Staging,
+    hit: Callable[[tuple[object, ...]], bool] | None,
+    *,
+    expected_rows: int,
+    identity: CommitIdentity,
+    properties: Callable[[Sequence[ManifestEntry], Sequence[ManifestEntry]], Mapping[str, str]],
+) -> Taken:
+    """Put what the staging branch got onto the branch that it is for, as one OVERWRITE snapshot.
+
+    ``hit``: the partitions (by their values) that become exactly the staged files; None: the staged changes are merged
+    in. ``expected_rows`` were given to the writer. ``properties`` is asked with the files removed and added.
+
+    Raises:
+        ConflictError: the branch was written or altered meanwhile, or the staged rows are not all there (another try
+            of the operation took the staging branch away); nothing was published.
+        InvalidInputError: files were staged in other partitions.
+    """
+    onto, head, schema = staging.onto, staging.head, staging.schema
+    removed, added, index = _merged(staging) if hit is None else _replaced(staging, hit)
+    if hit is not None:
+        _check_rows(staging, added, expected_rows)
+    next_row_id: int | None = None
+    fresh: Sequence[ManifestEntry] = added
+    if TableOptions(schema.options).row_tracking:
+        fresh, next_row_id = assign_row_ids(added, set(), head.next_row_id or 0)
+
+    def draft(now: Snapshot | None) -> Draft | None:
+        if now is None or now.identity != head.identity or onto.schema().id != schema.id:
+            raise ConflictError(
+                f"{onto.label} was written or altered while its rows were corrected; nothing was published. Run it "
+                f"again",
+                table=onto.name,
+                details={"expected_snapshot": head.id, "snapshot": now.id if now else None},
+            )
+        if not removed and not fresh:
+            return None
+        return Draft(
+            kind=CommitKind.OVERWRITE,
+            entries=[*(e.deleted() for e in removed), *fresh],
+            index_entries=index,
+            schema=schema,
+            properties=properties(removed, fresh),
+            next_row_id=next_row_id,
+            operation="OVERWRITE",
+        )
+
+    return Taken(receipt=commit(onto, draft, identity), removed=removed, added=fresh)
+
+
+_Change = tuple[list[ManifestEntry], list[ManifestEntry], list[IndexEntry] | None]
+
+
+def _replaced(staging: Staging, hit: Callable[[tuple[object, ...]], bool]) -> _Change:
+    onto, head, schema = staging.onto, staging.head, staging.schema
+    values = partition_decoder(schema)
+
+    def chosen(partition: bytes) -> bool:
+        return hit(values(partition))
+
+    staged = staging.view.latest_snapshot()
+    added = list(live_entries(staging.view, staged).values())
+    strange = next((e for e in added if not chosen(e.partition)), None)
+    if strange is not None:
+        named = format_partition(values(strange.partition), schema.partition_keys, partition_types(schema))
+        raise InvalidInputError(
+            f"{onto.label}: rows of partition {named} were written, which is not among those to correct: the query "
+            f"gives other rows each time that it runs",
+            table=onto.name,
+        )
+    removed = [e for e in live_entries(onto, head).values() if chosen(e.partition)]
+    index = [i for i in read_index(onto, head) if not chosen(i.partition)] + read_index(staging.view, staged)
+    return removed, added, index if index or head.index_manifest else None
+
+
+def _check_rows(staging: Staging, added: Sequence[ManifestEntry], expected: int) -> None:
+    """Keyed rows may be fewer than were given, as the writer folds them; others have to be all there."""
+    staged = sum(e.file.row_count for e in added)
+    if staged == expected or (staging.schema.primary_keys and 0 < staged < expected):
+        return
+    raise ConflictError(
+        f"{staging.onto.label}: {staged} of {expected} rows are in {staging.view.branch_name}: another try of the "
+        f"operation took that branch away, or the query gives other rows each time; nothing was published. Run it "
+        f"again",
+        table=staging.onto.name,
+        details={"expected_rows": expected, "staged_rows": staged},
+    )
+
+
+def _merged(staging: Staging) -> _Change:
+    onto, head, staged = staging.onto, staging.head, staging.view.latest_snapshot()
+    if staged is None:
+        raise NotFoundError(f"{staging.view.label} is gone; was another try of this operation started?")
+    diff = difference(onto, head, staged)
+    changes = [
+        BucketChange(
+            bucket=b, delete=tuple(diff.removed.get(b, {}).values()), add=tuple(diff.added.get(b, {}).values())
+        )
+        for b in sorted(diff.buckets)
+    ]
+    index = None
+    if head.index_manifest or staged.index_manifest:
+        form = one_form(staging.schema)
+        index = merged_index(read_index(onto, head), read_index(staging.view, staged), changes, form)
+    return [e for c in changes for e in c.delete], [e for c in changes for e in c.add], index
+
+
+def partition_decoder(schema: TableSchema) -> Callable[[bytes], tuple[object, ...]]:
+    """Give a function that decodes stored partitions, each once."""
+    types, known = partition_types(schema), dict[bytes, tuple[object, ...]]()
+
+    def decode(partition: bytes) -> tuple[object, ...]:
+        if partition not in known:
+            known[partition] = decode_row(partition, types)
+        return known[partition]
+
+    return decode

@@ -1,0 +1,1 @@
+"""Bytes <-> values, one file format a module. Nothing here reads or writes a storage."""

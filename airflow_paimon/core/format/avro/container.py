@@ -1,0 +1,170 @@
+"""Avro object container files: header, blocks and codecs. `decoder` and `encoder` say what the blocks hold."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from airflow_paimon.core.errors import FormatError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+MAGIC = b"Obj\x01"
+_ZSTD_LEVEL = 1
+_MAX_HEADER_FIELDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A parsed file. ``blocks``: (number of records, decompressed bytes)."""
+
+    schema: str
+    blocks: Iterator[tuple[int, bytes]]
+
+
+def read_long(data: bytes, position: int) -> tuple[int, int]:
+    """Read a zigzag variable-length integer; gives it and the position behind it.
+
+    Raises:
+        FormatError: it is longer than 10 bytes.
+        IndexError: the data end within it.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+    raise FormatError("an Avro number has more than 10 bytes")
+
+
+def write_long(value: int) -> bytes:
+    """Give the zigzag variable-length form.
+
+    Raises:
+        OverflowError: it has more than 64 bits.
+    """
+    if not -(1 << 63) <= value < 1 << 63:
+        raise OverflowError(f"{value} does not fit 64 bits")
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def read_container(data: bytes) -> Container:
+    """Parse the header; blocks are checked and decompressed as they are taken.
+
+    Raises:
+        FormatError: no Avro file, truncated, or an unknown codec. IndexError means truncated, too.
+    """
+    if not data.startswith(MAGIC):
+        raise FormatError("it is no Avro file (the first bytes are wrong)" if data else "it is empty")
+    metadata, position = _read_metadata(data)
+    codec = metadata.get("avro.codec", b"null").decode()
+    if "avro.schema" not in metadata:
+        raise FormatError("its Avro header has no schema")
+    if codec not in _DECOMPRESS:
+        raise FormatError(f"its Avro codec {codec!r} is unknown")
+    schema = metadata["avro.schema"].decode()
+    return Container(schema, _read_blocks(data, position, _DECOMPRESS[codec]))
+
+
+def _read_metadata(data: bytes) -> tuple[dict[str, bytes], int]:
+    metadata: dict[str, bytes] = {}
+    count, position = read_long(data, len(MAGIC))
+    while count:
+        if count < 0:
+            count = -count
+            _, position = read_long(data, position)
+        if count > _MAX_HEADER_FIELDS:
+            raise FormatError("its Avro header is corrupt")
+        for _ in range(count):
+            key, position = _read_bytes(data, position)
+            metadata[key.decode()], position = _read_bytes(data, position)
+        count, position = read_long(data, position)
+    return metadata, position
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    size, position = read_long(data, position)
+    end = position + size
+    if size < 0 or end > len(data):
+        raise FormatError("it is truncated")
+    return data[position:end], end
+
+
+def _read_blocks(data: bytes, position: int, decompress: Callable[[bytes], bytes]) -> Iterator[tuple[int, bytes]]:
+    sync = data[position : position + 16]
+    position += 16
+    if len(sync) < 16:
+        raise FormatError("it is truncated")
+    while position < len(data):
+        count, position = read_long(data, position)
+        block, position = _read_bytes(data, position)
+        if count < 0 or data[position : position + 16] != sync:
+            raise FormatError("it is truncated or corrupt (an Avro sync marker is wrong)")
+        position += 16
+        try:
+            yield count, decompress(block)
+        except (zstd.ZstdError, zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as e:
+            raise FormatError(f"an Avro block can't be decompressed: {e}") from None
+
+
+def write_container(schema: str, blocks: Iterable[tuple[int, bytes]]) -> bytes:
+    """Give a zstandard-compressed file. The same input gives the same bytes: the sync marker is a digest."""
+    packed = [(count, zstd.compress(block, _ZSTD_LEVEL)) for count, block in blocks]
+    text = schema.encode()
+    digest = hashlib.blake2b(text, digest_size=16)
+    for _, block in packed:
+        digest.update(block)
+    sync = digest.digest()
+    out = bytearray(MAGIC)
+    out += write_long(2)
+    for key, value in ((b"avro.schema", text), (b"avro.codec", b"zstandard")):
+        out += write_long(len(key)) + key + write_long(len(value)) + value
+    out += b"\0" + sync
+    for count, block in packed:
+        out += write_long(count) + write_long(len(block)) + block + sync
+    return bytes(out)
+
+
+def _snappy(block: bytes) -> bytes:
+    # Only here: pyarrow takes long to import, and no release of Paimon writes snappy unless told to.
+    import pyarrow
+
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    try:
+        plain = pyarrow.Codec("snappy").decompress(block[:-4], size, asbytes=True)
+    except pyarrow.ArrowException as e:
+        raise ValueError(str(e)) from None
+    if zlib.crc32(plain).to_bytes(4, "big") != block[-4:]:
+        raise ValueError("the checksum is wrong")
+    return bytes(plain)
+
+
+_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "null": lambda block: block,
+    "deflate": lambda block: zlib.decompress(block, -15),
+    "snappy": _snappy,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+    "zstandard": zstd.decompress,
+}

@@ -1,0 +1,319 @@
+"""Decoders of Avro records, generated as Python source for each writer schema.
+
+A manifest entry has thirty fields; interpreting the schema for each of them, or building dictionaries first, is what
+makes generic Avro readers slow. The generated function reads straight into the named tuples. No text of the schema
+reaches the source but through ``repr``.
+
+What makes it fast: consecutive records repeat themselves. Where the bytes of a group of fields start like the ones read
+last, the values read last are taken (Avro values are self-delimiting, so equal bytes are equal values).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count, groupby
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.avro.container import read_container, read_long
+from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
+
+Decoder = Callable[[bytes, int, list[Any]], None]
+
+
+@dataclass(frozen=True)
+class RecordForm:
+    """How stored records become values.
+
+    ``schema``: what we expect, as Avro schema in JSON. What a file lacks is None, what it has in addition is dropped.
+    ``classes``: the named tuple of each record, by name; its fields come in the order of the schema.
+    ``allowed``: the only values that a number may have, by field. ``_VERSION`` has no place in the tuple.
+    ``report_unknown``: the tuple of the outermost record has one more field: the names of dropped fields with a value.
+    """
+
+    schema: str
+    classes: Mapping[str, type[tuple[Any, ...]]]
+    allowed: Mapping[str, tuple[int, ...]]
+    report_unknown: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.schema)
+
+    def stored_fields(self, record: AvroType) -> list[tuple[str, AvroType]]:
+        """Give the fields of a record that have a place in its named tuple, in order."""
+        return [f for f in record.fields if f[0] != "_VERSION"]
+
+
+def decode_records(data: bytes, form: RecordForm, name: str | None) -> list[Any]:
+    """Decode a whole container file.
+
+    Raises:
+        FormatError: truncated, corrupt, or without a field that must be there.
+        UnsupportedFeatureError: a later format version.
+    """
+    records: list[Any] = []
+    with _naming(name):
+        container = read_container(data)
+        decode = _decoder(container.schema, form)
+        for number, block in container.blocks:
+            decode(block, number, records)
+    return records
+
+
+@contextmanager
+def _naming(name: str | None) -> Iterator[None]:
+    prefix = f"{name}: " if name else ""
+    try:
+        yield
+    except FormatError as e:
+        raise FormatError(prefix + e.message) from None
+    except UnsupportedFeatureError as e:
+        raise UnsupportedFeatureError(prefix + e.message) from None
+    except (IndexError, struct.error):
+        raise FormatError(f"{prefix}it is truncated or corrupt") from None
+    except ValueError as e:
+        # No UTF-8, or bytes that no record starts with taken for those of a group not read yet.
+        raise FormatError(f"{prefix}it is corrupt: {e}") from None
+
+
+@lru_cache(maxsize=64)
+def _decoder(writer_schema: str, form: RecordForm) -> Decoder:
+    source = _Source(form)
+    source.record_loop(parse_avro_schema(writer_schema), parse_avro_schema(form.schema))
+    decode: Decoder = source.compile()["decode"]
+    return decode
+
+
+@dataclass
+class _Source:
+    form: RecordForm
+    lines: list[str] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+    memos: list[str] = field(default_factory=list)
+    depth: int = 2
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def new(self, prefix: str = "v") -> str:
+        return f"{prefix}{next(self.numbers)}"
+
+    def constant(self, value: Any) -> str:
+        name = self.new("c")
+        self.constants[name] = value
+        return name
+
+    def emit(self, *lines: str) -> None:
+        self.lines += ["    " * self.depth + line for line in lines]
+
+    def compile(self) -> dict[str, Any]:
+        namespace: dict[str, Any] = {
+            "tail": _long_tail, "array_size": _array_size, "nulls": _null_in_required, "refuse": _refuse,
+            "ended": _check_end, "float": struct.Struct("<f").unpack_from, "double": struct.Struct("<d").unpack_from,
+            **self.constants,
+        }  # fmt: skip
+        exec("\n".join(self.lines), namespace)
+        return namespace
+
+    def record_loop(self, stored: AvroType, wanted: AvroType) -> None:
+        if stored.kind != "record":
+            raise FormatError("its Avro schema is no record")
+        if stored.union:
+            self.branch(stored, lambda: self.emit("nulls('record')"), lambda: None)
+        value = self.record(stored, wanted, outermost=True)
+        self.emit(f"append({value})")
+        start = [f"{m}, {m}_values = b'\\xff' * 99, ()" for m in self.memos]
+        body, self.lines, self.depth = self.lines, ["def decode(b, number, out):"], 1
+        self.emit("p = 0", "new = tuple.__new__", "append = out.append", *start, "for _ in range(number):")
+        self.lines += body
+        self.emit("ended(b, p)")
+
+    def record(self, stored: AvroType, wanted: AvroType, *, outermost: bool = False) -> str:
+        """Emit code that reads a record; gives the expression of its named tuple."""
+        own = dict(wanted.fields)
+        got: dict[str, str] = {}
+        unknown: list[str] = []
+        for grouped, group in groupby(stored.fields, key=lambda f: _memorable(f[1])):
+            members = list(group)
+            read = self.memo(members, own) if grouped else [self.value(t, own.get(n), n) for n, t in members]
+            for (name, _), expression in zip(members, read, strict=True):
+                got[name] = expression
+                if name not in own:
+                    unknown.append(f"(({name!r},) if {expression} is not None else ())")
+        values = [self.field_of(name, t, got, wanted.name) for name, t in self.form.stored_fields(wanted)]
+        if outermost:
+            for name, allowed in self.form.allowed.items():
+                if name in got:
+                    self.emit(f"if {got[name]} not in {allowed!r}: refuse({name!r}, {got[name]}, {allowed!r})")
+            if self.form.report_unknown:
+                values.append("+".join(unknown) or "()")
+        return f"new({self.constant(self.form.classes[wanted.name])}, ({', '.join(values)},))"
+
+    def field_of(self, name: str, wanted: AvroType, got: dict[str, str], record: str) -> str:
+        if name in got:
+            return got[name]
+        if not wanted.nullable:
+            raise FormatError(f"its records lack the field {name} of {record}")
+        return "None"
+
+    def memo(self, members: list[tuple[str, AvroType]], own: dict[str, AvroType]) -> list[str]:
+        """Read fields that tend to repeat: if the bytes are those of the last time, so are the values."""
+        memo = self.new("m")
+        self.memos.append(memo)
+        names = [self.new() for _ in members]
+        joined = ", ".join(names) + ","
+        self.emit(f"if b.startswith({memo}, p):", f"    p += len({memo})", f"    {joined} = {memo}_values", "else:")
+        self.depth += 1
+        start = self.new("start")  # its own: a group may hold a record with groups inside
+        self.emit(f"{start} = p")
+        for variable, (name, stored) in zip(names, members, strict=True):
+            self.emit(f"{variable} = {self.value(stored, own.get(name), name)}")
+        self.emit(f"{memo} = b[{start}:p]", f"{memo}_values = ({joined})")
+        self.depth -= 1
+        return names
+
+    def value(self, stored: AvroType, wanted: AvroType | None, name: str) -> str:
+        """Emit code that reads one value, known or to be dropped; gives the expression that holds it."""
+        if wanted is not None and stored.kind != wanted.kind:
+            raise FormatError(f"its field {name} is of type {stored.kind}, {wanted.kind} expected")
+        if not stored.union:
+            return self.plain(stored, wanted, name)
+        variable = self.new()
+        required = wanted is not None and not wanted.nullable
+
+        def null() -> None:
+            self.emit(f"nulls({name!r})" if required else f"{variable} = None")
+
+        def other() -> None:
+            self.emit(f"{variable} = {self.plain(stored, wanted, name)}")
+
+        self.branch(stored, null, other)
+        return variable
+
+    def branch(self, stored: AvroType, null: Callable[[], None], other: Callable[[], None]) -> None:
+        """Emit code that reads the branch number of a union (zigzag: 0 is stored as 0, 1 as 2)."""
+        self.emit("y = b[p]", "p += 1")
+        value_code = 0 if stored.null_branch != 0 else 2
+        self.emit(f"if y == {value_code}:")
+        self.depth += 1
+        before = len(self.lines)
+        other()
+        if len(self.lines) == before:
+            self.emit("pass")
+        self.depth -= 1
+        if stored.nullable:
+            self.emit(f"elif y == {2 - value_code}:")
+            self.depth += 1
+            null()
+            self.depth -= 1
+        self.emit("else:", "    raise IndexError")
+
+    def plain(self, stored: AvroType, wanted: AvroType | None, name: str) -> str:
+        if stored.kind == "record":
+            if wanted is not None:
+                return self.record(stored, wanted)
+            parts = [self.value(t, None, n) for n, t in stored.fields]
+            return f"({''.join(p + ', ' for p in parts)})"
+        variable = self.new()
+        if stored.kind == "long":
+            self.long(variable)
+            self.emit(f"{variable} = ({variable} >> 1) ^ -({variable} & 1)")
+        elif stored.kind in ("bytes", "string"):
+            self.long(variable)
+            decode = ".decode()" if stored.kind == "string" else ""
+            self.emit(f"q = p + ({variable} >> 1)", f"{variable} = b[p:q]{decode}", "p = q")
+        elif stored.kind == "array":
+            read = self.constant(_array_reader(stored, wanted, self.form))
+            self.emit("if b[p] == 0:", f"    {variable} = ()", "    p += 1", "else:",
+                      f"    {variable}, p = {read}(b, p)")  # fmt: skip
+        else:
+            self.fixed(variable, stored, name)
+        return variable
+
+    def long(self, variable: str) -> None:
+        self.emit(f"{variable} = b[p]", "p += 1")
+        self.emit(f"if {variable} > 127:", f"    {variable}, p = tail(b, p, {variable})")
+
+    def fixed(self, variable: str, stored: AvroType, name: str) -> None:
+        sizes = {"null": 0, "boolean": 1, "float": 4, "double": 8, "fixed": stored.size}
+        if stored.kind not in sizes:
+            raise FormatError(f"its field {name} is of type {stored.kind}, which is not supported")
+        reads = {"null": "None", "boolean": "b[p] != 0", "fixed": f"b[p:p + {stored.size}]"}
+        read = reads.get(stored.kind, f"{stored.kind}(b, p)[0]")
+        self.emit(f"{variable} = {read}", f"p += {sizes[stored.kind]}")
+
+
+def _memorable(stored: AvroType) -> bool:
+    """Fields that are null or the same in most records, or costly to read."""
+    return stored.kind == "array" or (stored.nullable and stored.logical is None)
+
+
+ArrayReader = Callable[[bytes, int], tuple[tuple[Any, ...], int]]
+
+
+def _array_reader(stored: AvroType, wanted: AvroType | None, form: RecordForm) -> ArrayReader:
+    """Generate the reader of an array: blocks of items, each with its number, negative if its size follows."""
+    assert stored.items is not None
+    source = _Source(form, depth=3)
+    value = source.value(stored.items, wanted.items if wanted else None, "items")
+    source.emit(f"append({value})")
+    body, source.lines, source.depth = source.lines, ["def read(b, p):"], 1
+    source.emit("items = []", "append = items.append", "new = tuple.__new__")
+    source.emit(*(f"{m}, {m}_values = b'\\xff' * 99, ()" for m in source.memos))
+    source.emit("while True:")
+    source.depth = 2
+    # A small number of items is one byte; anything else, and sizes, take the long way.
+    source.emit("n = b[p]", "if n > 127 or n & 1:", "    n, p = array_size(b, p)", "else:", "    n >>= 1", "    p += 1")
+    source.emit("if not n:", "    return tuple(items), p", "for _ in range(n):")
+    source.lines += body
+    read: ArrayReader = source.compile()["read"]
+    return read
+
+
+def _array_size(data: bytes, position: int) -> tuple[int, int]:
+    number, position = read_long(data, position)
+    if number < 0:
+        number = -number
+        _, position = read_long(data, position)
+    if number > len(data) - position:
+        raise IndexError
+    return number, position
+
+
+def _long_tail(data: bytes, position: int, value: int) -> tuple[int, int]:
+    """Read on where the first byte, ``value``, says that the number goes on; not yet zigzag-decoded.
+
+    Unrolled for sizes, row counts and times of today; the marks of the bytes before the last are taken off at once.
+    """
+    b = data[position]
+    if b < 0x80:
+        return value + (b << 7) - 0x80, position + 1
+    c = data[position + 1]
+    if c < 0x80:
+        return value + (b << 7) + (c << 14) - 0x4080, position + 2
+    d = data[position + 2]
+    if d < 0x80:
+        return value + (b << 7) + (c << 14) + (d << 21) - 0x204080, position + 3
+    e = data[position + 3]
+    if e < 0x80:
+        return value + (b << 7) + (c << 14) + (d << 21) + (e << 28) - 0x10204080, position + 4
+    zigzag, position = read_long(data, position - 1)
+    return (zigzag << 1) ^ (zigzag >> 63), position
+
+
+def _check_end(data: bytes, position: int) -> None:
+    if position != len(data):
+        raise FormatError("it is truncated or corrupt: an Avro block doesn't end where its records do")
+
+
+def _null_in_required(name: str) -> None:
+    raise FormatError(f"its field {name} is null")
+
+
+def _refuse(name: str, value: int, allowed: tuple[int, ...]) -> None:
+    known = " or ".join(map(str, allowed))
+    if name == "_VERSION":
+        raise UnsupportedFeatureError(f"its records are of format version {value}, only {known} is known")
+    raise FormatError(f"its field {name} is {value}, {known} expected")

@@ -1,0 +1,151 @@
+"""The values that manifests and manifest lists hold. How they are stored is ``manifest_io``'s business.
+
+Named tuples, not dataclasses: a table has 100,000 of them and a named tuple is built several times faster.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
+
+
+class FileKind(IntEnum):
+    """``_KIND`` of a manifest entry."""
+
+    ADD = 0
+    DELETE = 1
+
+
+class FileSource(IntEnum):
+    """``_FILE_SOURCE`` of a data file."""
+
+    APPEND = 0
+    COMPACT = 1
+
+
+class Stats(NamedTuple):
+    """Statistics of some columns. ``min_values``/``max_values`` are BinaryRows (with arity prefix)."""
+
+    min_values: bytes
+    max_values: bytes
+    null_counts: tuple[int | None, ...] | None
+
+
+EMPTY_STATS = Stats(EMPTY_ROW_BYTES, EMPTY_ROW_BYTES, ())
+
+
+class DataFile(NamedTuple):
+    """``_FILE`` of a manifest entry, in the order of the Avro record. Times are epoch milliseconds as stored."""
+
+    file_name: str
+    file_size: int
+    row_count: int
+    min_key: bytes
+    max_key: bytes
+    key_stats: Stats
+    value_stats: Stats
+    min_sequence_number: int
+    max_sequence_number: int
+    schema_id: int
+    level: int
+    extra_files: tuple[str, ...] = ()
+    creation_time_ms: int | None = None
+    delete_row_count: int | None = None
+    embedded_file_index: bytes | None = None
+    file_source: int | None = None
+    value_stats_cols: tuple[str, ...] | None = None
+    external_path: str | None = None
+    first_row_id: int | None = None
+    write_cols: tuple[str, ...] | None = None
+    write_cols_sequences: tuple[int, ...] | None = None
+
+
+class FileId(NamedTuple):
+    """What makes a manifest entry the same as another one (docs/format.md, Manifests)."""
+
+    partition: bytes
+    bucket: int
+    level: int
+    file_name: str
+    extra_files: tuple[str, ...]
+    embedded_file_index: bytes | None
+    external_path: str | None
+
+
+class ManifestEntry(NamedTuple):
+    """One data file added to or deleted from a (partition, bucket). ``partition`` is the stored BinaryRow, verbatim."""
+
+    kind: int
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    file: DataFile
+
+    @property
+    def identifier(self) -> FileId:
+        f = self.file
+        return FileId(
+            self.partition, self.bucket, f.level, f.file_name, f.extra_files, f.embedded_file_index, f.external_path
+        )
+
+    def deleted(self) -> ManifestEntry:
+        """Give the DELETE of this ADD: everything verbatim, only ``_KIND`` flips, or Paimon would not match them."""
+        return self._replace(kind=FileKind.DELETE.value)
+
+
+class ManifestFile(NamedTuple):
+    """A row of a manifest list: one manifest and what it is known to hold. None = unknown."""
+
+    file_name: str
+    file_size: int
+    num_added_files: int
+    num_deleted_files: int
+    partition_stats: Stats
+    schema_id: int
+    min_bucket: int | None = None
+    max_bucket: int | None = None
+    min_level: int | None = None
+    max_level: int | None = None
+    min_row_id: int | None = None
+    max_row_id: int | None = None
+
+
+class DeletionVectorRange(NamedTuple):
+    """Where an index file holds the deletion vector of a data file. ``length`` as stored: see ``deletion_vectors``."""
+
+    data_file: str
+    offset: int
+    length: int
+    cardinality: int | None = None
+
+
+class GlobalIndex(NamedTuple):
+    """What a global index file covers. We only carry it on."""
+
+    row_range_start: int
+    row_range_end: int
+    index_field_id: int
+    extra_field_ids: tuple[int, ...] | None = None
+    index_meta: bytes | None = None
+    source_meta: bytes | None = None
+
+
+class IndexEntry(NamedTuple):
+    """A row of an index manifest (always ADD: the file is a full list), in the order of the Avro record.
+
+    ``unknown``: names of fields with a value that a later Paimon added. Reading ignores them, rewriting refuses.
+    """
+
+    kind: int
+    partition: bytes
+    bucket: int
+    index_type: str
+    file_name: str
+    file_size: int
+    row_count: int
+    deletion_vector_ranges: tuple[DeletionVectorRange | None, ...] | None = None
+    external_path: str | None = None
+    global_index: GlobalIndex | None = None
+    unknown: tuple[str, ...] = ()

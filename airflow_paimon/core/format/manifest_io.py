@@ -1,0 +1,123 @@
+"""Manifests and manifest lists: bytes <-> values (docs/format.md, Manifests)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from airflow_paimon.core.format.avro.decoder import RecordForm, decode_records
+from airflow_paimon.core.format.avro.encoder import encode_records
+from airflow_paimon.core.format.avro.types import avro_schema, avro_text
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry, ManifestFile, Stats
+from airflow_paimon.core.format.stats import bounds, encode_stats
+from airflow_paimon.core.format.types import DataType
+
+FORMAT_VERSION: Final = 2
+_SAMPLE = 1000
+_STATS = ("_MIN_VALUES bytes", "_MAX_VALUES bytes", "_NULL_COUNTS ?[?long]")
+
+
+ENTRY_SCHEMA: Final = avro_schema([
+    "_VERSION int", "_KIND int", "_PARTITION bytes", "_BUCKET int", "_TOTAL_BUCKETS int",
+    ("_FILE record", [
+        "_FILE_NAME string", "_FILE_SIZE long", "_ROW_COUNT long", "_MIN_KEY bytes", "_MAX_KEY bytes",
+        ("_KEY_STATS record", _STATS), ("_VALUE_STATS record", _STATS),
+        "_MIN_SEQUENCE_NUMBER long", "_MAX_SEQUENCE_NUMBER long", "_SCHEMA_ID long", "_LEVEL int",
+        "_EXTRA_FILES [string]", "_CREATION_TIME ?timestamp-millis", "_DELETE_ROW_COUNT ?long",
+        "_EMBEDDED_FILE_INDEX ?bytes", "_FILE_SOURCE ?int", "_VALUE_STATS_COLS ?[string]", "_EXTERNAL_PATH ?string",
+        "_FIRST_ROW_ID ?long", "_WRITE_COLS ?[string]", "_WRITE_COLS_SEQUENCES ?[long]",
+    ]),
+])  # fmt: skip
+LIST_SCHEMA: Final = avro_schema([
+    "_VERSION int", "_FILE_NAME string", "_FILE_SIZE long", "_NUM_ADDED_FILES long", "_NUM_DELETED_FILES long",
+    ("_PARTITION_STATS record", _STATS), "_SCHEMA_ID long", "_MIN_BUCKET ?int", "_MAX_BUCKET ?int",
+    "_MIN_LEVEL ?int", "_MAX_LEVEL ?int", "_MIN_ROW_ID ?long", "_MAX_ROW_ID ?long",
+])  # fmt: skip
+
+_ENTRIES = RecordForm(
+    avro_text(ENTRY_SCHEMA),
+    {"record": ManifestEntry, "record__FILE": DataFile,
+     "record__FILE__KEY_STATS": Stats, "record__FILE__VALUE_STATS": Stats},
+    {"_VERSION": (FORMAT_VERSION,), "_KIND": (0, 1)},
+)  # fmt: skip
+_LISTS = RecordForm(
+    avro_text(LIST_SCHEMA),
+    {"record": ManifestFile, "record__PARTITION_STATS": Stats},
+    {"_VERSION": (FORMAT_VERSION,)},
+)
+
+
+def read_manifest(data: bytes, *, name: str | None = None) -> list[ManifestEntry]:
+    """Decode a manifest of any release since 0.4; what its release didn't have yet is None.
+
+    Raises:
+        FormatError: truncated or corrupt; the message starts with ``name``.
+        UnsupportedFeatureError: a later version of the format.
+    """
+    return decode_records(data, _ENTRIES, name)
+
+
+def read_manifest_list(data: bytes, *, name: str | None = None) -> list[ManifestFile]:
+    """Decode a manifest list; raises as ``read_manifest`` does."""
+    return decode_records(data, _LISTS, name)
+
+
+def write_manifest(entries: Iterable[ManifestEntry]) -> bytes:
+    """Encode a manifest. The same entries give the same bytes."""
+    return encode_records(entries, _ENTRIES)
+
+
+def write_manifest_list(rows: Iterable[ManifestFile]) -> bytes:
+    """Encode a manifest list; no rows give a valid file, too."""
+    return encode_records(rows, _LISTS)
+
+
+def rolling_manifests(entries: Sequence[ManifestEntry], target_bytes: int = 8 << 20) -> list[list[ManifestEntry]]:
+    """Split entries, in order, into manifests of about ``target_bytes`` each when written.
+
+    The size of an entry is estimated from a sample: a manifest may come out somewhat larger or smaller.
+    """
+    if not entries:
+        return []
+    sample = entries[:: len(entries) // _SAMPLE + 1]
+    number = max(1, target_bytes * len(sample) // len(write_manifest(sample)))
+    return [list(entries[i : i + number]) for i in range(0, len(entries), number)]
+
+
+def describe_manifest(
+    file_name: str, file_size: int, entries: Sequence[ManifestEntry], partition_types: Sequence[DataType]
+) -> ManifestFile:
+    """Give the manifest list row of a manifest with these entries. All bounds are true ones: readers prune by them."""
+    added = sum(1 for e in entries if e.kind == FileKind.ADD)
+    row_ids = [_row_ids(e.file) for e in entries]
+    known = [r for r in row_ids if r is not None]
+    buckets, levels = [e.bucket for e in entries], [e.file.level for e in entries]
+    all_known = bool(known) and len(known) == len(row_ids)
+    return ManifestFile(
+        file_name=file_name,
+        file_size=file_size,
+        num_added_files=added,
+        num_deleted_files=len(entries) - added,
+        partition_stats=_partition_stats(entries, partition_types),
+        schema_id=max((e.file.schema_id for e in entries), default=0),
+        min_bucket=min(buckets, default=None),
+        max_bucket=max(buckets, default=None),
+        min_level=min(levels, default=None),
+        max_level=max(levels, default=None),
+        min_row_id=min(r[0] for r in known) if all_known else None,
+        max_row_id=max(r[1] for r in known) if all_known else None,
+    )
+
+
+def _row_ids(file: DataFile) -> tuple[int, int] | None:
+    return None if file.first_row_id is None else (file.first_row_id, file.first_row_id + file.row_count - 1)
+
+
+def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]) -> Stats:
+    number_of = Counter(e.partition for e in entries)
+    rows = [(decode_row(partition, types), number) for partition, number in number_of.items()]
+    limits = [bounds([values[i] for values, _ in rows]) for i in range(len(types))]
+    nulls = [sum(number for values, number in rows if values[i] is None) for i in range(len(types))]
+    return encode_stats([low for low, _ in limits], [high for _, high in limits], nulls, types)

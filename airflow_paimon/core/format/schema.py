@@ -1,0 +1,132 @@
+"""Schema files: one version of a table's columns, keys and options. Unknown keys survive a round trip."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.snapshot import load_json_object
+from airflow_paimon.core.format.types import DataField, field_to_json, max_field_id, parse_field
+
+_KEYS = frozenset(
+    ["version", "id", "fields", "highestFieldId", "partitionKeys", "primaryKeys", "options", "comment", "timeMillis"]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """One schema version. ``options`` are the stored ones: never ``path`` or an injected branch.
+
+    See docs/format.md, Schemas and snapshots.
+    """
+
+    id: int
+    fields: tuple[DataField, ...]
+    highest_field_id: int
+    partition_keys: tuple[str, ...] = ()
+    primary_keys: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
+    time_millis: int = 0
+    version: int = 3
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    def field(self, name: str) -> DataField:
+        """Find a column by name; ``FormatError`` when a key names one that is not there."""
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+        raise FormatError(f"Schema {self.id} has no column {name!r}")
+
+    @property
+    def partition_fields(self) -> tuple[DataField, ...]:
+        return tuple(self.field(name) for name in self.partition_keys)
+
+    @property
+    def trimmed_primary_keys(self) -> tuple[str, ...]:
+        """The primary key without partition columns; all of it when nothing else is left."""
+        rest = tuple(k for k in self.primary_keys if k not in self.partition_keys)
+        return rest or self.primary_keys
+
+    @property
+    def key_fields(self) -> tuple[DataField, ...]:
+        return tuple(self.field(name) for name in self.trimmed_primary_keys)
+
+    @property
+    def bucket_keys(self) -> tuple[str, ...]:
+        """Columns that choose the bucket: option ``bucket-key``, else the trimmed primary key."""
+        text = self.options.get("bucket-key", "")
+        if text.strip():
+            return tuple(part.strip() for part in text.split(","))
+        return self.trimmed_primary_keys
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What makes two schema versions mean the same for data files: columns and keys, not options or comments."""
+        fields = tuple((f.id, f.name, f.type) for f in self.fields)
+        return fields, self.partition_keys, self.primary_keys
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "version": self.version,
+            "id": self.id,
+            "fields": [field_to_json(f) for f in self.fields],
+            "highestFieldId": self.highest_field_id,
+            "partitionKeys": list(self.partition_keys),
+            "primaryKeys": list(self.primary_keys),
+            "options": dict(self.options),
+        }
+        if self.comment is not None:
+            out["comment"] = self.comment
+        out["timeMillis"] = self.time_millis
+        out.update(self.unknown)
+        return out
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
+
+
+def parse_schema(data: bytes, name: str) -> TableSchema:
+    """Parse a schema file of version 1 to 3; ``name`` is for messages.
+
+    Versions 1 and 2 (Paimon <= 0.8) mean bucket 1 and format orc where those options are absent.
+
+    Raises:
+        FormatError: corrupt. UnsupportedFeatureError: a later version.
+    """
+    raw = load_json_object(data, name)
+    version = raw.get("version", 1)
+    if not isinstance(version, int) or version > 3:
+        raise UnsupportedFeatureError(
+            f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon"
+        )
+    try:
+        fields = tuple(parse_field(f) for f in raw["fields"])
+        options = {str(k): str(v) for k, v in (raw.get("options") or {}).items()}
+        schema_id = int(raw["id"])
+        highest = raw.get("highestFieldId")
+        keys = tuple(raw.get("partitionKeys") or ()), tuple(raw.get("primaryKeys") or ())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{name} is corrupt: {type(error).__name__} {error}") from None
+    if version <= 2:
+        options.setdefault("bucket", "1")
+        options.setdefault("file.format", "orc")
+    return TableSchema(
+        id=schema_id,
+        fields=fields,
+        highest_field_id=max_field_id(fields) if highest is None else int(highest),
+        partition_keys=keys[0],
+        primary_keys=keys[1],
+        options=options,
+        comment=raw.get("comment"),
+        time_millis=int(raw.get("timeMillis") or 0),
+        version=version,
+        unknown={k: v for k, v in raw.items() if k not in _KEYS},
+    )

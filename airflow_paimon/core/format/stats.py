@@ -1,0 +1,139 @@
+"""Column statistics: modes, truncation, how they are stored. From Arrow: ``column_stats``.
+
+See docs/format.md, Statistics.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.manifest import Stats
+from airflow_paimon.core.format.types import DataType
+
+_TRUNCATE = re.compile(r"TRUNCATE\(0*([1-9]\d{0,8})\)")
+_MAX_CODE_POINT = 0x10FFFF
+
+
+class ColumnStats(NamedTuple):
+    """``None`` for both bounds means unknown; all three ``None``: nothing was collected."""
+
+    minimum: Any = None
+    maximum: Any = None
+    null_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatsMode:
+    """A value of ``metadata.stats-mode``. ``length`` (code points or bytes) is set for truncate only."""
+
+    kind: str
+    length: int | None = None
+
+    def apply(self, stats: ColumnStats) -> ColumnStats:
+        """Reduce exact statistics to what this mode keeps."""
+        if self.kind == "none":
+            return ColumnStats()
+        if self.kind == "counts":
+            return ColumnStats(null_count=stats.null_count)
+        if self.length is None:
+            return stats
+        upper = truncate_max(stats.maximum, self.length)
+        if upper is None:
+            return ColumnStats(null_count=stats.null_count)
+        return ColumnStats(truncate_min(stats.minimum, self.length), upper, stats.null_count)
+
+
+FULL = StatsMode("full")
+
+
+def parse_stats_mode(text: str) -> StatsMode:
+    """Parse ``none``, ``counts``, ``full`` or ``truncate(16)``.
+
+    Raises:
+        InvalidInputError: it is none of them.
+    """
+    upper = text.strip().upper()
+    if upper in ("NONE", "COUNTS", "FULL"):
+        return StatsMode(upper.lower())
+    if match := _TRUNCATE.fullmatch(upper):
+        return StatsMode("truncate", int(match[1]))
+    raise InvalidInputError(f"Statistics mode {text!r} is unknown: it is none, counts, full or truncate(16)")
+
+
+def stats_modes(columns: Sequence[str], options: Mapping[str, str]) -> list[StatsMode]:
+    """Give each column's mode: ``fields.<column>.stats-mode``, else the table's as far as
+    ``metadata.stats-keep-first-n-columns`` reaches."""
+    default = parse_stats_mode(options.get("metadata.stats-mode", "truncate(16)"))
+    keep = int(options.get("metadata.stats-keep-first-n-columns", "-1"))
+    modes = []
+    for position, column in enumerate(columns):
+        own = options.get(f"fields.{column}.stats-mode")
+        if own is not None:
+            modes.append(parse_stats_mode(own))
+        else:
+            modes.append(default if keep < 0 or position < keep else StatsMode("none"))
+    return modes
+
+
+def truncate_min(value: Any, length: int) -> Any:
+    """Give a lower bound of a string or bytes of at most ``length`` code points or bytes; other values as they are."""
+    return value[:length] if isinstance(value, str | bytes) else value
+
+
+def truncate_max(value: Any, length: int) -> Any:
+    """Give an upper bound as short, None if there is none (all code points are the highest)."""
+    if not isinstance(value, str | bytes) or len(value) <= length:
+        return value
+    if isinstance(value, bytes):
+        short = value[:length].rstrip(b"\xff")
+        return short[:-1] + bytes([short[-1] + 1]) if short else None
+    text = value[:length].rstrip(chr(_MAX_CODE_POINT))
+    return text[:-1] + _next_code_point(text[-1]) if text else None
+
+
+def _next_code_point(char: str) -> str:
+    # Surrogates are no characters of UTF-8.
+    return "\ue000" if char == "\ud7ff" else chr(ord(char) + 1)
+
+
+def order_key(value: Any) -> Any:
+    """Give what sorts values as Java compares them: -0.0 before 0.0, NaN last; texts by code point already do."""
+    if isinstance(value, float):
+        return math.isnan(value), value if value == value else 0.0, math.copysign(1.0, value)
+    return value
+
+
+def bounds(values: Sequence[Any]) -> tuple[Any, Any]:
+    """Give minimum and maximum of values of one type, nulls ignored; None for both if there are none."""
+    present = [v for v in values if v is not None]
+    if not present:
+        return None, None
+    return min(present, key=order_key), max(present, key=order_key)
+
+
+def encode_stats(
+    mins: Sequence[Any], maxs: Sequence[Any], null_counts: Sequence[int | None], types: Sequence[DataType]
+) -> Stats:
+    """Encode statistics of all columns, as key statistics and partition statistics are stored."""
+    return Stats(encode_row(mins, types), encode_row(maxs, types), tuple(null_counts))
+
+
+def encode_value_stats(
+    columns: Sequence[str], stats: Sequence[ColumnStats], types: Sequence[DataType], *, dense: bool = True
+) -> tuple[Stats, tuple[str, ...] | None]:
+    """Encode ``_VALUE_STATS`` and give ``_VALUE_STATS_COLS`` with it.
+
+    ``dense`` (``metadata.stats-dense-store``) leaves out columns of which nothing was collected; the names are None
+    when none was left out.
+    """
+    kept = [i for i, s in enumerate(stats) if not dense or s != ColumnStats()]
+    picked = [stats[i] for i in kept]
+    mins, maxs, counts = [s.minimum for s in picked], [s.maximum for s in picked], [s.null_count for s in picked]
+    encoded = encode_stats(mins, maxs, counts, [types[i] for i in kept])
+    return encoded, None if len(kept) == len(columns) else tuple(columns[i] for i in kept)

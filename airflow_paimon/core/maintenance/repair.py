@@ -1,0 +1,50 @@
+"""repair_table: carries out what check_table proposes, and nothing else."""
+
+from __future__ import annotations
+
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.maintenance.check import find_all
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.findings import Finding
+from airflow_paimon.core.requests.requests import RepairTable
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.paths import MAIN
+
+
+def repair_table(context: Context, request: RepairTable) -> OperationResult:
+    """Mend the findings of check_table that are safe to mend unasked, or only those named by id.
+
+    Raises:
+        InvalidInputError: a named finding is not there, or can't be mended by us.
+    """
+    findings = find_all(context.table, context.now_ms, verify_files=False)
+    chosen = _choose(context, request, findings)
+    actions = tuple(a for f in chosen for a in f.actions)
+    plan = Plan(
+        operation=request.operation,
+        table=context.table.name,
+        actions=actions,
+        summary={"findings": [f.id for f in chosen]},
+    )
+    if actions and not request.dry_run:
+        execute(context.table, plan)
+    left = [f.to_json() for f in findings if f not in chosen]
+    head = context.table.latest_snapshot_id()
+    details = {"repaired": [f.to_json() for f in chosen], "left": left}
+    return context.result(plan, branch=MAIN, changed=bool(actions), before=head, after=head, details=details)
+
+
+def _choose(context: Context, request: RepairTable, findings: list[Finding]) -> list[Finding]:
+    mendable = {f.id: f for f in findings if f.actions}
+    if not request.finding:
+        return [f for f in mendable.values() if not f.by_name_only]
+    unknown = [i for i in request.finding if i not in mendable]
+    if unknown:
+        raise InvalidInputError(
+            f"{context.table.name}: there is no finding {unknown[0]!r} that can be repaired; there are: "
+            f"{', '.join(sorted(mendable)) or 'none'}",
+            table=context.table.name,
+        )
+    return [mendable[i] for i in request.finding]

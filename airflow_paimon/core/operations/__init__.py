@@ -1,1 +1,0 @@
-"""Operations: gather (reads) -> plan (pure) -> execute (the one committer) -> receipt, one per job."""

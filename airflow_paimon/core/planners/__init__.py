@@ -1,1 +1,0 @@
-"""Pure planners: they get values and the time, never a store or a clock."""

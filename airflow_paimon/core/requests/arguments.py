@@ -1,0 +1,147 @@
+"""Requests as command-line flags, both ways: what operators submit is what jobs parse."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.base import Request, flag_name
+from airflow_paimon.core.requests.requests import REQUESTS, build_request
+
+RESULT_URI = "result_uri"
+"""Where the result is written as well; the launcher's own flag, no part of the request."""
+STORAGE_OPTIONS = "storage_options"
+STORAGE_OPTIONS_ONCE = "storage_options_once"
+"""Like ``storage_options``, and the file is deleted once read: how an operator hands secrets to a driver beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobArguments:
+    """A job's command line: the request, and where its result goes besides stdout."""
+
+    request: Request
+    result_uri: str | None = None
+
+
+def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
+    """Parse a job's flags, strictly: an unknown, abbreviated, repeated or malformed flag is an error.
+
+    ``--help`` prints the usage and raises ``SystemExit(0)``.
+
+    Raises:
+        InvalidInputError: the flags are wrong, or the file with storage options is missing or holds no JSON object.
+    """
+    values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
+    result_uri = values.pop(RESULT_URI, None)
+    once = values.pop(STORAGE_OPTIONS_ONCE, None)
+    if once is not None and STORAGE_OPTIONS in values:
+        raise InvalidInputError("Give --storage-options or --storage-options-once, not both")
+    path = once or values.get(STORAGE_OPTIONS)
+    if path is not None:
+        values[STORAGE_OPTIONS] = read_storage_options(path)
+    if once is not None:
+        Path(once).unlink(missing_ok=True)
+    return JobArguments(request=build_request(operation, values), result_uri=result_uri)
+
+
+def to_arguments(request: Request) -> list[str]:
+    """Give the flags that ``parse_arguments`` turns into the same request, but for the storage options.
+
+    Those may hold secrets: hand them over in a file. Every flag is one word (``--flag=value``), so that a value that
+    starts with a dash stays a value.
+    """
+    arguments: list[str] = []
+    for spec in dataclasses.fields(request):
+        value = getattr(request, spec.name)
+        if spec.name == STORAGE_OPTIONS or value == spec.default:
+            continue
+        if isinstance(value, bool):
+            arguments.append(flag_name(spec.name) if value else f"--no-{flag_name(spec.name)[2:]}")
+        elif spec.metadata.get("repeat"):
+            arguments += [f"{flag_name(spec.name)}={item}" for item in value]
+        else:
+            arguments.append(f"{flag_name(spec.name)}={value}")
+    return arguments
+
+
+def peek(argv: Sequence[str], name: str) -> str | None:
+    """Find the value of one flag in arguments that may be malformed otherwise, for the report of just that."""
+    wanted = flag_name(name)
+    for position, word in enumerate(argv):
+        if word.startswith(f"{wanted}="):
+            return word[len(wanted) + 1 :]
+        if word == wanted and position + 1 < len(argv):
+            return argv[position + 1]
+    return None
+
+
+def read_storage_options(path: str) -> dict[str, Any]:
+    """Read a file with fsspec storage options.
+
+    Raises:
+        InvalidInputError: missing, unreadable, or not a JSON object. The message never shows the content.
+    """
+    try:
+        options = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise InvalidInputError(f"The storage options file {path} can't be read: {error.strerror}") from None
+    except ValueError:
+        raise InvalidInputError(f"The storage options file {path} is not JSON") from None
+    if not isinstance(options, dict):
+        raise InvalidInputError(f"The storage options file {path} must hold one JSON object")
+    return options
+
+
+class _StrictParser(argparse.ArgumentParser):
+    """Raises instead of exiting: a job answers wrong flags with a result, too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidInputError(f"{self.prog}: {message}; --help lists the flags")
+
+
+class _Once(argparse.Action):
+    """Stores one value; a second one is an error, where argparse would silently take the last."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option} is given twice")
+        setattr(namespace, self.dest, values)
+
+
+def _parser(operation: str) -> _StrictParser:
+    cls = REQUESTS[operation]
+    parser = _StrictParser(prog=operation, allow_abbrev=False)
+    for spec in dataclasses.fields(cls):
+        _add_flag(parser, spec)
+    parser.add_argument(
+        flag_name(STORAGE_OPTIONS_ONCE),
+        action=_Once,
+        metavar="FILE.json",
+        help="As --storage-options; the file is deleted once read",
+    )
+    parser.add_argument(flag_name(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
+    return parser
+
+
+def _add_flag(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any]) -> None:
+    text = str(spec.metadata["help"]).replace("%", "%%")
+    name, dest = flag_name(spec.name), spec.name
+    if spec.default is True:
+        parser.add_argument(name, dest=dest, action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif spec.default is False:
+        parser.add_argument(name, dest=dest, action="store_true", default=None, help=text)
+    elif spec.metadata.get("repeat"):
+        parser.add_argument(name, dest=dest, action="append", help=text)
+    else:
+        choices: Iterable[str] | None = spec.metadata.get("choices")
+        shown = f"{text}; default {spec.default}" if spec.default not in (None, "") else text
+        required = spec.default == ""
+        parser.add_argument(name, dest=dest, action=_Once, required=required, choices=choices, help=shown)

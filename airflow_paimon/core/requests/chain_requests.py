@@ -1,0 +1,82 @@
+"""What the operations on chain tables, and partition expiry, are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_paimon.core.requests.base import Request, flag
+from airflow_paimon.core.requests.words import GRAMMAR, STRATEGIES
+
+GAP_POLICIES = ("empty", "carry_forward")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateChainTable(Request):
+    operation = "create_chain_table"
+    needs_table = False
+    column: tuple[str, ...] = flag(
+        "Column of a new table: name TYPE [NOT NULL] ['comment'] (repeat); none: convert the table that is there",
+        (),
+        repeat=True,
+    )
+    primary_key: tuple[str, ...] = flag("Primary key column of a new table (repeat)", (), repeat=True)
+    partition_key: tuple[str, ...] = flag("Partition column of a new table (repeat)", (), repeat=True)
+    option: tuple[str, ...] = flag("Table option, key=value (repeat)", (), repeat=True)
+    snapshot_branch: str = flag("Branch that holds full partitions", "snapshot")
+    delta_branch: str = flag("Branch that holds changes", "delta")
+    chain_partition_key: tuple[str, ...] = flag(
+        "Partition column that makes the time (repeat); all when not given", (), repeat=True
+    )
+    timestamp_pattern: str | None = flag("How the chain columns make a time, e.g. '$dt'")
+    timestamp_formatter: str | None = flag("The pattern's form, e.g. yyyyMMdd")
+    sequence_field: tuple[str, ...] = flag("Column that says which row is newer (repeat)", (), repeat=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlterChainTable(Request):
+    operation = "alter_chain_table"
+    change: tuple[str, ...] = flag(
+        f"Change for all three branches (repeat): {'; '.join(GRAMMAR)}",
+        (),
+        repeat=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckChainTable(Request):
+    operation = "check_chain_table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactChainTable(Request):
+    operation = "compact_chain_table"
+    needs_spark = True
+    partition: tuple[str, ...] = flag(
+        "Partition to make full, k=v,...; without group columns: in every group (repeat)", (), repeat=True
+    )
+    from_: str | None = flag("First partition of a range, k=v,... of the chain columns")
+    to: str | None = flag("Last partition of a range")
+    pending: bool = flag("Whatever has grown longer than --max-chain-length deltas", False)
+    max_chain_length: int | None = flag("With --pending: how many deltas a chain may have")
+    overwrite: bool = flag("Build partitions that the snapshot branch already has again", False)
+    gap_policy: str = flag("What to do for a partition without a delta", "empty", choices=GAP_POLICIES)
+    task_memory_mb: int = flag(
+        "MiB of rows that a task holds at once, about, however large a bucket is", 256, minimum=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpirePartitions(Request):
+    operation = "expire_partitions"
+    branch: str = flag("Branch of an ordinary table; a chain table expires as a whole", "main")
+    expiration_time: str | None = flag("Age, e.g. '30 d'; else option partition.expiration-time")
+    strategy: str | None = flag(
+        "values-time or update-time; else option partition.expiration-strategy", choices=STRATEGIES
+    )
+    timestamp_pattern: str | None = flag("Else option partition.timestamp-pattern")
+    timestamp_formatter: str | None = flag("Else option partition.timestamp-formatter")
+    min_anchors: int = flag("Chain tables: full partitions that each group keeps at least", 1)
+    limit: int | None = flag(
+        "Partitions (chain tables: segments per group) that expire in one run at most; "
+        "else option partition.expiration-max-num (100)"
+    )

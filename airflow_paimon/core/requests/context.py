@@ -1,0 +1,87 @@
+"""What every operation starts with: the table, the time, and a stopwatch."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """``table`` is main's view. ``now_ms`` is what planners take as now (epoch milliseconds)."""
+
+    request: Request
+    table: Table
+    now_ms: int
+    started: float
+
+    @property
+    def now_local(self) -> datetime:
+        """Now as Paimon's tags store it: local time without a zone."""
+        return datetime.fromtimestamp(self.now_ms / 1000)
+
+    @property
+    def now_iso(self) -> str:
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+    def result(
+        self,
+        plan: Plan | None,
+        *,
+        branch: str,
+        changed: bool,
+        before: int | None = None,
+        after: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> OperationResult:
+        """Build the result; a dry run shows the plan in ``details.plan``."""
+        shown = dict(details or {})
+        if self.request.dry_run and plan is not None:
+            shown["plan"] = plan.to_json()
+        return OperationResult(
+            operation=self.request.operation,
+            table=self.table.name,
+            branch=branch,
+            changed=changed,
+            dry_run=self.request.dry_run,
+            plan_id=plan.plan_id if plan is not None else None,
+            snapshot_before=before,
+            snapshot_after=after,
+            details=shown,
+            duration_s=time.monotonic() - self.started,
+        )
+
+
+def open_context(request: Request) -> Context:
+    """Open the request's table on main.
+
+    Raises:
+        NotFoundError: no such table. InvalidInputError: the table name carries a branch, or ``now`` has no time zone.
+    """
+    started = time.monotonic()
+    table = open_table(request.warehouse, request.table, storage_options=request.storage_options)
+    if table.branch_name != "main":
+        takes_branch = any(f.name == "branch" for f in dataclasses.fields(request))
+        rest = f" and the branch as branch={table.branch_name!r}" if takes_branch else "; it works on the whole table"
+        raise InvalidInputError(f"{request.operation}: give the table as {table.name}{rest}", table=table.name)
+    now = _now_of(request)
+    return Context(request, table.require() if request.needs_table else table, now, started)
+
+
+def _now_of(request: Request) -> int:
+    if not request.now:
+        return int(time.time() * 1000)
+    try:
+        return parse_timestamp(request.now)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{request.operation}: now: {error.message}", table=request.table) from None

@@ -1,0 +1,41 @@
+"""Partitions as a request names them, and as results show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.branches.catch_up import parse_spec
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec
+from airflow_paimon.core.table.scan import partition_types
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChoice:
+    """Which partitions an operation is about: those that match any of ``specs``; no specs, all. Picklable."""
+
+    keys: tuple[str, ...]
+    specs: tuple[tuple[tuple[int, Any], ...], ...] = ()
+
+    def matches(self, values: Sequence[Any]) -> bool:
+        return not self.specs or any(all(values[at] == value for at, value in spec) for spec in self.specs)
+
+
+def choose_partitions(schema: TableSchema, texts: Sequence[str]) -> PartitionChoice:
+    """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out.
+
+    Raises:
+        InvalidInputError: malformed, no partition column, or a value that the column's type doesn't have.
+    """
+    types = partition_types(schema)
+    at = {key: i for i, key in enumerate(schema.partition_keys)}
+    parsed = [parse_partition_spec(parse_spec(t), schema.partition_keys, types) for t in texts]
+    specs = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
+    return PartitionChoice(schema.partition_keys, specs)
+
+
+def partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
+    """Spell a partition for people: ``dt=2025-01-01``; empty for a table without partitions."""
+    return format_partition(values, schema.partition_keys, partition_types(schema))

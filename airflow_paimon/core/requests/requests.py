@@ -1,0 +1,236 @@
+"""What each operation is asked: one frozen dataclass per job, the single source of flags, operators and checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.base import IF_EXISTS, IF_MISSING, Request, flag, flag_name
+from airflow_paimon.core.requests.chain_requests import (
+    AlterChainTable,
+    CheckChainTable,
+    CompactChainTable,
+    CreateChainTable,
+    ExpirePartitions,
+)
+
+_NUMBER = re.compile(r"-?[0-9]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateBranch(Request):
+    operation = "create_branch"
+    branch: str = flag("Name of the new branch", "")
+    tag: str | None = flag("Start from this tag of the source branch; without tag and snapshot the branch is empty")
+    snapshot: int | None = flag("Start from this snapshot of the source branch")
+    from_branch: str = flag("Source branch", "main")
+    if_exists: str = flag(
+        "What to do when the branch exists; skip accepts only the same base", "fail", choices=IF_EXISTS
+    )
+    owner: str | None = flag("Kept in the branch's lineage")
+    reason: str | None = flag("Kept in the branch's lineage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteBranch(Request):
+    operation = "delete_branch"
+    branch: str = flag("Branch to delete", "")
+    if_missing: str = flag("What to do when there is no such branch", "fail", choices=IF_MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenameBranch(Request):
+    operation = "rename_branch"
+    branch: str = flag("Branch to rename", "")
+    to_branch: str = flag("Its new name", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateTag(Request):
+    operation = "create_tag"
+    tag: str = flag("Name of the new tag", "")
+    branch: str = flag("Branch to tag", "main")
+    snapshot: int | None = flag("Snapshot to tag; the latest when not given")
+    time_retained: str | None = flag("How long the tag lives, e.g. '7 d'; for ever when not given")
+    if_exists: str = flag(
+        "What to do when the tag exists; skip accepts only the same snapshot", "fail", choices=IF_EXISTS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteTag(Request):
+    operation = "delete_tag"
+    tag: str = flag("Tag to delete", "")
+    branch: str = flag("Branch that has the tag", "main")
+    if_missing: str = flag("What to do when there is no such tag", "fail", choices=IF_MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publish(Request):
+    """What every publish shares: the compare-and-swap, the undo tag, the approval."""
+
+    expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
+    undo_retention: str = flag("How long the undo tag on main's previous head lives; 'forever' for no end", "7 d")
+    approved_by: str | None = flag("Who approved; kept in the snapshot's properties")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishBranch(Publish):
+    branch: str = flag("Branch to publish onto main", "")
+    expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
+    approved_main_snapshot: int | None = flag(
+        "Main's head that the approver saw: refuse (conflict) when main changed since in what this publish replaces"
+    )
+    rewrite: bool = flag(
+        "First fold branch buckets whose sequence numbers are too high (other engines' upserts)", False
+    )
+    writers_stopped: bool = flag(
+        "Promise that no writer stays open over the publish, so high numbers are harmless", False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeBranch(PublishBranch):
+    operation = "merge_branch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastForward(PublishBranch):
+    operation = "fast_forward"
+    discard_main: bool = flag("Take the branch's state whole even if main changed since the branch point", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackTo(Publish):
+    operation = "rollback_to"
+    branch: str = flag("Branch to roll back", "main")
+    tag: str | None = flag("Give the branch the live files of this tag, as a new snapshot")
+    snapshot: int | None = flag("Give the branch the live files of this snapshot, as a new snapshot")
+    keep_later: bool = flag(
+        "Undo of a publish: change back only the buckets that the publish changed, keep what came in elsewhere, "
+        "and refuse (conflict) where such a bucket changed again",
+        False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffBranches(Request):
+    operation = "diff_branches"
+    needs_spark = True
+    branch: str = flag("Branch to compare", "")
+    against: str = flag("Compare with this branch, or 'base' for the branch point", "base")
+    partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+    sample: int = flag("Sample rows per partition and kind of change", 5, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrectBranch(Request):
+    operation = "correct_branch"
+    needs_spark = True
+    branch: str = flag("Branch to write", "")
+    sql: str | None = flag("File with one SELECT over the views branch, main and those of --view")
+    function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
+    view: tuple[str, ...] = flag("Further view, name=db.table (repeat)", (), repeat=True)
+    mode: str = flag(
+        "overwrite: the partitions become exactly these rows; upsert: rows by key",
+        "overwrite",
+        choices=("overwrite", "upsert"),
+    )
+    partitions: tuple[str, ...] = flag("Partitions to overwrite, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckTable(Request):
+    operation = "check_table"
+    verify_files: bool = flag("Also look whether every referenced data file exists", True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairTable(Request):
+    operation = "repair_table"
+    finding: tuple[str, ...] = flag(
+        "Repair only these finding ids of check_table (repeat); all safe ones otherwise", (), repeat=True
+    )
+
+
+REQUESTS: dict[str, type[Request]] = {
+    r.operation: r
+    for r in (
+        CreateBranch,
+        DeleteBranch,
+        RenameBranch,
+        CreateTag,
+        DeleteTag,
+        MergeBranch,
+        FastForward,
+        RollbackTo,
+        DiffBranches,
+        CorrectBranch,
+        CheckTable,
+        RepairTable,
+        CreateChainTable,
+        CheckChainTable,
+        AlterChainTable,
+        CompactChainTable,
+        ExpirePartitions,
+    )
+}
+
+
+def build_request(operation: str, values: Mapping[str, Any]) -> Request:
+    """Build and check a request from plain values (an operator's arguments).
+
+    Raises:
+        InvalidInputError: the operation or a key is unknown, a required value is missing, a choice is not offered.
+    """
+    cls = REQUESTS.get(operation)
+    if cls is None:
+        raise InvalidInputError(f"Unknown operation {operation!r}; there are: {', '.join(sorted(REQUESTS))}")
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise InvalidInputError(f"{operation} has no option {', '.join(unknown)}; it has: {', '.join(sorted(known))}")
+    clean = {k: v for k, v in values.items() if v is not None}
+    request = cls(**{k: _coerce(known[k], v) for k, v in clean.items()})
+    _check(request)
+    return request
+
+
+def _coerce(spec: dataclasses.Field[Any], value: Any) -> Any:
+    if spec.metadata.get("repeat"):
+        return (value,) if isinstance(value, str) else tuple(value)
+    annotation = str(spec.type)
+    if annotation.startswith("int"):
+        if isinstance(value, bool) or not _NUMBER.fullmatch(str(value).strip()):
+            raise InvalidInputError(f"{spec.name} must be a whole number, got {value!r}")
+        return int(value)
+    if annotation == "bool":
+        return _coerce_bool(spec.name, value)
+    return value
+
+
+def _coerce_bool(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
+    return text == "true"
+
+
+def _check(request: Request) -> None:
+    for spec in dataclasses.fields(request):
+        value = getattr(request, spec.name)
+        if spec.default == "" and not value:
+            name = flag_name(spec.name)
+            raise InvalidInputError(f"{request.operation} needs {spec.name} ({name}): {spec.metadata['help']}")
+        choices = spec.metadata.get("choices")
+        if choices and value is not None and value not in choices:
+            raise InvalidInputError(f"{spec.name} must be one of {', '.join(choices)}; got {value!r}")
+        minimum = spec.metadata.get("minimum")
+        if minimum is not None and value is not None and value < minimum:
+            raise InvalidInputError(f"{spec.name} must be at least {minimum}; got {value}")

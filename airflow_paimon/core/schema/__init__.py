@@ -1,0 +1,1 @@
+"""Schema changes, and how a branch's schemas map onto main's."""

@@ -1,0 +1,339 @@
+"""New tables and schema changes, with Paimon's rules for field ids (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import (
+    ArrayType,
+    AtomicType,
+    DataField,
+    DataType,
+    MapType,
+    RowType,
+    parse_type,
+    with_nullable,
+)
+
+_IMMUTABLE = frozenset(
+    [
+        "branch",
+        "bucket-key",
+        "data-file.path-directory",
+        "merge-engine",
+        "partition",
+        "partition.default-name",
+        "partition.legacy-name",
+        "path",
+        "primary-key",
+        "row-tracking.enabled",
+        "rowkind.field",
+        "sequence.field",
+        "type",
+    ]
+)
+"""Options that say how existing files are to be read: changing them on a table with data would return wrong rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetOption:
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveOption:
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddColumn:
+    """``type`` as Paimon spells it, nullable. ``after``: a column name; None = last; "" = first."""
+
+    name: str
+    type: str | DataType
+    comment: str | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropColumn:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameColumn:
+    name: str
+    to_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WidenColumn:
+    """``type``: one that holds every value of the old one."""
+
+    name: str
+    type: str | DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommentColumn:
+    name: str
+    comment: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveColumn:
+    """``after``: a column name; "" = first."""
+
+    name: str
+    after: str
+
+
+SchemaChange = (
+    SetOption | RemoveOption | AddColumn | DropColumn | RenameColumn | WidenColumn | CommentColumn | MoveColumn
+)
+
+
+def new_schema(
+    columns: Sequence[tuple[str, str | DataType]],
+    *,
+    partition_keys: Sequence[str] = (),
+    primary_keys: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    comment: str | None = None,
+    comments: Mapping[str, str] | None = None,
+    now_ms: int = 0,
+) -> TableSchema:
+    """Give schema 0 of a new table. Ids count up in the order of the columns, nested fields right after their parent.
+
+    Raises:
+        InvalidInputError: no or doubled columns, a key that is not a column.
+    """
+    names = [name for name, _ in columns]
+    if not columns or len(set(names)) != len(names) or not all(n.strip() for n in names):
+        raise InvalidInputError(
+            f"A table needs columns with different, non-empty names; got {', '.join(names) or 'none'}"
+        )
+    for kind, keys in (("partition", partition_keys), ("primary", primary_keys)):
+        bad = [k for k in keys if k not in names]
+        if bad or len(set(keys)) != len(keys):
+            raise InvalidInputError(f"{kind} key {', '.join(bad or keys)} must name columns of the table, each once")
+    ids = _Ids(-1)
+    fields = []
+    for name, given in columns:
+        data_type = parse_type(given) if isinstance(given, str) else given
+        field_id = ids.next()
+        data_type = with_nullable(ids.renumber(data_type), data_type.nullable and name not in primary_keys)
+        fields.append(DataField(field_id, name, data_type, (comments or {}).get(name)))
+    return TableSchema(
+        id=0,
+        fields=tuple(fields),
+        highest_field_id=ids.last,
+        partition_keys=tuple(partition_keys),
+        primary_keys=tuple(primary_keys),
+        options={str(k): str(v) for k, v in (options or {}).items()},
+        comment=comment,
+        time_millis=now_ms,
+    )
+
+
+class _Ids:
+    """Counts field ids up, depth first."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+    def renumber(self, data_type: DataType) -> DataType:
+        if isinstance(data_type, RowType):
+            fields = tuple(replace(f, id=self.next(), type=self.renumber(f.type)) for f in data_type.fields)
+            return replace(data_type, fields=fields)
+        if isinstance(data_type, ArrayType):
+            return replace(data_type, element=self.renumber(data_type.element))
+        if isinstance(data_type, MapType):
+            return replace(data_type, key=self.renumber(data_type.key), value=self.renumber(data_type.value))
+        return data_type
+
+
+def apply_changes(
+    schema: TableSchema, changes: Sequence[SchemaChange], *, has_data: bool, now_ms: int, next_id: int | None = None
+) -> TableSchema:
+    """Give the next schema version. Field ids are never reused; dropped ones stay counted in ``highest_field_id``.
+
+    Raises:
+        InvalidInputError: a rule is broken; the message names column or option, and the way out.
+    """
+    for change in changes:
+        schema = _STEPS[type(change)](schema, change, has_data)
+    return replace(schema, id=schema.id + 1 if next_id is None else next_id, time_millis=now_ms, version=3)
+
+
+def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> TableSchema:
+    _check_option(schema, change.key, has_data)
+    return replace(schema, options={**schema.options, change.key: str(change.value)})
+
+
+def _remove_option(schema: TableSchema, change: RemoveOption, has_data: bool) -> TableSchema:
+    _check_option(schema, change.key, has_data)
+    return replace(schema, options={k: v for k, v in schema.options.items() if k != change.key})
+
+
+def _check_option(schema: TableSchema, key: str, has_data: bool) -> None:
+    if not key.strip():
+        raise InvalidInputError("An option needs a name")
+    if has_data and (key in _IMMUTABLE or key.startswith("fields.")):
+        raise InvalidInputError(
+            f"Option {key} says how existing files are read; set it on a new table and copy the rows"
+        )
+
+
+def _add(schema: TableSchema, change: AddColumn, has_data: bool) -> TableSchema:
+    _check_new_name(schema, change.name)
+    data_type = parse_type(change.type) if isinstance(change.type, str) else change.type
+    if not data_type.nullable:
+        raise InvalidInputError(f"Column {change.name}: a new column must be nullable, as existing rows have no value")
+    ids = _Ids(schema.highest_field_id)
+    field = DataField(ids.next(), change.name, ids.renumber(data_type), change.comment)
+    fields = _insert(schema.fields, field, schema.fields[-1].name if change.after is None else change.after)
+    return replace(schema, fields=fields, highest_field_id=ids.last)
+
+
+def _drop(schema: TableSchema, change: DropColumn, has_data: bool) -> TableSchema:
+    _existing(schema, change.name)
+    _check_not_used(schema, change.name, "dropped", keys=True)
+    fields = tuple(f for f in schema.fields if f.name != change.name)
+    if not fields:
+        raise InvalidInputError(f"Column {change.name} is the last one; drop the table instead")
+    return replace(schema, fields=fields)
+
+
+def _rename(schema: TableSchema, change: RenameColumn, has_data: bool) -> TableSchema:
+    _existing(schema, change.name)
+    _check_new_name(schema, change.to_name)
+    if change.name in schema.partition_keys:
+        raise InvalidInputError(f"Column {change.name} is a partition column; it can't be renamed")
+    _check_not_used(schema, change.name, "renamed", keys=False)
+    new = _updated(schema, change.name, lambda f: replace(f, name=change.to_name))
+    keys = tuple(change.to_name if k == change.name else k for k in schema.primary_keys)
+    return replace(new, primary_keys=keys)
+
+
+def _widen(schema: TableSchema, change: WidenColumn, has_data: bool) -> TableSchema:
+    old = _existing(schema, change.name).type
+    new = parse_type(change.type) if isinstance(change.type, str) else change.type
+    if change.name in (*schema.primary_keys, *schema.partition_keys, *_option_columns(schema)):
+        raise InvalidInputError(f"Column {change.name} is a key or orders rows; its type can't be changed")
+    if not _holds(new, old):
+        raise InvalidInputError(
+            f"Column {change.name}: {new} does not hold every value of {old}; add a new column and fill it instead"
+        )
+    return _updated(schema, change.name, lambda f: replace(f, type=with_nullable(new, old.nullable)))
+
+
+def _comment(schema: TableSchema, change: CommentColumn, has_data: bool) -> TableSchema:
+    _existing(schema, change.name)
+    return _updated(schema, change.name, lambda f: replace(f, description=change.comment))
+
+
+def _move(schema: TableSchema, change: MoveColumn, has_data: bool) -> TableSchema:
+    field = _existing(schema, change.name)
+    rest = tuple(f for f in schema.fields if f.name != change.name)
+    return replace(schema, fields=_insert(rest, field, change.after))
+
+
+_STEPS: Mapping[type, Callable[..., TableSchema]] = {
+    SetOption: _set_option,
+    RemoveOption: _remove_option,
+    AddColumn: _add,
+    DropColumn: _drop,
+    RenameColumn: _rename,
+    WidenColumn: _widen,
+    CommentColumn: _comment,
+    MoveColumn: _move,
+}
+
+
+def _existing(schema: TableSchema, name: str) -> DataField:
+    if name not in schema.field_names:
+        raise InvalidInputError(f"There is no column {name!r}; there are: {', '.join(schema.field_names)}")
+    return schema.field(name)
+
+
+def _check_new_name(schema: TableSchema, name: str) -> None:
+    if not name.strip() or name in schema.field_names:
+        raise InvalidInputError(f"Column name {name!r} is empty or taken; choose another one")
+
+
+def _option_columns(schema: TableSchema) -> set[str]:
+    """Columns that options refer to by name."""
+    options = ("bucket-key", "sequence.field", "rowkind.field", "partition.timestamp-pattern")
+    named = {p.strip().lstrip("$") for o in options for p in schema.options.get(o, "").split(",")}
+    return named | {k.split(".")[1] for k in schema.options if k.startswith("fields.") and k.count(".") >= 2}
+
+
+def _check_not_used(schema: TableSchema, name: str, what: str, *, keys: bool) -> None:
+    if keys and name in (*schema.primary_keys, *schema.partition_keys):
+        raise InvalidInputError(f"Column {name} is a key column; it can't be {what}")
+    if name in _option_columns(schema):
+        raise InvalidInputError(
+            f"Column {name} is named by a table option (bucket-key, sequence.field or fields.*); it can't be {what}"
+        )
+
+
+def _insert(fields: Sequence[DataField], field: DataField, after: str) -> tuple[DataField, ...]:
+    if after == "":
+        return (field, *fields)
+    names = [f.name for f in fields]
+    if after not in names:
+        raise InvalidInputError(f"Column {field.name}: there is no column {after!r} to put it after")
+    at = names.index(after) + 1
+    return (*fields[:at], field, *fields[at:])
+
+
+def _updated(schema: TableSchema, name: str, change: Callable[[DataField], DataField]) -> TableSchema:
+    return replace(schema, fields=tuple(change(f) if f.name == name else f for f in schema.fields))
+
+
+_INTEGERS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
+_TEXT = ("CHAR", "VARCHAR", "STRING")
+_BYTES = ("BINARY", "VARBINARY", "BYTES")
+
+
+def _holds(new: DataType, old: DataType) -> bool:
+    """Whether every value of ``old`` is a value of ``new``."""
+    if not isinstance(new, AtomicType) or not isinstance(old, AtomicType):
+        return False
+    for family in (_TEXT, _BYTES):
+        if old.root in family and new.root in family:
+            return _length_holds(new, old, fixed=family[0], endless=family[2])
+    if old.root in _INTEGERS:
+        return _holds_integer(new, _INTEGERS[old.root])
+    if old.root == "FLOAT":
+        return new.root in ("FLOAT", "DOUBLE")
+    if old.root == "DECIMAL" and new.root == "DECIMAL":
+        return new.args[1] >= old.args[1] and new.args[0] - new.args[1] >= old.args[0] - old.args[1]
+    if old.root == new.root and old.root in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"):
+        return new.args[0] >= old.args[0]
+    return old.root == new.root and old.args == new.args
+
+
+def _holds_integer(new: AtomicType, digits: int) -> bool:
+    if new.root in _INTEGERS:
+        return _INTEGERS[new.root] >= digits
+    if new.root == "DECIMAL":
+        return new.args[0] - new.args[1] >= digits
+    return (new.root == "DOUBLE" and digits <= 10) or (new.root == "FLOAT" and digits <= 5)
+
+
+def _length_holds(new: AtomicType, old: AtomicType, *, fixed: str, endless: str) -> bool:
+    if new.root == endless:
+        return old.root != fixed or old.root == new.root
+    if old.root == endless or new.root == fixed:
+        return old == replace(new, nullable=old.nullable)
+    return new.args[0] >= old.args[0] and old.root != fixed

@@ -1,0 +1,1 @@
+"""An immutable view of a table: paths, options, history, live files. Reads only."""

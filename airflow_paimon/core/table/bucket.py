@@ -1,0 +1,339 @@
+"""Which bucket a row belongs to: one row at a time, and many rows of Arrow columns at once.
+
+See docs/format.md, Buckets.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.arrow_values import Column, canonical, to_values
+from airflow_paimon.core.format.binary_row import encode_row, header_bytes, is_compact
+from airflow_paimon.core.format.types import DataType
+
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+_SEED = 42
+_MASK = 0xFFFFFFFF
+_C1, _C2, _M5 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
+_CHUNK_ROWS = 1 << 16
+_FEW_ROWS = 16
+
+
+def encode_columns(arrays: Sequence[Column], types: Sequence[DataType]) -> list[bytes]:
+    """Encode every row of some columns as a BinaryRow. Meant for partitions: thousands of rows, not millions."""
+    columns = [to_values(a, t) for a, t in zip(arrays, types, strict=True)]
+    return [encode_row(row, types) for row in zip(*columns, strict=True)]
+
+
+def hash_row(body: bytes) -> int:
+    """Hash the body of a BinaryRow (without the arity prefix), as Java does: a signed 32-bit number."""
+    h = _SEED
+    for (word,) in struct.iter_unpack("<I", body):
+        h = _mix(h, word)
+    h ^= len(body)
+    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK
+    h ^= h >> 16
+    return h - (1 << 32) if h >> 31 else h
+
+
+def _mix(h: int, word: int) -> int:
+    k = word * _C1 & _MASK
+    k = (k << 15 | k >> 17) * _C2 & _MASK
+    h ^= k
+    return ((h << 13 | h >> 19) & _MASK) * 5 + _M5 & _MASK
+
+
+def bucket_of(row: bytes, num_buckets: int) -> int:
+    """Give the bucket of a bucket key encoded with ``encode_row``."""
+    return abs(hash_row(row[4:])) % num_buckets
+
+
+def check_bucket_function(function: str, types: Sequence[DataType]) -> None:
+    """Raises ``UnsupportedFeatureError`` for a ``bucket-function.type`` that isn't built or doesn't go with the key."""
+    if function == "mod":
+        if len(types) != 1 or types[0].root not in ("INT", "BIGINT"):
+            raise UnsupportedFeatureError("bucket-function.type=mod needs a bucket key of one INT or BIGINT column")
+    elif function != "default":
+        raise UnsupportedFeatureError(f"bucket-function.type={function} is not supported, only default and mod are")
+
+
+def bucket_of_rows(
+    arrays: Sequence[Column], types: Sequence[DataType], num_buckets: int, function: str = "default"
+) -> npt.NDArray[np.int32]:
+    """Give the bucket of every row, from the columns of the bucket key. ``function``: ``bucket-function.type``.
+
+    Raises:
+        InvalidInputError: a column doesn't have its type.
+        UnsupportedFeatureError: another bucket function, or a type that can't be a key.
+    """
+    check_bucket_function(function, types)
+    if num_buckets < 1:
+        raise InvalidInputError(f"The number of buckets is {num_buckets}; only fixed buckets can be chosen")
+    if function == "mod":
+        keys = pc.fill_null(canonical(arrays[0], types[0]), 0).to_numpy()
+        modulo: npt.NDArray[np.int32] = np.mod(keys.astype(np.int64), num_buckets).astype(np.int32)
+        return modulo
+    remainder = np.fmod(hash_rows(arrays, types).astype(np.int64), num_buckets)
+    buckets: npt.NDArray[np.int32] = np.abs(remainder).astype(np.int32)
+    return buckets
+
+
+def hash_rows(arrays: Sequence[Column], types: Sequence[DataType]) -> npt.NDArray[np.int32]:
+    """Hash every row: the same as ``hash_row`` of the encoded row, without encoding it."""
+    if not arrays:
+        raise InvalidInputError("A bucket key needs at least one column")
+    columns = [canonical(a, t) for a, t in zip(arrays, types, strict=True)]
+    rows = len(columns[0])
+    if any(len(c) != rows for c in columns):
+        raise InvalidInputError("The columns of a bucket key have different lengths")
+    out = np.empty(rows, np.int32)
+    # Chunks that stay in the processor's cache.
+    for start in range(0, rows, _CHUNK_ROWS):
+        parts = [_one_array(c.slice(start, _CHUNK_ROWS)) for c in columns]
+        out[start : start + _CHUNK_ROWS] = _hash_chunk(parts, types).view(np.int32)
+    return out
+
+
+def _one_array(column: Column) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+class _Texts(NamedTuple):
+    """Values of any length: each at ``data[start:start + size]``; 8 more bytes can be read behind the last one."""
+
+    data: npt.NDArray[np.uint8]
+    starts: I64
+    sizes: I64
+
+    def words(self, rows: I64 | slice, offset: int) -> U64:
+        """Give 8 bytes of the values from ``offset``, zero behind their end."""
+        # A view at every byte, not aligned.
+        everywhere = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
+        kept = _LOW_BYTES[np.clip(self.sizes[rows] - offset, 0, 8)]
+        words: U64 = everywhere[np.minimum(self.starts[rows] + offset, len(self.data) - 8)] & kept
+        return words
+
+
+_LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
+
+
+class _Slots(NamedTuple):
+    """A column of a chunk. ``slot`` lacks the offset of what ``words`` (the same number for all rows) or ``texts`` hold
+    in the variable part."""
+
+    slot: U64
+    null: npt.NDArray[np.bool_] | None
+    words: tuple[U64, ...] = ()
+    texts: _Texts | None = None
+
+
+def _hash_chunk(arrays: Sequence[pa.Array], types: Sequence[DataType]) -> U32:
+    columns = [_slots(a, t) for a, t in zip(arrays, types, strict=True)]
+    rows = len(arrays[0])
+    state = _State(rows)
+    for word in _header(columns, rows):
+        state.add(word)
+    fixed = header_bytes(len(columns)) + 8 * len(columns)
+    size: int | I64 = fixed
+    for column in columns:
+        state.add(_with_offset(column, size))
+        size = size + _variable_bytes(column)
+    for column in columns:
+        for word in column.words:
+            state.add(word)
+        if column.texts is not None:
+            state.add_texts(column.texts)
+    return state.finish(size)
+
+
+def _header(columns: Sequence[_Slots], rows: int) -> list[U64 | int]:
+    words: list[U64 | int] = [0] * (header_bytes(len(columns)) // 8)
+    for i, column in enumerate(columns):
+        if column.null is not None:
+            at, bit = divmod(i + 8, 64)
+            words[at] = column.null.astype(np.uint64) << np.uint64(bit) | np.asarray(words[at], np.uint64)
+    return words
+
+
+def _variable_bytes(column: _Slots) -> int | I64:
+    if column.texts is None:
+        return 8 * len(column.words)
+    sizes = column.texts.sizes
+    rounded: I64 = (sizes + 7 & ~7) * (sizes > 7)
+    return rounded
+
+
+def _with_offset(column: _Slots, offset: int | I64) -> U64:
+    shifted = np.asarray(offset, np.uint64) << np.uint64(32)
+    if column.texts is not None:
+        return np.where(column.texts.sizes > 7, column.slot | shifted, column.slot)
+    return column.slot | shifted if column.words else column.slot
+
+
+class _State:
+    """The hash of all rows of a chunk so far; one number while all rows have the same."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.same = _SEED
+        self.each: U32 | None = None
+
+    def add(self, word: U64 | int) -> None:
+        if isinstance(word, int):
+            if self.each is None:
+                self.same = _mix(_mix(self.same, word & _MASK), word >> 32)
+                return
+            word = np.full(self.rows, word, np.uint64)
+        self.each = _mix_words(self.hashes(), word)
+
+    def hashes(self) -> U32:
+        return np.full(self.rows, self.same, np.uint32) if self.each is None else self.each
+
+    def add_texts(self, texts: _Texts) -> None:
+        h = self.hashes()
+        rows: I64 = np.flatnonzero(texts.sizes > 7)
+        offset = 0
+        while len(rows) > _FEW_ROWS:
+            if len(rows) == self.rows:
+                h = _mix_words(h, texts.words(slice(None), offset))
+            else:
+                h[rows] = _mix_words(h[rows], texts.words(rows, offset))
+            offset += 8
+            rows = rows[texts.sizes[rows] > offset]
+        for row in rows.tolist():
+            h[row] = _mix_rest(int(h[row]), texts, row, offset)
+        self.each = h
+
+    def finish(self, size: int | I64) -> U32:
+        h = self.hashes() ^ np.asarray(size, np.uint32)
+        h ^= h >> np.uint32(16)
+        h *= np.uint32(0x85EBCA6B)
+        h ^= h >> np.uint32(13)
+        h *= np.uint32(0xC2B2AE35)
+        h ^= h >> np.uint32(16)
+        return h
+
+
+def _mix_rest(h: int, texts: _Texts, row: int, offset: int) -> int:
+    start, size = int(texts.starts[row]), int(texts.sizes[row])
+    rest = texts.data[start + offset : start + size].tobytes()
+    for (word,) in struct.iter_unpack("<I", rest + bytes(-len(rest) % 8)):
+        h = _mix(h, word)
+    return h
+
+
+def _mix_words(h: U32, words: U64) -> U32:
+    pairs = np.ascontiguousarray(words).view(np.uint32).reshape(-1, 2)
+    return _mix_half(_mix_half(h, pairs[:, 0]), pairs[:, 1])
+
+
+def _mix_half(h: U32, word: U32) -> U32:
+    k = word * np.uint32(_C1)
+    k = k << np.uint32(15) | k >> np.uint32(17)
+    k *= np.uint32(_C2)
+    k ^= h
+    k = k << np.uint32(13) | k >> np.uint32(19)
+    k *= np.uint32(5)
+    k += np.uint32(_M5)
+    return k
+
+
+def _slots(array: pa.Array, data_type: DataType) -> _Slots:
+    null = pc.is_null(array).to_numpy(zero_copy_only=False) if array.null_count else None
+    root = data_type.root
+    if root in ("CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"):
+        return _text_slots(array, null)
+    if root == "DECIMAL":
+        return _decimal_slots(array, null, compact=is_compact(data_type))
+    if root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        return _stamp_slots(array, null, data_type)
+    if root == "BOOLEAN":
+        array = array.cast(pa.uint8())
+    width = array.type.bit_width // 8
+    values = _buffer(array, np.dtype(f"<u{width}")).astype(np.uint64)
+    return _Slots(_zero_nulls(values, null), null)
+
+
+def _buffer(array: pa.Array, dtype: np.dtype[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
+    """View the values of an array of fixed width; what stands at nulls is arbitrary."""
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _zero_nulls(values: U64, null: npt.NDArray[np.bool_] | None) -> U64:
+    if null is not None:
+        values[null] = 0
+    return values
+
+
+def _text_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None) -> _Slots:
+    _, offset_buffer, data_buffer = array.buffers()
+    offsets = np.frombuffer(offset_buffer, "<i8", len(array) + 1, 8 * array.offset)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = np.zeros(last - first + 8, np.uint8)
+    if last > first:
+        data[:-8] = np.frombuffer(data_buffer, np.uint8, last - first, first)
+    sizes = np.diff(offsets)
+    if null is not None:
+        sizes[null] = 0
+    texts = _Texts(data, offsets[:-1] - first, sizes)
+    short = texts.words(slice(None), 0) | (sizes.astype(np.uint64) | np.uint64(0x80)) << np.uint64(56)
+    slot = np.where(sizes > 7, sizes.astype(np.uint64), short)
+    return _Slots(_zero_nulls(slot, null), null, texts=texts)
+
+
+def _decimal_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None, *, compact: bool) -> _Slots:
+    halves = np.array(_buffer(array, np.dtype("<u8")) if len(array) == 0 else _decimal_buffer(array)).reshape(-1, 2)
+    if null is not None:
+        halves[null] = 0
+    low, high = halves[:, 0].copy(), halves[:, 1].copy()
+    if compact:
+        return _Slots(low, null)
+    negative = high >> np.uint64(63) == 1
+    # What has to be stored besides the sign bit.
+    top, bottom = np.where(negative, ~high, high), np.where(negative, ~low, low)
+    size = np.ones(len(low), np.uint64)
+    for n in range(1, 16):
+        limit = np.uint64(1 << (8 * n - 1) % 64)
+        size += (top >= limit) if n > 8 else ((top > 0) | (bottom >= limit))
+    # Big-endian and at the start: shift out what isn't stored, then swap bytes.
+    shift = (np.uint64(16) - size) * np.uint64(8)
+    far, near = shift >= 64, shift % np.uint64(64)
+    carried = np.where(near > 0, low >> (np.uint64(64) - near) % np.uint64(64), 0)
+    first = np.where(far, low << near, high << near | carried)
+    second = np.where(far, 0, low << near).astype(np.uint64)
+    return _Slots(_zero_nulls(size, null), null, words=(first.byteswap(), second.byteswap()))
+
+
+def _decimal_buffer(array: pa.Array) -> U64:
+    return np.frombuffer(array.buffers()[1], "<u8", 2 * len(array), 16 * array.offset)
+
+
+def _stamp_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None, data_type: DataType) -> _Slots:
+    stored = _zero_nulls(_buffer(array, np.dtype("<u8")).astype(np.uint64), null).view(np.int64)
+    unit = array.type.unit
+    if unit in ("s", "ms"):
+        millis, nanos = stored * (1000 if unit == "s" else 1), np.zeros(len(stored), np.int64)
+    else:
+        per_milli = 1000 if unit == "us" else 1_000_000
+        millis = stored // per_milli
+        nanos = (stored - millis * per_milli) * (1_000_000 // per_milli)
+    words = millis.view(np.uint64)
+    if not is_compact(data_type):
+        return _Slots(nanos.view(np.uint64), null, words=(words,))
+    if nanos.any():
+        raise InvalidInputError(f"An Arrow column of type {array.type} has values that are too fine for {data_type}")
+    return _Slots(words, null)

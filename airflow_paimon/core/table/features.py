@@ -1,0 +1,287 @@
+"""What the embedded engine does not read or write, refused by name: never a wrong row.
+
+The checks go by the schema's options and types, the snapshot's index entries and the files' own fields. Options that
+change nothing for a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored.
+
+See docs/format.md, What is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.manifest import DataFile, IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
+from airflow_paimon.core.table.options import TableOptions
+
+DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
+"""File formats that are read, by the file name's extension."""
+SYSTEM_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER"})
+"""Columns of row-tracking tables that a rewritten file holds beside the table's own."""
+
+_CONNECTOR = "use Paimon's own Spark connector (correct_branch and diff_branches: engine='connector')"
+_PLAIN_TYPES = frozenset({
+    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
+    "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
+})  # fmt: skip
+_SCAN_MODES = frozenset({"default", "full", "latest", "latest-full"})
+_SCAN_START = (
+    "scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp", "scan.timestamp-millis", "scan.watermark",
+    "scan.file-creation-time-millis", "scan.creation-time-millis", "incremental-between",
+    "incremental-between-timestamp", "incremental-to-auto-tag",
+)  # fmt: skip
+_HANDLED_INDEXES = frozenset({"DELETION_VECTORS", "HASH"})
+_BITMAP_INDEXES = frozenset({"bitmap", "btree", "full-text", "lucene", "lumina", "faiss", "ivf-pq", "tantivy-fulltext"})
+"""Global indexes: they speed a scan up and never change what it returns."""
+
+Problem = tuple[str, str]
+"""What is unsupported, and the way out."""
+
+_CHAIN_MAIN = "the main branch of a chain table (option chain-table.enabled)", "read its branches one by one"
+
+
+def check_readable(
+    schema: TableSchema,
+    *,
+    table: str,
+    time_travel: bool = False,
+    layered: bool = False,
+    chained: bool = False,
+    branch: str = "main",
+) -> None:
+    """Refuse a table whose rows the embedded engine could return wrong.
+
+    ``time_travel``: the read names its snapshot, so a starting point stored in the schema does not matter.
+    ``layered``: the caller handles ``scan.fallback-branch`` / ``scan.primary-branch`` and reads one layer of it.
+    ``chained``: the caller reads the three branches of a chain table together, and this is one of them.
+
+    Raises:
+        UnsupportedFeatureError: names the table, the option and the way out.
+    """
+    _refuse(table, "read", _read_problems(schema, time_travel, layered, chained, branch))
+
+
+def check_writable(schema: TableSchema, *, table: str, branch: str = "main", chained: bool = False) -> None:
+    """Refuse a table that the embedded engine would write in a way that Paimon's own writers don't.
+
+    ``chained``: the caller writes branches of chain tables as such, and tells what that means for the others.
+
+    Raises:
+        UnsupportedFeatureError: names the table, the option and the way out.
+    """
+    _refuse(table, "write", _write_problems(schema, branch, chained))
+
+
+def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
+    """Refuse a snapshot branch of a chain table whose full partitions Paimon would store in another way than we do.
+
+    They hold merged rows in their final buckets, so neither the merge engine, nor how rows are dealt out, nor deletion
+    vectors matter. As full partitions are no changes, no changelog is written either.
+
+    Raises:
+        UnsupportedFeatureError: names the table, the option and the way out.
+    """
+    _refuse(table, "compact", _compact_problems(schema, branch))
+
+
+def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:
+    """Refuse index files of a kind that may decide which rows are visible."""
+    known = _HANDLED_INDEXES | _BITMAP_INDEXES
+    strange = sorted({e.index_type for e in entries if e.index_type.lower() not in {k.lower() for k in known}})
+    _refuse(table, "read", ((f"index files of type {t!r}", _CONNECTOR) for t in strange))
+
+
+def check_file(file: DataFile, schema: TableSchema, *, table: str) -> None:
+    """Refuse a data file that holds its rows in a way we don't read. ``schema`` is the file's own."""
+    _refuse(table, "read", _file_problems(file, schema))
+
+
+def file_format(file_name: str) -> str:
+    """Give the format of a data file, by its extension, as Paimon does."""
+    return file_name.rsplit(".", 1)[-1].lower() if "." in file_name else ""
+
+
+def _refuse(table: str, verb: str, problems: Iterable[Problem] | Iterator[Problem]) -> None:
+    for what, way_out in problems:
+        raise UnsupportedFeatureError(
+            f"{table}: the embedded engine does not {verb} {what}; {way_out}",
+            table=table,
+            details={"feature": what},
+        )
+
+
+def _file_problems(file: DataFile, schema: TableSchema) -> Iterator[Problem]:
+    kind = file_format(file.file_name)
+    if kind not in DATA_FILE_FORMATS:
+        yield f"data files of format {kind!r} ({file.file_name})", _CONNECTOR
+    if file.external_path is not None:
+        yield f"files outside the table folder (data-file.external-paths: {file.file_name})", _CONNECTOR
+    if file.write_cols is not None and not set(schema.field_names) <= set(file.write_cols):
+        yield f"files that hold some of the columns only (_WRITE_COLS, data evolution: {file.file_name})", _CONNECTOR
+
+
+def _read_problems(
+    schema: TableSchema, time_travel: bool, layered: bool, chained: bool, branch: str
+) -> Iterator[Problem]:
+    options = TableOptions(schema.options)
+    if is_chain_main(options, branch) and not chained:
+        yield _CHAIN_MAIN
+    yield from _table_problems(schema, options, branch)
+    yield from _option_problems(options, _READ_RULES)
+    if not time_travel:
+        yield from _start_problems(options)
+    if options.fallback_branch and options.primary_branch:
+        yield "a table that has both scan.fallback-branch and scan.primary-branch", "reset one of them"
+    for key in ("scan.fallback-branch", "scan.primary-branch"):
+        if not layered and options.text(key, branch) != branch:
+            yield f"through the layered read of option {key}", "read the branches one by one"
+    if schema.primary_keys:
+        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
+
+
+def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
+    """What makes a table unreadable and unwritable alike."""
+    if options.text("type", "table").lower() != "table":
+        yield f"tables of type {options.text('type')!r}", "use the engine that made it"
+    if options.text("branch", branch) != branch:
+        yield f"a table whose stored option branch={options.text('branch')} names another branch", "open that branch"
+    for name, data_type in ((f.name, f.type) for f in schema.fields):
+        strange = _strange_type(data_type)
+        if strange:
+            yield f"columns of type {strange} (column {name!r})", _CONNECTOR
+    for field in schema.key_fields if schema.primary_keys else ():
+        if not isinstance(field.type, AtomicType):
+            yield f"primary keys of type {field.type.root} (column {field.name!r})", _CONNECTOR
+    for key in options.raw:
+        if "shredding" in key and options.flag(key):
+            yield f"shredded columns (option {key})", _CONNECTOR
+
+
+def is_chain_main(options: TableOptions, branch: str) -> bool:
+    """Tell whether Paimon reads this branch as a chain table (docs/chain-tables.md, Set up)."""
+    names = (options.text("scan.fallback-snapshot-branch"), options.text("scan.fallback-delta-branch"))
+    return options.chain_table and all(names) and branch.lower() not in {n.lower() for n in names}
+
+
+def _strange_type(data_type: DataType) -> str | None:
+    if isinstance(data_type, AtomicType):
+        return None if data_type.root in _PLAIN_TYPES else data_type.root
+    if isinstance(data_type, RowType):
+        return next((s for f in data_type.fields if (s := _strange_type(f.type))), None)
+    if isinstance(data_type, MapType):
+        return _strange_type(data_type.key) or _strange_type(data_type.value)
+    assert isinstance(data_type, ArrayType)
+    return data_type.root if data_type.root != "ARRAY" else _strange_type(data_type.element)
+
+
+_Rule = tuple[str, Callable[[TableOptions, str], bool], str]
+
+
+def _is_set(options: TableOptions, key: str) -> bool:
+    return bool(options.text(key))
+
+
+def _is_on(options: TableOptions, key: str) -> bool:
+    return options.flag(key)
+
+
+_READ_RULES: tuple[_Rule, ...] = (
+    ("data-evolution.enabled", _is_on, _CONNECTOR),
+    ("query-auth.enabled", _is_on, _CONNECTOR),
+    ("record-level.expire-time", _is_set, _CONNECTOR),
+    ("pk-clustering-override", _is_on, _CONNECTOR),
+    ("sequence.snapshot-ordering", _is_on, _CONNECTOR),
+    ("deletion-vectors.merge-on-read", _is_on, _CONNECTOR),
+    ("parquet.crypto.factory.class", _is_set, _CONNECTOR),
+)
+_WRITE_RULES: tuple[_Rule, ...] = (
+    ("deletion-vectors.enabled", _is_on, _CONNECTOR),
+    ("row-tracking.enabled", _is_on, _CONNECTOR),
+    ("data-file.external-paths", _is_set, _CONNECTOR),
+    ("data-file.thin-mode", _is_on, _CONNECTOR),
+    ("rowkind.field", _is_set, _CONNECTOR),
+    ("sequence.auto-padding", _is_set, _CONNECTOR),
+    ("postpone.batch-write-fixed-bucket", _is_on, _CONNECTOR),
+)
+
+
+def _option_problems(options: TableOptions, rules: Iterable[_Rule]) -> Iterator[Problem]:
+    for key, applies, way_out in rules:
+        if applies(options, key):
+            yield f"tables with option {key}={options.text(key)}", way_out
+    for key in options.raw:
+        if key.startswith("fields.") and key.endswith(".default-value"):
+            yield f"tables with option {key}", "set the default in the column (ALTER COLUMN ... SET DEFAULT)"
+
+
+def _merge_problems(options: TableOptions) -> Iterator[Problem]:
+    if options.merge_engine != "deduplicate":
+        yield f"tables with merge-engine={options.merge_engine}", _CONNECTOR
+
+
+def _start_problems(options: TableOptions) -> Iterator[Problem]:
+    for key in _SCAN_START:
+        if options.text(key):
+            yield f"from the starting point stored in the schema (option {key})", "name version= or timestamp="
+    if options.text("scan.mode", "default").lower() not in _SCAN_MODES:
+        yield f"with the stored option scan.mode={options.text('scan.mode')}", "name version= or timestamp="
+
+
+def _folds(options: TableOptions) -> bool:
+    return options.chain_table and options.merge_engine == "partial-update"
+
+
+def _partial_update_problems(options: TableOptions) -> Iterator[Problem]:
+    if options.flag("partial-update.remove-record-on-sequence-group"):
+        yield "tables with option partial-update.remove-record-on-sequence-group", _CONNECTOR
+    for key in options.raw:
+        if key.startswith("fields.") and key.endswith((".sequence-group", "aggregate-function")):
+            yield f"partial updates with option {key}", _CONNECTOR
+
+
+def _write_problems(schema: TableSchema, branch: str, chained: bool) -> Iterator[Problem]:
+    options = TableOptions(schema.options)
+    if is_chain_main(options, branch) and not chained:
+        yield _CHAIN_MAIN
+    yield from _table_problems(schema, options, branch)
+    yield from _option_problems(options, _READ_RULES + _WRITE_RULES)
+    if options.chain_table and not chained:
+        yield "branches of chain tables (option chain-table.enabled)", "use the chain operators"
+    function = options.text("bucket-function.type", "default").lower()
+    if function != "default" and options.bucket > 0:
+        yield f"tables with bucket-function.type={function}", _CONNECTOR
+    for field in schema.fields:
+        if field.default_value is not None and not isinstance(field.type, AtomicType):
+            yield f"default values of nested columns (column {field.name!r})", _CONNECTOR
+    if options.bucket > 0 and not schema.bucket_keys:
+        yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
+    if schema.primary_keys:
+        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
+        yield from _key_table_write_problems(schema, options)
+
+
+def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
+    options = TableOptions(schema.options)
+    yield from _table_problems(schema, options, branch)
+    yield from _option_problems(options, _READ_RULES)
+    yield from _option_problems(options, [r for r in _WRITE_RULES if r[0] in _STORAGE_OPTIONS])
+
+
+_STORAGE_OPTIONS = ("row-tracking.enabled", "data-file.external-paths", "data-file.thin-mode")
+
+
+def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
+    producer = options.text("changelog-producer", "none").lower()
+    if producer == "input" or (producer != "none" and not options.write_only):
+        yield f"tables with changelog-producer={producer} (its changelog would be missing)", _CONNECTOR
+    if options.text("write.sequence-number-init-mode", "scan").lower() not in ("scan", "file"):
+        mode = options.text("write.sequence-number-init-mode")
+        yield f"tables with write.sequence-number-init-mode={mode}", _CONNECTOR
+    if not set(schema.partition_keys) <= set(schema.primary_keys):
+        yield "tables whose primary key lacks partition columns (cross-partition upsert)", _CONNECTOR
+    if options.bucket == -1:
+        yield "primary-key tables with dynamic buckets (bucket=-1)", _CONNECTOR
+    if options.bucket == -2:
+        yield "primary-key tables with postponed buckets (bucket=-2)", _CONNECTOR

@@ -1,0 +1,184 @@
+"""How two snapshots differ, and where two branches' histories part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from airflow_paimon.core.branches.lineage import verified_lineage
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import (
+    BucketKey,
+    all_manifests,
+    net_change,
+    one_form,
+    read_entries,
+    read_index,
+    read_lists,
+)
+from airflow_paimon.core.table.table import Table
+
+Form = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Files that one snapshot has and the other has not, by bucket. ``added`` are in the later one only.
+
+    ``index``: the later one's index entries, of the buckets where they differ: a deletion vector deletes rows although
+    no data file changes.
+    """
+
+    added: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
+    removed: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
+    index: dict[BucketKey, frozenset[IndexEntry]] = field(default_factory=dict)
+
+    @property
+    def buckets(self) -> set[BucketKey]:
+        return self.added.keys() | self.removed.keys() | self.index.keys()
+
+    def same_in(self, bucket: BucketKey, other: Difference) -> bool:
+        """Whether both end with the same files and vectors in this bucket (both start from the same snapshot)."""
+        mine = self.added.get(bucket, {}).keys(), self.removed.get(bucket, {}).keys()
+        theirs = other.added.get(bucket, {}).keys(), other.removed.get(bucket, {}).keys()
+        return mine == theirs and self.index.get(bucket) == other.index.get(bucket)
+
+
+def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
+    """Compare the live files of two snapshots, of whatever branches: names are unique in the table.
+
+    Reads only the manifests that the two don't share: with C the shared ones, live = C changed by its own others.
+    """
+    if before is not None and after is not None and before.identity == after.identity:
+        return Difference()
+    old, new = _manifests(table, before), _manifests(table, after)
+    shared = {m.file_name for m in old} & {m.file_name for m in new}
+    own_old = _net(table, [m for m in old if m.file_name not in shared])
+    own_new = _net(table, [m for m in new if m.file_name not in shared])
+    old_deleted = own_old[1].keys() - own_old[0].keys()
+    new_deleted = own_new[1].keys() - own_new[0].keys()
+    added = {k: e for k, e in own_new[0].items() if k not in own_old[0] and k not in own_new[1]}
+    added |= {k: own_old[1][k] for k in old_deleted - new_deleted}
+    removed = {k: e for k, e in own_old[0].items() if k not in own_new[0] and k not in own_old[1]}
+    removed |= {k: own_new[1][k] for k in new_deleted - old_deleted}
+    form = one_form(table.schema())
+    return Difference(_by_bucket(added, form), _by_bucket(removed, form), _index_difference(table, before, after, form))
+
+
+def _index_difference(
+    table: Table, before: Snapshot | None, after: Snapshot | None, form: Form
+) -> dict[BucketKey, frozenset[IndexEntry]]:
+    names = [s.index_manifest if s is not None else None for s in (before, after)]
+    if names[0] == names[1]:
+        return {}
+    old, new = (_index_by_bucket(read_index(table, s), form) for s in (before, after))
+    none: frozenset[IndexEntry] = frozenset()
+    return {b: new.get(b, none) for b in old.keys() | new.keys() if old.get(b, none) != new.get(b, none)}
+
+
+def _index_by_bucket(entries: Iterable[IndexEntry], form: Form) -> dict[BucketKey, frozenset[IndexEntry]]:
+    groups: dict[BucketKey, set[IndexEntry]] = {}
+    for entry in entries:
+        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), set()).add(entry)
+    return {bucket: frozenset(group) for bucket, group in groups.items()}
+
+
+def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
+    return [] if snapshot is None else all_manifests(table, snapshot)
+
+
+def _net(
+    table: Table, manifests: list[ManifestFile]
+) -> tuple[dict[FileId, ManifestEntry], dict[FileId, ManifestEntry]]:
+    change = net_change((e for part in read_entries(table, manifests) for e in part), table.label)
+    return change.added, change.deleted
+
+
+def _by_bucket(entries: dict[FileId, ManifestEntry], form: Form) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
+    out: dict[BucketKey, dict[FileId, ManifestEntry]] = {}
+    for key, entry in entries.items():
+        add = entry._replace(kind=FileKind.ADD.value)
+        out.setdefault(BucketKey(form(entry.partition), entry.bucket), {})[key] = add
+    return out
+
+
+def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | None:
+    """Read the snapshots with ``after`` < id <= ``up_to``; None when one of them is gone."""
+    try:
+        return table.snapshots(list(range(after + 1, up_to + 1)))
+    except NotFoundError:
+        return None
+
+
+def really_changed(
+    table: Table,
+    between: Iterable[Snapshot] | None,
+    candidates: set[BucketKey],
+    neutral: Collection[CommitKind] = (CommitKind.COMPACT, CommitKind.ANALYZE),
+) -> set[BucketKey]:
+    """Which of the candidate buckets were changed by more than commits of the ``neutral`` kinds.
+
+    ``between`` None (history expired): nobody can tell, so all of them.
+    """
+    if between is None or not candidates:
+        return set(candidates)
+    snapshots = list(between)
+    if not any(s.commit_kind in neutral for s in snapshots):
+        return set(candidates)
+    seen = touched(table, [s for s in snapshots if s.commit_kind not in neutral])
+    return set(candidates) if seen is None else candidates & seen
+
+
+def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
+    """Name the buckets whose files or deletion vectors these commits changed; None when nobody can tell any more."""
+    deltas = [m for s in commits for m in read_lists(table, s)[1]]
+    form = one_form(table.schema())
+    seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
+    for snapshot in commits:
+        previous = table.find_snapshot(snapshot.id - 1)
+        if previous is None and snapshot.index_manifest is not None:
+            return None
+        seen |= _index_difference(table, previous, snapshot, form).keys()
+    return seen
+
+
+def branch_point(main: Table, branch: Table) -> Snapshot | None:
+    """Find the greatest snapshot that both histories share, by identity; tags count as history. None = none.
+
+    A branch of a branch begins with a snapshot that main never had: its parent's branch point is its own.
+    """
+    shared = greatest_shared(main, branch)
+    if shared is not None:
+        return shared
+    lineage = verified_lineage(main, branch.branch_name)
+    if lineage is None or lineage.from_branch in (MAIN, branch.branch_name) or lineage.snapshot_id is None:
+        return None
+    parent = main.branch(lineage.from_branch)
+    began = parent.find_snapshot(lineage.snapshot_id)
+    return branch_point(main, parent) if began is not None and began.identity == lineage.identity else None
+
+
+def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
+    """Find the greatest snapshot that one branch's history and tags share with another's, by identity."""
+    theirs = _known(branch)
+    ours_ids = set(main.snapshot_ids())
+    main_tags = {t.snapshot.id: t.snapshot for t in main.tags()} if not theirs.keys() <= ours_ids else {}
+    for snapshot_id in sorted(theirs, reverse=True):
+        mine = theirs[snapshot_id] or branch.find_snapshot(snapshot_id)
+        candidates = [main.find_snapshot(snapshot_id)] if snapshot_id in ours_ids else []
+        candidates.append(main_tags.get(snapshot_id))
+        if mine is not None and any(c is not None and c.identity == mine.identity for c in candidates):
+            return mine
+    return None
+
+
+def _known(branch: Table) -> dict[int, Snapshot | None]:
+    """Ids of a branch's snapshots (not read yet: None), and what only its tags still have."""
+    known: dict[int, Snapshot | None] = dict.fromkeys(branch.snapshot_ids())
+    for tag in branch.tags():
+        if tag.snapshot.id not in known:
+            known[tag.snapshot.id] = tag.snapshot
+    return known

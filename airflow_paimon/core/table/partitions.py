@@ -1,0 +1,260 @@
+"""Partitions as directory names, as what a user writes, and as what a user reads.
+
+See docs/format.md, Partition folders.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL, encode_row, is_compact, unscaled_of
+from airflow_paimon.core.format.java_text import double_text, float_text, is_blank
+from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
+from airflow_paimon.core.format.types import AtomicType, DataType
+
+DEFAULT_PARTITION = "__DEFAULT_PARTITION__"
+
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
+
+
+def escape_path_name(text: str) -> str:
+    """Percent-escape the characters that Paimon escapes; blanks and non-ASCII are none of them."""
+    return _ESCAPED.sub(lambda m: f"%{ord(m[0]):02X}", text)
+
+
+def partition_path(
+    values: Sequence[Any],
+    keys: Sequence[str],
+    types: Sequence[DataType],
+    default_name: str,
+    legacy: bool,
+    zone: tzinfo | None = None,
+) -> str:
+    """Give the directory of a partition relative to the table: ``dt=2025-01-01/h=3``.
+
+    Null, empty and blank values share the directory ``default_name``. ``legacy`` is ``partition.legacy-name``. ``zone``
+    (None = this process's) matters for TIMESTAMP_LTZ without ``legacy`` only: Paimon then names directories in the time
+    zone of the JVM, so engines that run in different zones don't find each other's files.
+
+    Raises:
+        UnsupportedFeatureError: Paimon's own name for such a value can't be known (it holds a Java object's identity).
+    """
+    parts = []
+    for value, key, data_type in zip(values, keys, types, strict=True):
+        text = None if value is None else _directory_text(value, key, data_type, legacy, zone)
+        if text is None or is_blank(text):
+            text = default_name
+        parts.append(f"{escape_path_name(key)}={escape_path_name(text)}")
+    return "/".join(parts)
+
+
+def _directory_text(value: Any, key: str, data_type: DataType, legacy: bool, zone: tzinfo | None) -> str:
+    root = data_type.root
+    if root in ("BINARY", "VARBINARY", "BYTES"):
+        if legacy:
+            raise UnsupportedFeatureError(
+                f"Partition column {key} is of type {root}: with partition.legacy-name=true Paimon names its "
+                f"directories after a Java object's identity, so they can't be found; use partition.legacy-name=false"
+            )
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            raise UnsupportedFeatureError(f"Partition column {key} holds bytes that are no UTF-8 text") from None
+    if root == "TIMESTAMP_LTZ" and not legacy:
+        return _local_time(timestamp_of(value, local_zone=True), zone).to_sql(_precision(data_type))
+    if legacy:
+        if root == "DATE":
+            return str(value.toordinal() - EPOCH_ORDINAL)
+        if root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+            return timestamp_of(value, local_zone=root == "TIMESTAMP_LTZ").to_java()
+        if root == "TIME":
+            return str(value)
+    return _sql_text(value, data_type)
+
+
+def _local_time(stamp: Timestamp, zone: tzinfo | None) -> Timestamp:
+    utc = stamp.to_datetime().replace(tzinfo=UTC)
+    offset = utc.astimezone(zone).utcoffset() or timedelta()
+    return Timestamp(stamp.millis + offset // timedelta(milliseconds=1), stamp.nanos_of_milli)
+
+
+def _precision(data_type: DataType) -> int:
+    assert isinstance(data_type, AtomicType)
+    return data_type.args[0]
+
+
+def _sql_text(value: Any, data_type: DataType) -> str:
+    """Give what a SQL cast to string gives."""
+    root = data_type.root
+    if root == "BOOLEAN":
+        return "true" if value else "false"
+    if root == "FLOAT":
+        return float_text(value)
+    if root == "DOUBLE":
+        return double_text(value)
+    if root == "DECIMAL":
+        return f"{_scaled(value, data_type):f}"
+    if root == "DATE":
+        return str(value.isoformat())
+    if root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        return timestamp_of(value, local_zone=root == "TIMESTAMP_LTZ").to_sql(_precision(data_type))
+    if root == "TIME":
+        return _time_text(value, _precision(data_type))
+    return str(value)
+
+
+def _time_text(millis: int, precision: int) -> str:
+    seconds, fraction = divmod(millis, 1000)
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    if precision == 0:
+        return text
+    digits = f"{fraction:03d}"[:precision]
+    return f"{text}.{digits.rstrip('0') or '0'}"
+
+
+def _scaled(value: Any, data_type: DataType) -> Decimal:
+    assert isinstance(data_type, AtomicType)
+    unscaled = unscaled_of(value, data_type)
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -data_type.args[1]))
+
+
+def format_partition(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> str:
+    """Give the form for people, messages and JSON: ``dt=2025-01-01/h=3``. Nothing is escaped."""
+    return "/".join(f"{k}={readable_value(v, t)}" for v, k, t in zip(values, keys, types, strict=True))
+
+
+def readable_value(value: Any, data_type: DataType) -> str:
+    """Give one value in that form."""
+    if value is None:
+        return DEFAULT_PARTITION
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    if isinstance(value, Timestamp):
+        return value.to_sql(0) + ("+00:00" if data_type.root == "TIMESTAMP_LTZ" else "")
+    return _sql_text(value, data_type)
+
+
+def parse_partition_spec(spec: Mapping[str, Any], keys: Sequence[str], types: Sequence[DataType]) -> dict[str, Any]:
+    """Turn what a user gave, typed values or texts, into internal values. Keys may be missing, in any order.
+
+    None and ``__DEFAULT_PARTITION__`` mean null.
+
+    Raises:
+        InvalidInputError: no key at all, a key that is no partition column, or a value that its type doesn't have.
+    """
+    if not spec:
+        raise InvalidInputError(f"A partition needs at least one of the columns {', '.join(keys) or '(none)'}")
+    by_key = dict(zip(keys, types, strict=True))
+    for key in spec:
+        if key not in by_key:
+            known = f"the partition columns are {', '.join(keys)}" if keys else "the table is not partitioned"
+            raise InvalidInputError(f"{key!r} is no partition column: {known}")
+    return {key: _parse_value(key, spec[key], by_key[key]) for key in keys if key in spec}
+
+
+def _parse_value(key: str, value: Any, data_type: DataType) -> Any:
+    if value is None or (isinstance(value, str) and value == DEFAULT_PARTITION):
+        return None
+    parse, form = _PARSERS.get(data_type.root, (None, ""))
+    if parse is None:
+        raise UnsupportedFeatureError(f"Partition column {key} is of type {data_type.root}")
+    try:
+        parsed = parse(value, data_type)
+        encode_row([parsed], [data_type])
+    except (ValueError, TypeError, KeyError, ArithmeticError, struct.error):
+        raise InvalidInputError(f"{value!r} is no value of partition column {key} ({data_type}); {form}") from None
+    return parsed
+
+
+def _expect(value: Any, *types: type) -> Any:
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise TypeError
+    return value
+
+
+def _parse_bool(value: Any, _: DataType) -> bool:
+    if isinstance(value, str):
+        return {"true": True, "false": False}[value.strip().lower()]
+    return bool(_expect(value, bool))
+
+
+def _fail() -> Any:
+    raise ValueError
+
+
+def _parse_int(value: Any, _: DataType) -> int:
+    if isinstance(value, str):
+        return int(value) if re.fullmatch(r"\s*[+-]?[0-9]+\s*", value) else _fail()
+    return int(_expect(value, int))
+
+
+def _parse_float(value: Any, data_type: DataType) -> float:
+    number = float(_expect(value, str, float, int))
+    return float(struct.unpack("<f", struct.pack("<f", number))[0]) if data_type.root == "FLOAT" else number
+
+
+def _parse_decimal(value: Any, data_type: DataType) -> Decimal:
+    number = Decimal(value.strip()) if isinstance(value, str) else Decimal(_expect(value, Decimal, int))
+    return _scaled(number, data_type)
+
+
+def _parse_date(value: Any, _: DataType) -> date:
+    if isinstance(value, str):
+        return date.fromisoformat(value.strip()) if re.fullmatch(r"\s*\d{4}-\d\d-\d\d\s*", value) else _fail()
+    day: date = _expect(value, date)
+    return _fail() if isinstance(value, datetime) else day
+
+
+def _parse_time(value: Any, _: DataType) -> int:
+    if isinstance(value, int):
+        return int(_expect(value, int)) if 0 <= value < 86_400_000 else _fail()
+    moment = time.fromisoformat(value.strip()) if isinstance(value, str) else _expect(value, time)
+    if moment.tzinfo is not None or moment.microsecond % 1000:
+        _fail()
+    return int((moment.hour * 60 + moment.minute) * 60 + moment.second) * 1000 + moment.microsecond // 1000
+
+
+def _parse_stamp(value: Any, data_type: DataType) -> Timestamp:
+    zoned = data_type.root == "TIMESTAMP_LTZ"
+    if isinstance(value, str):
+        # An offset is what tells an instant from a local time; the sign of a date's dash is not one.
+        if bool(re.search(r"(Z|[+-]\d\d(:?\d\d)?)\s*$", value[10:])) != zoned:
+            _fail()
+        stamp = Timestamp.from_iso(value)
+    else:
+        stamp = timestamp_of(value, local_zone=zoned)
+    if stamp.to_nanos() % 10 ** (9 - _precision(data_type)) or (is_compact(data_type) and stamp.nanos_of_milli):
+        _fail()
+    return stamp
+
+
+def _parse_text(value: Any, _: DataType) -> str:
+    return str(_expect(value, str))
+
+
+def _parse_bytes(value: Any, _: DataType) -> bytes:
+    if isinstance(value, str):
+        return bytes.fromhex(value[2:]) if value.startswith("0x") else _fail()
+    return bytes(_expect(value, bytes, bytearray))
+
+
+_Parser = Callable[[Any, DataType], Any]
+_STAMP_FORM = "give a datetime or a text such as 2025-01-01 12:00:00"
+_PARSERS: dict[str, tuple[_Parser, str]] = {
+    "BOOLEAN": (_parse_bool, "give true or false"),
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), (_parse_int, "give a whole number in its range")),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), (_parse_float, "give a number")),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (_parse_text, "give a text")),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (_parse_bytes, "give bytes or a text such as 0x01ff")),
+    "DECIMAL": (_parse_decimal, "give a decimal number with no more digits"),
+    "DATE": (_parse_date, "give a date or a text such as 2025-01-31"),
+    "TIME": (_parse_time, "give a time or a text such as 12:30:00"),
+    "TIMESTAMP": (_parse_stamp, f"{_STAMP_FORM}, without a time zone"),
+    "TIMESTAMP_LTZ": (_parse_stamp, f"{_STAMP_FORM}+00:00, with a time zone or offset"),
+}

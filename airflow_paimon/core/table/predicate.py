@@ -1,0 +1,160 @@
+"""A small predicate on rows, and whether rows within known bounds can match it. Conservative: in doubt they can.
+
+For callers that know their filters, as Spark hands them to a data source; ``where`` of a read is any Arrow expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.timestamp import timestamp_of
+from airflow_paimon.core.format.types import AtomicType, DataType
+
+Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "is null", "is not null", "starts with"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``column op value``. ``in`` takes a tuple of values; the null tests ignore ``value``.
+
+    As in SQL no comparison is true for null, and ``in`` never matches null.
+    """
+
+    column: str
+    op: Operator
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    parts: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    parts: tuple[Predicate, ...]
+
+
+Predicate = Condition | AllOf | AnyOf
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known of a column's values in some rows: nothing outside ``low`` to ``high`` (inclusive; None = unknown).
+
+    ``nulls``: how many are null, None = unknown. ``rows``: how many rows there are.
+    """
+
+    low: Any = None
+    high: Any = None
+    nulls: int | None = None
+    rows: int | None = None
+
+    @property
+    def all_null(self) -> bool:
+        return self.nulls is not None and self.nulls == self.rows
+
+
+def exactly(value: Any) -> Bounds:
+    """Bounds of a column that has one value in all rows."""
+    return Bounds(None, None, 1, 1) if value is None else Bounds(value, value, 0, 1)
+
+
+def columns_of(predicate: Predicate) -> frozenset[str]:
+    """Name the columns that a predicate looks at."""
+    if isinstance(predicate, Condition):
+        return frozenset((predicate.column,))
+    return frozenset().union(*(columns_of(p) for p in predicate.parts))
+
+
+def restrict(predicate: Predicate | None, columns: Set[str]) -> Predicate | None:
+    """Give what a predicate demands of these columns alone: it holds wherever the whole one does. None = nothing."""
+    if predicate is None or columns_of(predicate) <= columns:
+        return predicate
+    if isinstance(predicate, AllOf):
+        parts = tuple(r for p in predicate.parts if (r := restrict(p, columns)) is not None)
+        return AllOf(parts) if parts else None
+    return None
+
+
+def may_match(predicate: Predicate | None, bounds: Mapping[str, Bounds], types: Mapping[str, DataType]) -> bool:
+    """Tell whether a row within these bounds can match. A column without bounds can hold anything."""
+    if predicate is None:
+        return True
+    if isinstance(predicate, AllOf):
+        return all(may_match(p, bounds, types) for p in predicate.parts)
+    if isinstance(predicate, AnyOf):
+        return any(may_match(p, bounds, types) for p in predicate.parts)
+    known, data_type = bounds.get(predicate.column), types.get(predicate.column)
+    if known is None or data_type is None:
+        return True
+    return _may_match_condition(predicate, known, data_type)
+
+
+def _may_match_condition(condition: Condition, known: Bounds, data_type: DataType) -> bool:
+    if condition.op == "is null":
+        return known.nulls != 0
+    if known.all_null:
+        return False
+    if condition.op == "is not null" or known.low is None or known.high is None:
+        return True
+    if not isinstance(data_type, AtomicType) or data_type.root in ("FLOAT", "DOUBLE"):
+        return True  # bounds leave NaN out, and engines disagree on how it compares
+    try:
+        if condition.op == "in":
+            values = [literal(v, data_type) for v in condition.value if v is not None]
+            return any(known.low <= v <= known.high for v in values)
+        value = literal(condition.value, data_type)
+        return value is not None and _TESTS[condition.op](known.low, known.high, value)
+    except (UnsupportedError, InvalidInputError, TypeError):
+        return True  # a literal of another type: only the engine knows how it compares
+
+
+def _may_start_with(low: Any, high: Any, prefix: Any) -> bool:
+    size = len(prefix)
+    return bool(low[:size] <= prefix <= high[:size])
+
+
+_TESTS: dict[str, Callable[[Any, Any, Any], bool]] = {
+    "=": lambda low, high, v: bool(low <= v <= high),
+    "!=": lambda low, high, v: not low == high == v,
+    "<": lambda low, high, v: bool(low < v),
+    "<=": lambda low, high, v: bool(low <= v),
+    ">": lambda low, high, v: bool(high > v),
+    ">=": lambda low, high, v: bool(high >= v),
+    "starts with": _may_start_with,
+}
+
+
+def literal(value: Any, data_type: DataType) -> Any:
+    """Give a value in the form that rows of metadata hold for this type (``binary_row``); null stays null.
+
+    Raises:
+        InvalidInputError: it is no value of the type. UnsupportedError: its zone is missing or too much.
+    """
+    if value is None or not isinstance(data_type, AtomicType):
+        return value
+    if data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        return timestamp_of(value, local_zone=data_type.root == "TIMESTAMP_LTZ")
+    if data_type.root == "DATE" and isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    if data_type.root == "DECIMAL" and isinstance(value, Decimal | int) and not isinstance(value, bool):
+        return Decimal(value)
+    if data_type.root in _PYTHON and type(value) in _PYTHON[data_type.root]:
+        return value
+    encode_row((value,), (data_type,))  # raises, or it is one of the rarer forms that need no change
+    return value
+
+
+_PYTHON: dict[str, tuple[type, ...]] = {
+    "BOOLEAN": (bool,),
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "TIME"), (int,)),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (str,)),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (bytes,)),
+}

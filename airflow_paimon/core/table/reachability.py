@@ -1,0 +1,77 @@
+"""Which files something refers to, and whether they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.scan import data_file_path, legacy_schema, partition_types
+from airflow_paimon.core.table.table import Table
+
+
+def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
+    """Give the data file path of each entry, and of its extra files."""
+    types = partition_types(schema)
+    paths = []
+    for entry in entries:
+        path = data_file_path(schema, decode_row(entry.partition, types), entry.bucket, entry.file)
+        folder = path.rpartition("/")[0]
+        paths += [path, *(f"{folder}/{extra}" for extra in entry.file.extra_files)]
+    return paths
+
+
+def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestEntry]) -> list[str]:
+    """Give the data files (relative to the table root) of these entries that are not there. Lists each folder once."""
+    lost = _missing(table, entry_paths(schema, entries))
+    other = legacy_schema(schema) if lost else None
+    if other is None:
+        return lost
+    known = set(lost)
+    pairs = zip(entry_paths(schema, entries), entry_paths(other, entries), strict=True)
+    elsewhere = {legacy: path for path, legacy in pairs if path in known}
+    return sorted(elsewhere[p] for p in _missing(table, elsewhere))
+
+
+def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[IndexEntry]) -> list[str]:
+    """Give the index files (deletion vectors, hash indexes) that are not in the table's index folder.
+
+    Not looked for where the option ``index-file-in-data-file-dir`` or an external path puts them elsewhere.
+    """
+    wanted = {e.file_name for e in entries if e.external_path is None}
+    if not wanted or TableOptions(schema.options).flag("index-file-in-data-file-dir"):
+        return []
+    return [f"{INDEX_DIR}/{name}" for name in sorted(wanted - set(table.store.names(INDEX_DIR)))]
+
+
+def _missing(table: Table, paths: Iterable[str]) -> list[str]:
+    by_folder: dict[str, set[str]] = {}
+    for path in paths:
+        if "://" not in path:
+            folder, _, name = path.rpartition("/")
+            by_folder.setdefault(folder, set()).add(name)
+    return sorted(
+        f"{folder}/{name}" for folder, names in by_folder.items() for name in names - set(table.store.names(folder))
+    )
+
+
+def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:
+    """Give the files of ``snapshot`` that are not live in ``head`` any more: only these can an expiry delete.
+
+    Reads just the manifests that the two don't share.
+    """
+    if head is None:
+        return []
+    return [e for group in difference(table, snapshot, head).removed.values() for e in group.values()]
+
+
+def lost_between(table: Table, snapshot: Snapshot) -> list[str]:
+    """Give files of ``snapshot`` that an expiry has deleted already. Costs nothing when it is the newest one."""
+    head = table.latest_snapshot()
+    gone = replaced_since(table, snapshot, head)
+    return missing_files(table, table.schema(snapshot.schema_id), gone)

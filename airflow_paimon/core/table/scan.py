@@ -1,0 +1,311 @@
+"""Which files are live: manifests of a snapshot, merged, and grouped into the splits of a read."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.format.binary_row import decode_row, encode_row
+from airflow_paimon.core.format.index_manifest import read_index_manifest
+from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_list
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import partition_path
+from airflow_paimon.core.table.paths import bucket_dir, manifest_path
+from airflow_paimon.core.table.table import Table, resolve_version
+
+PartitionFilter = Callable[[tuple[Any, ...]], bool]
+ManifestFilter = Callable[[ManifestFile], bool]
+
+
+class BucketKey(NamedTuple):
+    """A (partition, bucket); ``partition`` is a BinaryRow, in ``one_form`` where two sides are compared."""
+
+    partition: bytes
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSplit:
+    """All live files of one bucket. ``values`` are the decoded partition values, in partition-key order."""
+
+    partition: bytes
+    values: tuple[Any, ...]
+    bucket: int
+    total_buckets: int
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlan:
+    """One pinned snapshot's files. ``table`` is the view whose schema log the files' schema ids refer to."""
+
+    table: Table
+    snapshot: Snapshot | None
+    schema: TableSchema
+    splits: tuple[BucketSplit, ...] = ()
+    index_entries: tuple[IndexEntry, ...] = field(default=())
+
+
+def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], list[ManifestFile]]:
+    """Read the base and the delta manifest list.
+
+    Raises:
+        FormatError: one is missing or corrupt; the message names it and the snapshot.
+    """
+    names = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+    base, delta = (_read_list(table, snapshot, name) for name in names)
+    return base, delta
+
+
+def read_delta_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Read the delta manifest list only; raises as ``read_lists`` does."""
+    return _read_list(table, snapshot, snapshot.delta_manifest_list)
+
+
+def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Read both lists as one, in order: what is live in the snapshot follows from these manifests."""
+    base, delta = read_lists(table, snapshot)
+    return base + delta
+
+
+def _read_list(table: Table, snapshot: Snapshot, name: str) -> list[ManifestFile]:
+    try:
+        data = table.store.read(manifest_path(name))
+    except NotFoundError:
+        raise _lost(table, f"manifest list {name}", f"snapshot {snapshot.id}") from None
+    base = name == snapshot.base_manifest_list
+    _check_size(table, name, data, snapshot.base_manifest_list_size if base else snapshot.delta_manifest_list_size)
+    return read_manifest_list(data, name=f"{table.label}: {name}")
+
+
+def _check_size(table: Table, name: str, data: bytes, size: int | None) -> None:
+    """Avro itself does not notice a file that is cut off at the end of a block."""
+    if size is not None and len(data) != size:
+        raise FormatError(
+            f"{table.label}: {name} has {len(data)} bytes instead of {size}: it is truncated or replaced; "
+            f"restore it from a backup",
+            table=table.name,
+        )
+
+
+def _lost(table: Table, what: str, whose: str) -> FormatError:
+    return FormatError(
+        f"{table.label}: {what} of {whose} is missing: the snapshot was expired or another engine deleted a file that "
+        f"is still referenced; run check_table",
+        table=table.name,
+    )
+
+
+def read_entries(table: Table, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
+    """Read manifests, one list of entries each, in order."""
+    names = [m.file_name for m in manifests]
+    try:
+        blobs = table.store.read_many([manifest_path(n) for n in names])
+    except NotFoundError:
+        missing = next((n for n in names if not table.store.exists(manifest_path(n))), "one")
+        raise _lost(table, f"manifest {missing}", "a live snapshot") from None
+    for manifest, blob in zip(manifests, blobs, strict=True):
+        _check_size(table, manifest.file_name, blob, manifest.file_size)
+    return [read_manifest(b, name=f"{table.label}: {n}") for b, n in zip(blobs, names, strict=True)]
+
+
+def read_index(table: Table, snapshot: Snapshot | None) -> list[IndexEntry]:
+    """Read the index manifest of a snapshot: deletion vectors, hash indexes. Empty when it has none."""
+    if snapshot is None or snapshot.index_manifest is None:
+        return []
+    name = snapshot.index_manifest
+    try:
+        data = table.store.read(manifest_path(name))
+    except NotFoundError:
+        raise _lost(table, f"index manifest {name}", f"snapshot {snapshot.id}") from None
+    return read_index_manifest(data, name=f"{table.label}: {name}")
+
+
+@dataclass(slots=True)
+class NetChange:
+    """What a sequence of entries amounts to: files that stay added, and deletions of files added before it."""
+
+    added: dict[FileId, ManifestEntry]
+    deleted: dict[FileId, ManifestEntry]
+
+
+def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> NetChange:
+    """Merge entries in order (docs/format.md, Manifests): a DELETE removes an earlier ADD, or is kept.
+
+    Raises:
+        FormatError: the same file is added twice.
+    """
+    added: dict[FileId, ManifestEntry] = {}
+    deleted: dict[FileId, ManifestEntry] = {}
+    for entry in entries:
+        key = entry.identifier
+        if entry.kind == FileKind.ADD:
+            if key in added:
+                raise FormatError(f"{where}: file {entry.file.file_name} is added twice")
+            added[key] = entry
+        elif added.pop(key, None) is None:
+            deleted[key] = entry
+    return NetChange(added, deleted)
+
+
+def live_entries(
+    table: Table, snapshot: Snapshot | None, manifest_filter: ManifestFilter | None = None
+) -> dict[FileId, ManifestEntry]:
+    """Give the live files of a snapshot. ``manifest_filter`` skips manifests that can hold nothing of interest.
+
+    Raises:
+        FormatError: a manifest is missing or corrupt, a file is added twice or deleted without having been added.
+    """
+    if snapshot is None:
+        return {}
+    manifests = [m for m in all_manifests(table, snapshot) if manifest_filter is None or manifest_filter(m)]
+    where = f"{table.label}: snapshot {snapshot.id}"
+    change = net_change((e for part in read_entries(table, manifests) for e in part), where)
+    if change.deleted:
+        lost = next(iter(change.deleted.values())).file.file_name
+        raise FormatError(f"{where} deletes file {lost}, which it never added; run check_table", table=table.name)
+    return change.added
+
+
+def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
+    return tuple(f.type for f in schema.partition_fields)
+
+
+def group_by_bucket(
+    entries: Iterable[ManifestEntry], form: Callable[[bytes], bytes]
+) -> dict[BucketKey, list[ManifestEntry]]:
+    """Group entries by (partition, bucket), keeping their order. ``form``: ``one_form`` of the table's schema."""
+    groups: dict[BucketKey, list[ManifestEntry]] = {}
+    for entry in entries:
+        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), []).append(entry)
+    return groups
+
+
+def one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
+    """Give a function to the form in which we write a partition: Paimon before 1.1 stored some nulls differently.
+
+    Entries keep the bytes that they are stored with; what is compared by partition goes by this form.
+    """
+    types = partition_types(schema)
+    known: dict[bytes, bytes] = {}
+
+    def form(partition: bytes) -> bytes:
+        if partition not in known:
+            known[partition] = encode_row(decode_row(partition, types), types)
+        return known[partition]
+
+    return form if types else lambda partition: partition
+
+
+def plan_scan(
+    table: Table,
+    *,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+    partition_filter: PartitionFilter | None = None,
+) -> ScanPlan:
+    """Plan a read of one snapshot. Time travel reads with that snapshot's schema, otherwise with the latest.
+
+    Partitions with equal values are one, even if their stored bytes differ (null forms before Paimon 1.1).
+    """
+    view, snapshot = resolve_version(table, version, timestamp)
+    travels = version is not None or timestamp is not None
+    schema = view.schema(snapshot.schema_id if travels and snapshot is not None else None)
+    return plan_snapshot(view, snapshot, schema, partition_filter)
+
+
+def plan_snapshot(
+    table: Table, snapshot: Snapshot | None, schema: TableSchema, partition_filter: PartitionFilter | None = None
+) -> ScanPlan:
+    """Plan a read of exactly this snapshot with this schema."""
+    if snapshot is None:
+        return ScanPlan(table, None, schema)
+    with _without_collecting():
+        return _plan(table, snapshot, schema, partition_filter)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Let no garbage be looked for while very many objects are made that all stay: that took half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _plan(table: Table, snapshot: Snapshot, schema: TableSchema, partition_filter: PartitionFilter | None) -> ScanPlan:
+    types = partition_types(schema)
+    decoded: dict[bytes, tuple[Any, ...]] = {}
+    groups_of: dict[bytes, dict[int, list[ManifestEntry]] | None] = {}
+    by_values: dict[tuple[Any, ...], dict[int, list[ManifestEntry]]] = {}
+    for entry in live_entries(table, snapshot).values():
+        partition = entry.partition
+        if partition not in groups_of:
+            values = decoded[partition] = decode_row(partition, types)
+            wanted = partition_filter is None or partition_filter(values)
+            groups_of[partition] = by_values.setdefault(_hashable(values), {}) if wanted else None
+        groups = groups_of[partition]
+        if groups is not None:
+            groups.setdefault(entry.bucket, []).append(entry)
+    splits = tuple(
+        BucketSplit(g[0].partition, decoded[g[0].partition], bucket, g[0].total_buckets, tuple(e.file for e in g))
+        for groups in by_values.values()
+        for bucket, g in groups.items()
+    )
+    return ScanPlan(table, snapshot, schema, splits, tuple(read_index(table, snapshot)))
+
+
+def partition_values(schema: TableSchema) -> Callable[[bytes], tuple[Any, ...]]:
+    """Give a function that tells which partitions are one: equal for stored forms of the same values."""
+    types = partition_types(schema)
+    known: dict[bytes, tuple[Any, ...]] = {}
+
+    def values(partition: bytes) -> tuple[Any, ...]:
+        if partition not in known:
+            known[partition] = _hashable(decode_row(partition, types))
+        return known[partition]
+
+    return values
+
+
+def _hashable(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tell true from 1 and -0.0 from 0.0, and let NaN equal itself, when partitions are grouped by value."""
+    return tuple(repr(v) if isinstance(v, (float, bool)) else v for v in values)
+
+
+def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> str:
+    """Folder of a bucket's files, relative to the table root."""
+    options = TableOptions(schema.options)
+    parts = [options.data_path_directory] if options.data_path_directory else []
+    if schema.partition_keys:
+        types = partition_types(schema)
+        default, legacy = options.partition_default_name, options.legacy_partition_name
+        parts.append(partition_path(values, schema.partition_keys, types, default, legacy))
+    return "/".join([*parts, bucket_dir(bucket)])
+
+
+def legacy_schema(schema: TableSchema) -> TableSchema | None:
+    """Give the schema as an engine sees it that does not know ``partition.legacy-name`` (0.9): its folders differ.
+
+    None where that makes no difference, or where such a folder has no name (BINARY).
+    """
+    binary = any(t.root in ("BINARY", "VARBINARY", "BYTES") for t in partition_types(schema))
+    if TableOptions(schema.options).legacy_partition_name or not schema.partition_keys or binary:
+        return None
+    return replace(schema, options={**schema.options, "partition.legacy-name": "true"})
+
+
+def data_file_path(schema: TableSchema, values: Sequence[Any], bucket: int, file: DataFile) -> str:
+    """Path of a data file, relative to the table root; an absolute URI for an external file."""
+    return file.external_path or f"{bucket_folder(schema, values, bucket)}/{file.file_name}"

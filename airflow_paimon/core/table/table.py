@@ -1,0 +1,327 @@
+"""An immutable view of one branch of a table. Loads nothing when made, caches nothing: each call reads the storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.schema import TableSchema, parse_schema
+from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
+from airflow_paimon.core.format.tag import Tag, parse_tag
+from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.table.paths import (
+    BRANCH_DIR,
+    BRANCH_PREFIX,
+    MAIN,
+    SCHEMA_PREFIX,
+    SNAPSHOT_PREFIX,
+    TAG_PREFIX,
+    BranchPaths,
+    Identifier,
+    numbered,
+    parse_identifier,
+)
+
+_PROBE_LIMIT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages and results."""
+
+    store: Store
+    name: str
+    branch_name: str = MAIN
+
+    @property
+    def paths(self) -> BranchPaths:
+        return BranchPaths(self.branch_name)
+
+    @property
+    def label(self) -> str:
+        """``db.t`` or ``db.t$branch_b``: how messages name this view."""
+        return self.name if self.branch_name == MAIN else f"{self.name}$branch_{self.branch_name}"
+
+    def branch(self, name: str) -> Table:
+        """Give the same table seen on another branch. Does not check that the branch exists."""
+        return Table(self.store, self.name, name or MAIN)
+
+    # -- schemas ---------------------------------------------------------------------------------------------------
+
+    def schema_ids(self) -> list[int]:
+        return numbered(self.store.names(self.paths.schema_dir), SCHEMA_PREFIX)
+
+    def schema(self, schema_id: int | None = None) -> TableSchema:
+        """Read one schema version, the latest when ``schema_id`` is None.
+
+        Raises:
+            NotFoundError: the table or the branch has no schema, or not this one.
+        """
+        if schema_id is None:
+            ids = self.schema_ids()
+            if not ids:
+                raise self._missing()
+            schema_id = ids[-1]
+        try:
+            data = self.store.read(self.paths.schema(schema_id))
+        except NotFoundError:
+            raise NotFoundError(f"{self.label} has no schema {schema_id}", table=self.name) from None
+        return parse_schema(data, f"{self.label}: schema-{schema_id}")
+
+    def schemas(self) -> list[TableSchema]:
+        """Read all schema versions, ascending."""
+        ids = self.schema_ids()
+        if not ids:
+            raise self._missing()
+        data = self.store.read_many([self.paths.schema(i) for i in ids])
+        return [parse_schema(d, f"{self.label}: schema-{i}") for i, d in zip(ids, data, strict=True)]
+
+    def exists(self) -> bool:
+        """Tell whether this branch of the table has a schema: without one no engine sees it."""
+        return bool(self.schema_ids())
+
+    def require(self) -> Table:
+        """Give this view, or raise ``NotFoundError`` saying which of table and branch is missing."""
+        if not self.exists():
+            raise self._missing()
+        return self
+
+    def _missing(self) -> NotFoundError:
+        if self.branch_name == MAIN:
+            return NotFoundError(f"There is no table {self.name} at {self.store.uri}", table=self.name)
+        if not self.branch(MAIN).exists():
+            return self.branch(MAIN)._missing()
+        names = ", ".join(self.branch_names()) or "none"
+        return NotFoundError(
+            f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})", table=self.name
+        )
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def snapshot_ids(self) -> list[int]:
+        """List the ids of the snapshots that exist, ascending."""
+        return [i for i in numbered(self.store.names(self.paths.snapshot_dir), SNAPSHOT_PREFIX) if i > 0]
+
+    def latest_snapshot_id(self) -> int | None:
+        """Give the greatest snapshot id there is, from a listing: hints may lie, and a gap hides what is behind it."""
+        ids = self.snapshot_ids()
+        return ids[-1] if ids else None
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """Read the newest snapshot, None when the branch has none."""
+        for _ in range(_PROBE_LIMIT):
+            latest = self.latest_snapshot_id()
+            if latest is None:
+                return None
+            try:
+                return self.snapshot(latest)
+            except NotFoundError:
+                continue  # rolled back or replaced between the listing and the read: look again
+        raise FormatError(f"{self.label}: the newest snapshot keeps vanishing while it is read", table=self.name)
+
+    def hinted_snapshot(self) -> Snapshot | None:
+        """Read the newest snapshot with at most three small reads when the LATEST hint is right; list otherwise.
+
+        For waiting only: a hint that is too low *and* followed by a gap would hide newer snapshots.
+        """
+        hint = self._hint(self.paths.latest_hint)
+        if hint is None:
+            return self.latest_snapshot()
+        try:
+            snapshot = self.snapshot(hint)
+        except NotFoundError:
+            return self.latest_snapshot()
+        return self.latest_snapshot() if self.store.exists(self.paths.snapshot(hint + 1)) else snapshot
+
+    def _hint(self, path: str) -> int | None:
+        try:
+            text = self.store.read(path).strip()
+        except NotFoundError:
+            return None
+        return int(text) if text.isdigit() and int(text) > 0 else None
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """Read one snapshot. ``NotFoundError`` when it never was or is expired."""
+        try:
+            data = self.store.read(self.paths.snapshot(snapshot_id))
+        except NotFoundError:
+            raise NotFoundError(
+                f"{self.label} has no snapshot {snapshot_id} (expired, or never there)", table=self.name
+            ) from None
+        snapshot = parse_snapshot(data, f"{self.label}: snapshot-{snapshot_id}")
+        if snapshot.id != snapshot_id:
+            raise FormatError(f"{self.label}: snapshot-{snapshot_id} holds id {snapshot.id}", table=self.name)
+        return snapshot
+
+    def find_snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """Read one snapshot, None when it is not there."""
+        try:
+            return self.snapshot(snapshot_id)
+        except NotFoundError:
+            return None
+
+    def snapshots(self, ids: list[int] | None = None) -> list[Snapshot]:
+        """Read the given snapshots, or all that exist, in order."""
+        ids = self.snapshot_ids() if ids is None else ids
+        data = self.store.read_many([self.paths.snapshot(i) for i in ids])
+        return [parse_snapshot(d, f"{self.label}: snapshot-{i}") for i, d in zip(ids, data, strict=True)]
+
+    # -- tags and branches -----------------------------------------------------------------------------------------
+
+    def tag_names(self) -> list[str]:
+        """List the branch's tags by name; directories (``tag-success-file``) are not tags."""
+        names = self.store.names(self.paths.tag_dir)
+        return sorted(n[len(TAG_PREFIX) :] for n in names if n.startswith(TAG_PREFIX) and n != TAG_PREFIX)
+
+    def tag(self, name: str) -> Tag:
+        """Read one tag of this branch. ``NotFoundError`` names the tags that are there."""
+        try:
+            data = self.store.read(self.paths.tag(name))
+        except (NotFoundError, InvalidInputError):
+            some = self.tag_names()
+            listed = ", ".join(some[:20]) + (f" and {len(some) - 20} more" if len(some) > 20 else "")
+            raise NotFoundError(
+                f"{self.label} has no tag {name!r} (its tags: {listed or 'none'})", table=self.name
+            ) from None
+        return parse_tag(data, name)
+
+    def find_tag(self, name: str) -> Tag | None:
+        """Read one tag, None when it is not there."""
+        try:
+            return parse_tag(self.store.read(self.paths.tag(name)), name)
+        except NotFoundError:
+            return None
+
+    def tags(self) -> list[Tag]:
+        """Read all tags of this branch, by snapshot id and name. One that is deleted meanwhile is left out."""
+        names = self.tag_names()
+        try:
+            data = self.store.read_many([self.paths.tag(n) for n in names])
+            tags = [parse_tag(d, n) for n, d in zip(names, data, strict=True)]
+        except NotFoundError:
+            tags = [tag for n in names if (tag := self.find_tag(n)) is not None]
+        return sorted(tags, key=lambda t: (t.snapshot.id, t.name))
+
+    def branch_names(self) -> list[str]:
+        """List the branches other than main, half-made ones included."""
+        entries = self.store.list(BRANCH_DIR)
+        names = (e.name[len(BRANCH_PREFIX) :] for e in entries if e.is_dir and e.name.startswith(BRANCH_PREFIX))
+        return sorted(name for name in names if name)
+
+
+def open_table(
+    warehouse: str | None = None,
+    name: str | None = None,
+    branch: str = MAIN,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+) -> Table:
+    """Open a table of a filesystem warehouse by name, or any table folder by ``path``. Reads nothing yet.
+
+    ``name`` may carry a branch (``db.t$branch_b``); a different ``branch`` besides is an error.
+
+    Raises:
+        InvalidInputError: both or neither of (warehouse, name) and path, or a malformed name.
+    """
+    if (path is None) == (warehouse is None or name is None):
+        raise InvalidInputError("open_table takes a warehouse and a table name, or path= of a table folder")
+    if path is not None:
+        label = path.rstrip("/").rsplit("/", 1)[-1]
+        parent = path.rstrip("/").rsplit("/", 2)
+        database = parent[-2].removesuffix(".db") if len(parent) > 2 and parent[-2].endswith(".db") else ""
+        return Table(open_store(path, storage_options), f"{database}.{label}" if database else label, branch)
+    assert warehouse is not None and name is not None
+    identifier = parse_identifier(name)
+    chosen = _one_branch(identifier, branch)
+    store = open_store(warehouse, storage_options).child(identifier.folder)
+    return Table(store, f"{identifier.database}.{identifier.table}", chosen)
+
+
+def _one_branch(identifier: Identifier, branch: str) -> str:
+    if identifier.system_table:
+        raise InvalidInputError(f"{identifier} is a system table; use airflow_paimon.core.table.inspect for it")
+    if branch != MAIN and identifier.branch not in (MAIN, branch):
+        raise InvalidInputError(f"{identifier} and branch={branch!r} name two different branches")
+    return branch if branch != MAIN else identifier.branch
+
+
+def resolve_version(
+    table: Table, version: int | str | None = None, timestamp: int | str | None = None
+) -> tuple[Table, Snapshot | None]:
+    """Find the snapshot that a read asks for, and the view whose schemas it goes by; None = no snapshot at all.
+
+    ``version``: int = snapshot id; str = tag, the exact name first, then on main ``branch.tag`` and
+    ``branch.<snapshot id>``. ``timestamp``: ISO with an offset, or epoch milliseconds: the latest snapshot whose commit
+    time is not after it.
+
+    Raises:
+        NotFoundError: no such snapshot or tag, or none that early. InvalidInputError: ambiguous, or a naive time.
+    """
+    if version is not None and timestamp is not None:
+        raise InvalidInputError(f"{table.label}: give version or timestamp, not both", table=table.name)
+    if timestamp is not None:
+        return table, _snapshot_at(table, parse_timestamp(timestamp))
+    if version is None:
+        return table, table.latest_snapshot()
+    if isinstance(version, int):
+        return table, table.snapshot(version)
+    return _snapshot_named(table, version)
+
+
+def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
+    tag = table.find_tag(version) if "/" not in version else None
+    if tag is not None:
+        return table, tag.snapshot
+    found: list[tuple[str, Table, Snapshot]] = []
+    if table.branch_name == MAIN:
+        for name in table.branch_names():
+            rest = version.removeprefix(name + ".")
+            if rest == version or not rest:
+                continue
+            other = table.branch(name)
+            branch_tag = other.find_tag(rest)
+            if branch_tag is not None:
+                found.append((f"tag {rest!r} of branch {name!r}", other, branch_tag.snapshot))
+            elif rest.isdigit() and int(rest) in other.snapshot_ids():
+                found.append((f"snapshot {rest} of branch {name!r}", other, other.snapshot(int(rest))))
+    if len(found) > 1:
+        meanings = " or ".join(what for what, _, _ in found)
+        raise InvalidInputError(f"{table.label}: version {version!r} is ambiguous: {meanings}", table=table.name)
+    if found:
+        return found[0][1:]
+    return table, table.tag(version).snapshot  # raises NotFoundError with the tags that are there
+
+
+def parse_timestamp(value: int | str) -> int:
+    """Give epoch milliseconds of an ISO time with an offset, or of epoch milliseconds (int or digits)."""
+    if isinstance(value, int):
+        return value
+    text = value.strip()
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(f"{value!r} is not an ISO time; write e.g. 2026-11-21T02:00:00+00:00") from None
+    if moment.tzinfo is None:
+        raise InvalidInputError(f"{value!r} has no time zone; write e.g. 2026-11-21T02:00:00+00:00")
+    return round(moment.timestamp() * 1000)
+
+
+def _snapshot_at(table: Table, time_ms: int) -> Snapshot:
+    ids = table.snapshot_ids()
+    low, high, best = 0, len(ids) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        snapshot = table.snapshot(ids[middle])
+        if snapshot.time_millis <= time_ms:
+            best, low = snapshot, middle + 1
+        else:
+            high = middle - 1
+    if best is None:
+        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms", table=table.name)
+    return best

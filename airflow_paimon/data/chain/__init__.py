@@ -1,0 +1,1 @@
+"""Rows of chain tables: reads, compaction of buckets, commits of compacted partitions."""

@@ -1,0 +1,320 @@
+"""compact_chain_table: plan, let tasks merge the buckets, and commit each partition on its own, fenced.
+
+Right before a partition's commit, on every attempt, and right after it, anchor and deltas must still hold the files
+that were planned on. What moved before is planned again; what moved after is built again. All of it is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, plan_compaction
+from airflow_paimon.core.chain.provenance import read_provenances, state_digests
+from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, GapPolicy, Values
+from airflow_paimon.core.chain.staleness import find_stale, history_of
+from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
+from airflow_paimon.core.chain.targets import ChainTargets, parse_targets
+from airflow_paimon.core.commit.committer import require_committable, verify_landed
+from airflow_paimon.core.commit.ledger import LedgerEntry, forget, open_ledger, request_hash
+from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.requests.chain_requests import CompactChainTable
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets, plan_buckets
+from airflow_paimon.data.chain.compaction_commit import DETAILS, Committer, Pins, known_of, plan_row
+
+log = logging.getLogger(__name__)
+
+MAX_ROUNDS = 5
+"""How often partitions are planned again whose inputs moved meanwhile."""
+
+RunTasks = Callable[[Compaction, Sequence[BucketWork]], Iterable[BucketOutput]]
+"""Runs tasks, in parallel or not; the outputs may come in any order."""
+
+
+def compact_chain_table(
+    context: Context,
+    request: CompactChainTable,
+    run: RunTasks = compact_buckets,
+    *,
+    tasks_at_once: int = 1,
+    bytes_at_once: int = 0,
+) -> OperationResult:
+    """Make partitions of the snapshot branch full. ``run`` gets about ``tasks_at_once`` buckets a call, or more of them
+    up to ``bytes_at_once``; their partitions are committed, then come the next ones.
+
+    Raises:
+        InvalidInputError: the request does not fit the table. UnsupportedFeatureError: see ``plan_buckets``.
+        ConflictError: inputs kept changing; ``details["done"]`` names the partitions that were committed all the same.
+    """
+    layout, snapshot, _ = chain_views(context.table)
+    targets = _targets(layout, request)
+    if request.dry_run:
+        return _dry_run(context, targets)
+    require_committable(snapshot)
+    ledger = None
+    if request.operation_id:
+        ledger = open_ledger(context.table, request.operation_id, request_hash(request), layout.snapshot_branch)
+    run_ = _Run(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
+    try:
+        return run_.finish(_landed(snapshot, ledger))
+    except PaimonError as error:
+        if run_.done:
+            error.details.setdefault("done", run_.done)
+        elif ledger is not None and ledger.first_try and not error.retryable:
+            forget(context.table, ledger.operation_id)
+        raise
+
+
+def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
+    return parse_targets(
+        layout,
+        partitions=request.partition,
+        first=request.from_,
+        last=request.to,
+        pending=request.pending,
+        max_chain_length=request.max_chain_length,
+        overwrite=request.overwrite,
+        gap_policy=cast(GapPolicy, request.gap_policy),
+    )
+
+
+def _landed(snapshot: Table, ledger: LedgerEntry | None) -> list[tuple[Snapshot, dict[str, Any]]]:
+    """Give what an earlier try of this operation committed. What has expired is not missed: doing it again is safe."""
+    if ledger is None or ledger.first_try:
+        return []
+    found = []
+    for snapshot_id in range(ledger.head + 1, (snapshot.latest_snapshot_id() or 0) + 1):
+        try:
+            one = snapshot.snapshot(snapshot_id)
+        except NotFoundError:
+            continue
+        if one.commit_user == ledger.operation_id and DETAILS in one.properties:
+            found.append((one, json.loads(one.properties[DETAILS])))
+    return found
+
+
+def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list[PartitionCompaction], Pins]:
+    """Plan, and look into the records of how partitions were built only where that can matter."""
+    pins = Pins(state)
+    looks = targets.overwrite or targets.max_chain_length is not None or targets.again
+    if not looks:
+        plans = plan_compaction(state.layout, state.partitions, targets)
+        if all(p.action != Action.ALREADY_THERE for p in plans):
+            return plans, pins
+    pins.provenances, known = known_of(table, state, targets)
+    return plan_compaction(state.layout, state.partitions, targets, known), pins
+
+
+def _dry_run(context: Context, targets: ChainTargets) -> OperationResult:
+    state = gather_chain(context.table)
+    plans, pins = _plans(context.table, state, targets)
+    rows = [plan_row(pins, p) | {"action": p.action.value} for p in plans]
+    plan = Plan(
+        operation=context.request.operation,
+        table=context.table.name,
+        preconditions=state.preconditions,
+        summary={"partitions": rows},
+    )
+    head = state.snapshot.snapshot.id if state.snapshot.snapshot else None
+    return context.result(
+        plan,
+        branch=state.layout.snapshot_branch,
+        changed=any(p.action.writes for p in plans),
+        before=head,
+        after=head,
+        details={"counts": _counts([str(r["action"]) for r in rows]), "snapshots": state.snapshot_ids},
+    )
+
+
+def _counts(names: Sequence[str]) -> dict[str, int]:
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+class _Run:
+    """One try of the operation: what came out so far, and what has to be planned again."""
+
+    def __init__(
+        self,
+        context: Context,
+        request: CompactChainTable,
+        snapshot: Table,
+        targets: ChainTargets,
+        run: RunTasks,
+        at_once: tuple[int, int],
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._targets = targets
+        self._branch = snapshot
+        self._run = run
+        self._tasks_at_once, self._bytes_at_once = at_once
+        self._results: dict[Values, dict[str, Any]] = {}
+        self._receipts: list[Snapshot] = []
+        self._deferred: dict[Values, PartitionCompaction] = {}
+        self._again: set[Values] = set()
+        self._before: int | None = snapshot.latest_snapshot_id()
+        self._plan: Plan | None = None
+        self._snapshots: dict[str, int | None] = {}
+
+    @property
+    def done(self) -> list[str]:
+        """The partitions that this operation has committed."""
+        return [r["partition"] for r in self._results.values() if "snapshot" in r]
+
+    def finish(self, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> OperationResult:
+        for number in range(1, MAX_ROUNDS + 1):
+            state = gather_chain(self._context.table)
+            if number == 1:
+                self._take_over(state, landed)
+            self._round(state, number)
+            if not self._deferred:
+                return self._result()
+            log.info("%s: %d partitions moved meanwhile: planned again", self._context.table.label, len(self._deferred))
+        texts = [state.layout.text_of(v) for v in self._deferred]
+        raise ConflictError(
+            f"{self._context.table.label}: anchor or deltas of {', '.join(texts[:5])} changed in each of {MAX_ROUNDS} "
+            f"tries while they were compacted; run it again when fewer writers are at work there",
+            table=self._context.table.name,
+            details={"partitions": texts},
+        )
+
+    def _take_over(self, state: ChainState, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
+        """Count what an earlier try committed as done, but for what changed before it could look again, or since."""
+        by_text = {state.layout.text_of(v): v for v in state.partitions.snapshot | state.partitions.delta}
+        for snapshot, row in landed:
+            values = by_text.get(row["partition"])
+            if values is not None:
+                self._results[values] = row | {"snapshot": snapshot.id, "replayed": True}
+                self._before = min(self._before or snapshot.id - 1, snapshot.id - 1) or None
+        if self._results:
+            live = state_digests(state, Branch.SNAPSHOT)
+            own = {v: live[v] for v in self._results if v in live}
+            built = read_provenances(self._context.table, state.layout, own)
+            self._again |= {s.values for s in find_stale(state, built, history_of(state)) if not s.lost}
+
+    def _round(self, state: ChainState, number: int) -> None:
+        settled = frozenset(v for v in self._results if v not in self._again)
+        targets = replace(self._targets, settled=settled, again=frozenset(self._again))
+        plans, pins = _plans(self._context.table, state, targets)
+        waited, self._deferred = self._deferred, {}
+        todo = []
+        for plan in plans:
+            if number > 1 and plan.action.writes and pins.is_built_of(plan):
+                plan = replace(plan, action=Action.ALREADY_THERE, reason="another compaction has built it meanwhile")
+            if plan.action.writes:
+                todo.append(plan)
+            elif plan.target not in self._results:
+                self._results[plan.target] = self._row(pins, plan)
+        for values in waited.keys() - {p.target for p in plans} - self._results.keys():
+            there = values in state.partitions.snapshot
+            plan = replace(
+                waited[values],
+                action=Action.ALREADY_THERE if there else Action.NOTHING_TO_DO,
+                reason="another compaction has built it meanwhile" if there else "it is not asked for any more",
+            )
+            self._results[values] = self._row(pins, plan)
+        if self._plan is None:
+            self._remember(state, pins, plans)
+        self._execute(pins, todo, number)
+
+    def _row(self, pins: Pins, plan: PartitionCompaction) -> dict[str, Any]:
+        return plan_row(pins, plan) | {"outcome": plan.action.value}
+
+    def _remember(self, state: ChainState, pins: Pins, plans: Sequence[PartitionCompaction]) -> None:
+        self._snapshots = state.snapshot_ids
+        rows = [plan_row(pins, p) | {"action": p.action.value} for p in plans]
+        self._plan = Plan(
+            operation=self._request.operation,
+            table=self._context.table.name,
+            preconditions=state.preconditions,
+            summary={"partitions": rows},
+        )
+
+    def _execute(self, pins: Pins, todo: Sequence[PartitionCompaction], number: int) -> None:
+        """Run tasks for the partitions whose anchors are there, commit them, go on with those that waited."""
+        committer = Committer(self._context, self._request, pins, number)
+        waiting = {p.target: p for p in todo}
+        while waiting:
+            ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
+            for chunk in self._chunks(pins, ready):
+                usable = [p for p in chunk if self._has_anchor(p)]
+                for plan in chunk:
+                    del waiting[plan.target]
+                    if plan not in usable:
+                        self._defer(plan)
+                if usable:
+                    self._compact(pins, committer, usable)
+
+    def _has_anchor(self, plan: PartitionCompaction) -> bool:
+        if not plan.anchor_in_run or plan.anchor is None:
+            return True
+        return plan.anchor not in self._deferred and "snapshot" in self._results.get(plan.anchor, {})
+
+    def _chunks(self, pins: Pins, ready: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCompaction]]:
+        """Cut into what is run at once: much of what is small, little of what is large."""
+        chunk: list[PartitionCompaction] = []
+        tasks = size = 0
+        for plan in ready:
+            if chunk and tasks + pins.buckets > self._tasks_at_once and size >= self._bytes_at_once:
+                yield chunk
+                chunk, tasks, size = [], 0, 0
+            chunk.append(plan)
+            tasks += pins.buckets
+            size += pins.input_bytes(plan)
+        if chunk:
+            yield chunk
+
+    def _compact(self, pins: Pins, committer: Committer, chunk: Sequence[PartitionCompaction]) -> None:
+        chains = [(p.target, p.anchor, p.deltas) for p in chunk]
+        compaction, works = plan_buckets(pins.narrowed(chunk), chains, self._request.task_memory_mb << 20)
+        outputs: dict[Values, list[BucketOutput]] = {p.target: [] for p in chunk}
+        for output in self._run(compaction, works):
+            outputs[output.values].append(output)
+        for position, plan in enumerate(chunk):
+            try:
+                committed = committer.commit(plan, outputs[plan.target])
+            except PaimonError:
+                # no commit of these was tried
+                committer.discard([o for p in chunk[position + 1 :] for o in outputs[p.target]])
+                raise
+            if committed is None:
+                self._defer(plan)
+                continue
+            self._results[plan.target] = committed.row
+            self._again.discard(plan.target)
+            if committed.snapshot is not None:
+                self._receipts.append(committed.snapshot)
+            if committed.is_stale:
+                self._again.add(plan.target)
+                self._deferred[plan.target] = plan
+
+    def _defer(self, plan: PartitionCompaction) -> None:
+        self._deferred[plan.target] = plan
+        if plan.replaces:
+            self._again.add(plan.target)
+
+    def _result(self) -> OperationResult:
+        for snapshot in self._receipts:
+            verify_landed(self._branch, snapshot)
+        ordered = sorted(self._results.values(), key=lambda r: str(r["partition"]))
+        done = [r["snapshot"] for r in ordered if "snapshot" in r]
+        return self._context.result(
+            self._plan,
+            branch=self._branch.branch_name,
+            changed=bool(done),
+            before=self._before,
+            after=max(done, default=self._before),
+            details={
+                "counts": _counts([str(r["outcome"]) for r in ordered]),
+                "partitions": ordered,
+                "snapshots": self._snapshots,
+            },
+        )

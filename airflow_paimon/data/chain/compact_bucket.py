@@ -1,0 +1,257 @@
+"""Compaction of chain tables, bucket by bucket: merges an anchor's bucket with those of the deltas into full files.
+
+No shuffle: a key has the same bucket in all branches. The result is one sorted run of the highest level, split at the
+target file size, without deletes. Its rows have sequence number -1, one below where Paimon's writers start: in Paimon's
+own chain reads numbers of different partitions decide ties of ``sequence.field``, so a delta's row
+wins there as it does here, and whatever is written to the partition later wins as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.chain.read_plan import PartitionRead, Source, Values
+from airflow_paimon.core.chain.state import ChainState
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.features import check_compactable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, data_file_path, legacy_schema, partition_types
+from airflow_paimon.data.chain.read import merged_rows
+from airflow_paimon.data.chain.scan import Inputs, Pinned, plan_partitions
+from airflow_paimon.data.chain.splits import ChainSplit
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.evolution import plan_mapping
+from airflow_paimon.data.files.read import BATCH_ROWS, read_data_file
+from airflow_paimon.data.files.values import repeated
+from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
+from airflow_paimon.data.merge.deduplicate import DELETE
+
+MEMORY_BYTES = 256 << 20
+"""How much a task may hold in memory, about, beside Python and its libraries."""
+
+FULL_SEQUENCE = -1
+_INFLATION = 6
+"""How many times larger rows are in memory than in files, as a guess from which the size of batches follows."""
+_LEAST_BATCH_ROWS = 1024
+_RUNS_AT_ONCE = 8
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What all tasks of a compaction have in common. Picklable. ``schema`` is the snapshot branch's."""
+
+    inputs: Inputs
+    schema: TableSchema
+    store: Store
+    label: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketWork:
+    """One bucket of one partition to write; ``size`` is what its input files take."""
+
+    split: ChainSplit
+    values: Values
+    total_buckets: int
+
+    @property
+    def size(self) -> int:
+        return sum(f.file_size for f in self.split.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketOutput:
+    """``empty``: no row is left of the bucket, and the file is a mere sign that it was compacted: see ``_sign``."""
+
+    values: Values
+    message: CommitMessage
+    empty: bool = False
+
+
+def plan_buckets(
+    state: ChainState, chains: Sequence[tuple[Values, Values | None, tuple[Values, ...]]], memory_bytes: int
+) -> tuple[Compaction, list[BucketWork]]:
+    """Plan the tasks for partitions: target, anchor and deltas of each.
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not compact, or rows that Paimon has not compacted yet.
+        InvalidInputError: partitions of one chain have different numbers of buckets.
+    """
+    plan = state.snapshot
+    check_compactable(plan.schema, table=plan.table.label, branch=plan.table.branch_name)
+    for part in (state.snapshot, state.delta):
+        _check_levels(state, part)
+    reads = [PartitionRead(target=t, source=Source.CHAIN, anchor=a, deltas=d) for t, a, d in chains]
+    pinned = Pinned(main=ScanPlan(state.main.table, None, state.main.schema), snapshot=plan, delta=state.delta)
+    totals = [{s.values: s.total_buckets for s in p.splits} for p in (state.delta, plan)]
+    read = plan_partitions(state.layout, pinned, reads, time_travel=True)
+    rows = _batch_rows([f for s in read.splits for f in s.files], memory_bytes)
+    inputs = Inputs(*(replace(part, batch_rows=rows) for part in read.inputs))
+    compaction = Compaction(
+        inputs=inputs,
+        schema=plan.schema,
+        store=plan.table.store,
+        label=plan.table.label,
+        memory_bytes=memory_bytes,
+    )
+    works = []
+    for split in read.splits:
+        total = totals[split.parts[0].is_anchor][split.parts[0].values]
+        for target in split.targets:
+            one = replace(split, targets=(target,))
+            works.append(BucketWork(split=one, values=target.values, total_buckets=total))
+    return compaction, works
+
+
+def _check_levels(state: ChainState, plan: ScanPlan) -> None:
+    """Refuse files that reads leave out because of deletion vectors: without their rows a partition is not full.
+
+    Paimon's compaction may bring them up a level under their old names: nobody would see later that they were missing.
+    """
+    if not TableOptions(state.delta.schema.options).deletion_vectors:
+        return
+    waiting = sorted({state.layout.text_of(s.values) for s in plan.splits if any(f.level == 0 for f in s.files)})
+    if waiting:
+        raise UnsupportedFeatureError(
+            f"{state.layout.label}: {', '.join(waiting[:_SHOWN])} of branch {plan.table.branch_name} hold rows that no "
+            f"reader of a table with deletion vectors sees until they are compacted: let Paimon compact those "
+            f"partitions first (sys.compact on that branch), then make them full",
+            table=state.layout.label,
+            details={"feature": "level-0 files with deletion vectors", "partitions": waiting[:_SHOWN]},
+        )
+
+
+def _batch_rows(files: Sequence[DataFile], memory_bytes: int) -> int:
+    rows = sum(f.row_count for f in files)
+    width = _INFLATION * sum(f.file_size for f in files) // max(rows, 1) + 16
+    return max(_LEAST_BATCH_ROWS, min(BATCH_ROWS, memory_bytes // 4 // _RUNS_AT_ONCE // width))
+
+
+def compact_buckets(compaction: Compaction, works: Iterable[BucketWork]) -> Iterator[BucketOutput]:
+    """Compact buckets one after the other, in this process."""
+    for work in works:
+        yield compact_bucket(compaction, work)
+
+
+def compact_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
+    """Merge one bucket and write it. When it fails nothing is left of what was written.
+
+    Raises:
+        FormatError: a file is missing or corrupt. UnsupportedFeatureError: partial updates with deletes.
+    """
+    writer = _writer(compaction, work)
+    try:
+        for _, rows in merged_rows(compaction.inputs, work.split):
+            writer.write(_full_rows(compaction.schema, work.values, rows))
+        files = writer.finish()
+        empty = not files
+        if empty:
+            files = _sign(compaction, work)
+    except BaseException:
+        writer.abandon()
+        raise
+    message = CommitMessage(
+        partition=encode_row(work.values, partition_types(compaction.schema)),
+        bucket=work.split.bucket,
+        total_buckets=work.total_buckets,
+        new_files=files,
+    )
+    return BucketOutput(values=work.values, message=message, empty=empty)
+
+
+def _writer(compaction: Compaction, work: BucketWork) -> RollingWriter:
+    target = FileTarget(
+        store=compaction.store,
+        schema=compaction.schema,
+        values=work.values,
+        bucket=work.split.bucket,
+        level=TableOptions(compaction.schema.options).num_levels - 1,
+    )
+    return RollingWriter(target, group_bytes=min(ROW_GROUP_BYTES, max(1, compaction.memory_bytes // 4)))
+
+
+def _full_rows(schema: TableSchema, values: Values, rows: pa.RecordBatch, kind: int = 0) -> pa.RecordBatch:
+    """Add the target's partition columns and what a key-value file has besides."""
+    constant = dict(zip(schema.partition_keys, values, strict=True))
+    columns = {
+        f.name: repeated(constant[f.name], f.type, rows.num_rows) if f.name in constant else rows.column(f.name)
+        for f in schema.fields
+    }
+    columns[SEQUENCE_NUMBER] = pa.array(np.full(rows.num_rows, FULL_SEQUENCE, np.int64))
+    columns[VALUE_KIND] = pa.array(np.full(rows.num_rows, kind, np.int8))
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _sign(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]:
+    """Write a file with a delete of one of the bucket's keys.
+
+    A partition without files does not exist, so an empty result would be computed again every time, and be no anchor.
+    With a delete in it, it exists and reads as empty, in Paimon too. Its sequence fields are null, the lowest, so that
+    the key that happens to be in it fares as all others do, whose deletes are gone.
+    """
+    row = _any_row(compaction, work.split)
+    if row is None:
+        return ()
+    writer = _writer(compaction, work)
+    try:
+        writer.write(_full_rows(compaction.schema, work.values, _lowest(compaction.schema, row), DELETE))
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _lowest(schema: TableSchema, row: pa.RecordBatch) -> pa.RecordBatch:
+    """Make a row the lowest of its key, as far as its sequence fields may be null."""
+    names = TableOptions(schema.options).sequence_fields
+    nullable = {f.name for f in schema.fields if f.type.nullable}
+    columns = {
+        name: repeated(None, schema.field(name).type, row.num_rows) if name in names and name in nullable else column
+        for name, column in zip(row.schema.names, row.columns, strict=True)
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _any_row(compaction: Compaction, split: ChainSplit) -> pa.RecordBatch | None:
+    for file in split.files:
+        part = split.parts[split.part_of[file.file_name]]
+        own = compaction.inputs.anchors if part.is_anchor else compaction.inputs.deltas
+        written = own.schemas[file.schema_id]
+        evolution = plan_mapping(written.fields, own.fields)
+        legacy = legacy_schema(own.schema)
+        for found in read_data_file(
+            own.store,
+            data_file_path(own.schema, part.values, split.bucket, file),
+            evolution.file_fields,
+            other_path=None if legacy is None else data_file_path(legacy, part.values, split.bucket, file),
+            legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
+            batch_rows=1,
+        ):
+            return evolution.apply(found.rows)
+    return None
+
+
+def choose_outputs(outputs: Sequence[BucketOutput]) -> tuple[list[BucketOutput], list[BucketOutput]]:
+    """Give what to commit of a partition's buckets, and what to discard: signs, when there are rows elsewhere."""
+    full = [o for o in outputs if not o.empty]
+    signs = [o for o in outputs if o.empty and o.message.new_files]
+    return (full, signs) if full else (signs[:1], signs[1:])
+
+
+def splits_of(outputs: Sequence[BucketOutput]) -> tuple[BucketSplit, ...]:
+    """Give a partition as it is once these outputs are committed."""
+    return tuple(
+        BucketSplit(o.message.partition, o.values, o.message.bucket, o.message.total_buckets, o.message.new_files)
+        for o in outputs
+    )

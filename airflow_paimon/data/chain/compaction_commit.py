@@ -1,0 +1,289 @@
+"""Commits compacted partitions of a chain table: fenced on what they were built from, with the record of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness
+from airflow_paimon.core.chain.fence import Fence
+from airflow_paimon.core.chain.provenance import (
+    Part,
+    Provenance,
+    files_digest,
+    read_identities,
+    record_provenance,
+    vectors_digests,
+)
+from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.rebuild import is_proven, records_of, what_is_lacking
+from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, history_of
+from airflow_paimon.core.chain.state import ChainState, splits_by_partition
+from airflow_paimon.core.chain.targets import ChainTargets, quoted_spec
+from airflow_paimon.core.commit.files import commit_partition
+from airflow_paimon.core.commit.ledger import commit_identity
+from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import readable_value
+from airflow_paimon.core.table.scan import BucketSplit, bucket_folder
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.compact_bucket import BucketOutput, choose_outputs, splits_of
+
+log = logging.getLogger(__name__)
+
+DETAILS = "airflow-paimon.details"
+"""Snapshot property with the partition's part of the result: a retry gives the first try's result."""
+
+OPEN_COST_BYTES = 1 << 20
+
+OUTCOMES = {Action.COMPACT: "compacted", Action.STALE_REBUILD: "stale-rebuilt"}
+
+
+class Pins:
+    """What the branches hold, as it was planned on; partitions that this run commits are put in as it goes.
+
+    The splits of ``state`` itself stay as they were.
+    """
+
+    def __init__(self, state: ChainState) -> None:
+        self.state = state
+        self.provenances: Mapping[Values, Provenance] = {}
+        self._parts = {b: dict(splits_by_partition(state.plan(b))) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self._vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+
+    def narrowed(self, plans: Sequence[PartitionCompaction]) -> ChainState:
+        """Give the state with what these partitions are built from alone, however much else there is."""
+        anchors = {p.anchor for p in plans}
+        deltas = {d for p in plans for d in p.deltas}
+        snapshot = tuple(s for a in anchors for s in self.splits(Branch.SNAPSHOT, a))
+        delta = tuple(s for d in deltas for s in self.splits(Branch.DELTA, d))
+        return replace(
+            self.state,
+            snapshot=replace(self.state.snapshot, splits=snapshot),
+            delta=replace(self.state.delta, splits=delta),
+        )
+
+    @property
+    def layout(self) -> ChainLayout:
+        return self.state.layout
+
+    @property
+    def buckets(self) -> int:
+        return TableOptions(self.state.snapshot.schema.options).bucket
+
+    def splits(self, branch: Branch, values: Values | None) -> tuple[BucketSplit, ...]:
+        return () if values is None else self._parts[branch].get(values, ())
+
+    def inputs(self, plan: PartitionCompaction) -> list[BucketSplit]:
+        """Give the buckets that a partition is built from, as far as they are there yet."""
+        deltas = (s for d in plan.deltas for s in self.splits(Branch.DELTA, d))
+        return [*self.splits(Branch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
+
+    def input_bytes(self, plan: PartitionCompaction) -> int:
+        """Give what its input files take, each counted with what opening it costs."""
+        return sum(f.file_size + OPEN_COST_BYTES for s in self.inputs(plan) for f in s.files)
+
+    def part(self, branch: Branch, values: Values) -> Part:
+        vectors = self._vectors[branch].get(values, "")
+        return Part(values=values, files=files_digest(self.splits(branch, values)), vectors=vectors)
+
+    def is_built_of(self, plan: PartitionCompaction) -> bool:
+        """Tell whether the partition that is there is recorded as built from just what the plan has in mind."""
+        built = self.provenances.get(plan.target)
+        if built is None or plan.anchor_in_run:
+            return False
+        anchor = None if plan.anchor is None else self.part(Branch.SNAPSHOT, plan.anchor)
+        return built.anchor == anchor and built.deltas == tuple(self.part(Branch.DELTA, d) for d in plan.deltas)
+
+    def fences(self, plan: PartitionCompaction) -> tuple[Fence, Fence]:
+        """Give what must still hold of the snapshot and of the delta branch when the partition is committed."""
+        group, last = self.layout.group_of(plan.target), self.layout.time_of(plan.target)
+        first = None if plan.anchor is None else self.layout.time_of(plan.anchor)
+
+        def is_between(values: Values) -> bool:
+            moment = self.layout.parsed_time(values) if self.layout.group_of(values) == group else None
+            return moment is not None and moment <= last and (first is None or first < moment)
+
+        own = {v for v in (plan.anchor, plan.target) if v is not None}
+
+        def is_anchor(values: Values) -> bool:
+            return values in own or is_between(values)  # a nearer one would have been the anchor
+
+        fences = []
+        for branch, values, concerns in (
+            (Branch.SNAPSHOT, own, is_anchor),
+            (Branch.DELTA, set(plan.deltas), is_between),
+        ):
+            pinned = self.state.plan(branch)
+            held = {v: files_digest(found) for v in values if (found := self.splits(branch, v))}
+            fences.append(
+                Fence(table=pinned.table, schema=pinned.schema, seen=pinned.snapshot, held=held, concerns=concerns)
+            )
+        return fences[0], fences[1]
+
+    def put(self, values: Values, splits: Sequence[BucketSplit], before: Snapshot | None, after: Snapshot) -> None:
+        """Take in a commit of this run. Only if it is the next one the branch counts as seen up to it."""
+        self._parts[Branch.SNAPSHOT][values] = tuple(splits)
+        self._vectors[Branch.SNAPSHOT].pop(values, None)
+        seen = self.state.snapshot.snapshot
+        is_next = (seen is None and before is None) or (
+            seen is not None and before is not None and seen.identity == before.identity
+        )
+        if is_next:
+            self.state = replace(self.state, snapshot=replace(self.state.snapshot, snapshot=after))
+
+
+def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Mapping[Values, Provenance], Staleness]:
+    """Read how the snapshot partitions of the groups that are asked for were built, and judge them."""
+    layout = state.layout
+    full = state.partitions.snapshot
+    asked = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
+    provenances = gather_provenances(table, state, asked)
+    stale = find_stale(state, provenances, history_of(state)) if provenances else ()
+    held = state.partitions
+    lost = {s.values: f"{', '.join(map(layout.text_of, s.lost))} is gone" for s in stale if s.lost}
+    unproven: dict[Values, str] = {}
+    record_of = records_of(table, layout)
+    for values, built in provenances.items():
+        lacking = what_is_lacking(layout, built, held.snapshot, held.delta, record_of)
+        has_anchor = built.anchor is not None and built.anchor.values in held.snapshot
+        if lacking is not None:
+            (unproven if has_anchor and not is_proven(built) else lost)[values] = lacking
+    return provenances, Staleness(
+        stale={s.values: s.reason for s in stale},
+        lost=lost,
+        unproven=unproven,
+        anchors={v: b.anchor.values for v, b in provenances.items() if b.anchor is not None},
+    )
+
+
+def plan_row(pins: Pins, plan: PartitionCompaction) -> dict[str, Any]:
+    """Say what is planned for a partition, as plain JSON values."""
+    layout, text = pins.layout, pins.layout.text_of
+    keys = zip(layout.partition_keys, plan.target, layout.partition_types, strict=True)
+    values = {k: readable_value(v, t) for k, v, t in keys}
+    row: dict[str, Any] = {
+        "partition": text(plan.target),
+        "group": dict(list(values.items())[: layout.group_width]),
+        "spec": quoted_spec(values),
+        "reason": plan.reason,
+    }
+    if plan.action.writes:
+        inputs = pins.inputs(plan)
+        row |= {
+            "anchor": None if plan.anchor is None else text(plan.anchor),
+            "anchor_in_run": plan.anchor_in_run,
+            "deltas": [text(d) for d in plan.deltas],
+            "overwrites": plan.replaces,
+            **{f"{name}_in": count for name, count in _sizes(inputs).items()},
+        }
+    return row
+
+
+def _sizes(splits: Sequence[BucketSplit]) -> dict[str, int]:
+    files = [f for s in splits for f in s.files]
+    rows = sum(f.row_count - (f.delete_row_count or 0) for f in files)
+    return {"rows": rows, "files": len(files), "bytes": sum(f.file_size for f in files)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """``snapshot`` None: there was nothing to commit. ``is_stale``: an input changed right after the commit."""
+
+    row: dict[str, Any]
+    snapshot: Snapshot | None
+    is_stale: bool = False
+
+
+class Committer:
+    """Commits the partitions of one round."""
+
+    def __init__(self, context: Context, request: Request, pins: Pins, number: int) -> None:
+        self._context = context
+        self._request = request
+        self._pins = pins
+        self._number = number
+
+    def commit(self, plan: PartitionCompaction, outputs: Sequence[BucketOutput]) -> Committed | None:
+        """Commit one partition; None: something that it was planned on has moved, and nothing of it was published.
+
+        Raises:
+            OutcomeUnknownError: it may have landed.
+        """
+        pins = self._pins
+        chosen, rest = choose_outputs(outputs)
+        self.discard(rest)
+        row = plan_row(pins, plan) | {"outcome": OUTCOMES[plan.action], "snapshots": pins.state.snapshot_ids}
+        splits = splits_of(chosen)
+        row |= {f"{name}_out": count for name, count in _sizes(splits).items()}
+        if not chosen:
+            return Committed(row=row | {"outcome": Action.NOTHING_TO_DO.value, "reason": "no rows"}, snapshot=None)
+        self._record(plan, splits)
+        replaced = pins.splits(Branch.SNAPSHOT, plan.target)
+        branch_fence, delta_fence = pins.fences(plan)
+
+        def check(head: Snapshot | None) -> None:
+            moved = [*branch_fence.moved(head), *delta_fence.moved(delta_fence.table.latest_snapshot())]
+            if moved:
+                names = ", ".join(map(pins.layout.text_of, moved))
+                raise ConflictError(f"{pins.layout.label}: {names} changed while {row['partition']} was compacted")
+
+        try:
+            receipt = commit_partition(
+                pins.state.snapshot.table,
+                [o.message for o in chosen],
+                replaced=replaced,
+                check=check,
+                identity=commit_identity(
+                    self._request.operation_id,
+                    pins.layout.snapshot_branch,
+                    f"{self._request.operation}-{self._number}",
+                    str(row["partition"]),
+                ),
+                properties=self._properties(row),
+            )
+        except ConflictError as error:
+            log.info("%s", error.message)
+            self.discard(chosen)
+            return None
+        assert receipt.snapshot is not None
+        pins.put(plan.target, splits, receipt.before, receipt.snapshot)
+        moved = delta_fence.moved(delta_fence.table.latest_snapshot())
+        return Committed(row=row | {"snapshot": receipt.snapshot.id}, snapshot=receipt.snapshot, is_stale=bool(moved))
+
+    def discard(self, outputs: Sequence[BucketOutput]) -> None:
+        """Delete files that no snapshot refers to. Failing to is harmless: they are orphans."""
+        pinned = self._pins.state.snapshot
+        for output in outputs:
+            folder = bucket_folder(pinned.schema, output.values, output.message.bucket)
+            for file in output.message.new_files:
+                try:
+                    pinned.table.store.delete(f"{folder}/{file.file_name}")
+                except (StorageError, OutcomeUnknownError) as error:
+                    log.info("%s: left the unused file %s behind (%s)", pinned.table.label, file.file_name, error)
+
+    def _record(self, plan: PartitionCompaction, splits: Sequence[BucketSplit]) -> None:
+        pins = self._pins
+        record = Provenance(
+            values=plan.target,
+            files=files_digest(splits),
+            anchor=None if plan.anchor is None else pins.part(Branch.SNAPSHOT, plan.anchor),
+            deltas=tuple(pins.part(Branch.DELTA, d) for d in plan.deltas),
+            snapshots=pins.state.snapshot_ids,
+            identities=read_identities(pins.state),
+            origin=self._request.operation_id or self._request.operation,
+            created_at=self._context.now_iso,
+        )
+        record_provenance(self._context.table, pins.layout, record)
+
+    def _properties(self, row: Mapping[str, Any]) -> dict[str, str]:
+        properties = {"airflow-paimon.operation": self._request.operation, DETAILS: json.dumps(row)}
+        if self._request.operation_id:
+            properties["airflow-paimon.operation-id"] = self._request.operation_id
+        return properties

@@ -1,0 +1,153 @@
+"""Merges changes into a sorted run that has each key once: an anchor and the deltas behind it.
+
+What `merge` does for any runs costs a sort of all rows. Here the many rows of the base stay where they are: winners are
+found among the changes alone, then looked up in the base. Reads and compaction of chain tables share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.merge.deduplicate import (
+    CHAIN_POSITION,
+    Indices,
+    MergeRules,
+    align_runs,
+    gather,
+    is_retract,
+    merge_slices,
+    pick_winners,
+)
+from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
+
+Mask = npt.NDArray[np.bool_]
+
+
+def merge_changes(
+    base: Iterator[pa.RecordBatch] | None,
+    changes: Sequence[Iterator[pa.RecordBatch]],
+    parts: Sequence[int],
+    rules: MergeRules,
+    columns: Sequence[str],
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield (number of the target, live rows of it): for each target in key order, slice by slice of the key range.
+
+    ``base`` is sorted, has each key once and no deletes, and stands at the chain's first place. The runs of ``changes``
+    carry ``CHAIN_POSITION`` and what else decides between them; target ``t`` takes those rows whose position is below
+    ``parts[t]``. A change wins over a base row whose sequence fields tie with its own. Partial updates have no base.
+    One batch of each input is in memory.
+
+    Raises:
+        FormatError: an input is not sorted by the key.
+    """
+    inputs = [*([base] if base is not None else []), *changes]
+    for slices, keys in align_runs(inputs, rules):
+        has_base = CHAIN_POSITION not in slices[0].schema.names
+        rest, rest_keys = (slices[1:], keys[1:]) if has_base else (slices, keys)
+        for target, width in enumerate(parts):
+            own, own_keys = _up_to(rest, rest_keys, width)
+            if not own:
+                rows = slices[0].select(columns).slice(0, None if has_base else 0)
+            elif has_base:
+                rows = _overlay(slices[0], keys[0], own, own_keys, rules, columns)
+            else:
+                rows = merge_slices(own, own_keys, rules).select(columns)
+            if rows.num_rows:
+                yield target, rows
+
+
+def _up_to(
+    slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], width: int
+) -> tuple[list[pa.RecordBatch], list[Keys]]:
+    """Give the rows that stand at the first ``width`` places of the chain."""
+    own_slices, own_keys = [], []
+    for one, own in zip(slices, keys, strict=True):
+        mask = np.asarray(one.column(CHAIN_POSITION).to_numpy()) < width
+        if mask.any():
+            own_slices.append(one if mask.all() else one.filter(pa.array(mask)))
+            own_keys.append(own if mask.all() else own[mask])
+    return own_slices, own_keys
+
+
+def _overlay(
+    base: pa.RecordBatch,
+    base_keys: Keys,
+    slices: Sequence[pa.RecordBatch],
+    keys: Sequence[Keys],
+    rules: MergeRules,
+    columns: Sequence[str],
+) -> pa.RecordBatch:
+    all_keys = np.concatenate(keys)
+    winners = pick_winners(slices, all_keys, rules)
+    at = np.searchsorted(base_keys, all_keys[winners])
+    hit = base_keys[np.minimum(at, len(base_keys) - 1)] == all_keys[winners]
+    retract = _retracts(slices, winners)
+    wins = np.ones(len(winners), bool)
+    hits = np.flatnonzero(hit)
+    if len(hits):
+        wins[hits] = _not_older(slices, winners[hits], base, at[hits], rules)
+    order = _order(base.num_rows, at, winners, is_put=wins & ~retract, is_gone=wins & retract, hit=hit)
+    return _picked([base.select(columns), *(s.select(columns) for s in slices)], order)
+
+
+def _order(rows: int, at: Indices, winners: Indices, *, is_put: Mask, is_gone: Mask, hit: Mask) -> Indices:
+    """Give the positions, in base and changes laid behind each other, of the rows that come out."""
+    order: Indices = np.arange(rows)
+    replaced = is_put & hit
+    order[at[replaced]] = rows + winners[replaced]
+    gone = at[is_gone & hit]
+    order[gone] = -1
+    new = np.flatnonzero(is_put & ~hit)
+    if len(new):
+        order = np.insert(order, at[new], rows + winners[new])
+    return order[order >= 0] if len(gone) else order
+
+
+def _retracts(slices: Sequence[pa.RecordBatch], rows: Indices) -> Mask:
+    if VALUE_KIND not in slices[0].schema.names:
+        return np.zeros(len(rows), bool)
+    return is_retract(gather([s.column(VALUE_KIND) for s in slices], rows))
+
+
+def _not_older(
+    slices: Sequence[pa.RecordBatch], rows: Indices, base: pa.RecordBatch, base_rows: Indices, rules: MergeRules
+) -> Mask:
+    """Tell for pairs of a change and a base row whether the change's sequence fields are at least as high."""
+    wins: Mask = np.zeros(len(rows), bool)
+    tied: Mask = np.ones(len(rows), bool)
+    for name in rules.sequence:
+        ours = gather([s.column(name) for s in slices], rows)
+        theirs = pc.take(base.column(name), pa.array(base_rows), boundscheck=False)
+        higher, lower = _compared(ours, theirs, rules.descending)
+        wins |= tied & higher
+        tied &= ~higher & ~lower
+        if not tied.any():
+            break
+    return wins | tied
+
+
+def _compared(ours: pa.Array, theirs: pa.Array, descending: bool) -> tuple[Mask, Mask]:
+    """Tell where ours is higher and where it is lower; null is lowest in both directions."""
+    has_ours = np.asarray(ours.is_valid().to_numpy(zero_copy_only=False))
+    has_theirs = np.asarray(theirs.is_valid().to_numpy(zero_copy_only=False))
+    both = has_ours & has_theirs
+    if not both.all():
+        chosen = pa.array(both)
+        ours, theirs = ours.filter(chosen), theirs.filter(chosen)
+    higher, lower = has_ours & ~has_theirs, has_theirs & ~has_ours
+    if len(ours):
+        our_keys, their_keys = sort_keys([[ours], [theirs]])
+        above, below = our_keys > their_keys, our_keys < their_keys
+        higher[both], lower[both] = (below, above) if descending else (above, below)
+    return higher, lower
+
+
+def _picked(pieces: Sequence[pa.RecordBatch], rows: Indices) -> pa.RecordBatch:
+    columns = [gather([p.column(i) for p in pieces], rows) for i in range(pieces[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=pieces[0].schema)

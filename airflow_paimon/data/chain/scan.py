@@ -1,0 +1,238 @@
+"""Gathers the three branches of a chain table, each at one pinned snapshot, and plans which files make which rows.
+
+Partitions of main and of the snapshot branch are ordinary reads, the others merges (`splits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from airflow_paimon.core.chain.layout import check_chain_branches
+from airflow_paimon.core.chain.read_plan import (
+    ChainLayout,
+    Choose,
+    GapPolicy,
+    PartitionRead,
+    Partitions,
+    Source,
+    Values,
+    every_partition,
+    plan_chain_read,
+)
+from airflow_paimon.core.chain.state import pin_together
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.features import is_chain_main
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.scan import ScanPlan, plan_scan
+from airflow_paimon.core.table.table import Table, resolve_version
+from airflow_paimon.data.chain.splits import ChainSplit, chain_splits
+from airflow_paimon.data.files.arrow_types import arrow_schema
+from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
+from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.layers import Layer, check_types, read_as_one, snapshot_at_time_of
+from airflow_paimon.data.scan import TableRead, plan_read
+
+
+class Inputs(NamedTuple):
+    """What every task that merges chains needs to know. ``main`` says what comes out. Picklable."""
+
+    main: TableRead
+    anchors: TableRead
+    deltas: TableRead
+
+
+class Pinned(NamedTuple):
+    """The three branches, each at one snapshot."""
+
+    main: ScanPlan
+    snapshot: ScanPlan
+    delta: ScanPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRead:
+    """A planned read. ``layers`` are partitions as they are stored, ``splits`` chains, read with ``inputs``.
+
+    ``snapshots``: the snapshot that each branch is read at, by branch name; None = it has none.
+    """
+
+    inputs: Inputs
+    layers: tuple[Layer, ...]
+    splits: tuple[ChainSplit, ...]
+    partitions: tuple[PartitionRead, ...]
+    snapshots: Mapping[str, int | None]
+
+
+GAP_POLICIES = ("empty", "carry_forward")
+
+
+def parse_gap_policy(text: str) -> GapPolicy:
+    """Check what a caller gives as ``gap_policy``."""
+    if text not in GAP_POLICIES:
+        raise InvalidInputError(f"gap_policy is one of {', '.join(GAP_POLICIES)}, not {text!r}")
+    return "carry_forward" if text == "carry_forward" else "empty"
+
+
+def is_chain_read(table: Table, version: int | str | None = None) -> bool:
+    """Tell whether this view is read through a chain; a version that names another branch's snapshot is not."""
+    if not is_chain_main(TableOptions(table.schema().options), table.branch_name):
+        return False
+    return not isinstance(version, str) or resolve_version(table, version)[0].branch_name == table.branch_name
+
+
+def plan_chain(
+    table: Table,
+    *,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    gap_policy: GapPolicy = "empty",
+    batch_rows: int = BATCH_ROWS,
+) -> ChainRead:
+    """Plan a read of a chain table. ``version`` and ``timestamp`` name a moment of main; the other
+    branches are read as they were then. ``predicate`` only prunes.
+
+    Raises:
+        NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches are no chain table together, or
+            a partition that belongs to a chain has no place in time.
+        UnsupportedFeatureError: a feature that this engine does not read.
+    """
+    latest = table.schema()
+    options = TableOptions(latest.options)
+    others = [table.branch(options.snapshot_branch or ""), table.branch(options.delta_branch or "")]
+    found = [b.schema() if b.exists() else None for b in others]
+    layout = check_chain_branches(table.label, latest, *found)
+    pinned = Pinned(*_pinned(table, others, version, timestamp))
+    if version is not None or timestamp is not None:
+        pinned = Pinned(*read_as_one(pinned, newest=timestamp is not None))
+    for plan in pinned[1:]:
+        check_types(table.label, plan.table.label, pinned.main.schema, plan.schema)
+    rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), table.label)
+    partitions = Partitions(main=_held(pinned.main), snapshot=_held(pinned.snapshot), delta=_held(pinned.delta))
+    reads = plan_chain_read(layout, partitions, _wanted(rows, pinned.main.schema), gap_policy=gap_policy)
+    travels = version is not None or timestamp is not None
+    return plan_partitions(
+        layout,
+        pinned,
+        reads,
+        columns=columns,
+        where=where,
+        predicate=predicate,
+        time_travel=travels,
+        batch_rows=batch_rows,
+    )
+
+
+def plan_partitions(
+    layout: ChainLayout,
+    pinned: Pinned,
+    reads: Sequence[PartitionRead],
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    time_travel: bool = False,
+    batch_rows: int = BATCH_ROWS,
+) -> ChainRead:
+    """Plan the files of these partitions; what is not theirs is not looked at.
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not read.
+        InvalidInputError: an unknown column, or partitions of one chain have different numbers of buckets.
+    """
+    label = pinned.main.table.label
+    rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), label)
+
+    def stored(plan: ScanPlan, source: Source) -> Layer:
+        part = _only(plan, {r.target for r in reads if r.source == source})
+        return plan_read(
+            part,
+            columns=columns,
+            where=where,
+            predicate=predicate,
+            time_travel=time_travel,
+            chained=True,
+            batch_rows=batch_rows,
+        )
+
+    main, snapshot = stored(pinned.main, Source.MAIN), stored(pinned.snapshot, Source.SNAPSHOT)
+    chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
+    inner = _inner_columns(pinned.main.schema, main[0].columns, rows)
+
+    def part(plan: ScanPlan, values: set[Values]) -> TableRead:
+        # the filter is not applied: it would let older versions win
+        some = _only(plan, values)
+        return plan_read(some, columns=inner, time_travel=time_travel, chained=True, batch_rows=batch_rows)[0]
+
+    anchors = part(pinned.snapshot, {r.anchor for r in chains if r.anchor is not None})
+    deltas = part(pinned.delta, {d for r in chains for d in r.deltas})
+    return ChainRead(
+        inputs=Inputs(main[0], anchors, deltas),
+        layers=(main, snapshot),
+        splits=tuple(chain_splits(layout, chains, pinned.snapshot, pinned.delta, rows)),
+        partitions=tuple(reads),
+        snapshots={p.table.branch_name: None if p.snapshot is None else p.snapshot.id for p in pinned},
+    )
+
+
+def _only(plan: ScanPlan, values: set[Values]) -> ScanPlan:
+    return replace(plan, splits=tuple(s for s in plan.splits if s.values in values))
+
+
+def _held(plan: ScanPlan) -> frozenset[Values]:
+    return frozenset(s.values for s in plan.splits)
+
+
+def _pinned(
+    table: Table, others: Sequence[Table], version: int | str | None, timestamp: int | str | None
+) -> list[ScanPlan]:
+    if timestamp is not None:
+        plans = [_plan_or_nothing(t, timestamp) for t in (table, *others)]
+        if all(p.snapshot is None for p in plans):
+            raise NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}", table=table.name)
+        return plans
+    if version is None:
+        return pin_together((table, *others))
+    main = plan_scan(table, version=version)
+    if main.snapshot is None:
+        return [main, *pin_together(others)]
+    return [main, *(_plan_then(t, main.snapshot) for t in others)]
+
+
+def _plan_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
+    """Plan a branch that may have begun later, or be empty as main often is."""
+    try:
+        return plan_scan(table, timestamp=timestamp)
+    except NotFoundError:
+        return ScanPlan(table, None, table.schema())
+
+
+def _plan_then(table: Table, snapshot: Snapshot) -> ScanPlan:
+    found = snapshot_at_time_of(table, snapshot)
+    return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
+
+
+def _wanted(rows: Filter, schema: TableSchema) -> Choose:
+    if rows.where is None and rows.predicate is None:
+        return every_partition
+
+    def choose(values: Sequence[Values]) -> Sequence[Values]:
+        kept = keep(rows, [partition_bounds(schema, v) for v in values], schema)
+        return [v for v, is_kept in zip(values, kept, strict=True) if is_kept]
+
+    return choose
+
+
+def _inner_columns(schema: TableSchema, columns: Sequence[str], rows: Filter) -> tuple[str, ...]:
+    """Name what has to be read of a chain: what comes out, what the filter looks at, and what decides the merge."""
+    needed = {*columns, *rows.columns, *schema.trimmed_primary_keys, *TableOptions(schema.options).sequence_fields}
+    return tuple(n for n in schema.field_names if n in needed and n not in schema.partition_keys)

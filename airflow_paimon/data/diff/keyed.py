@@ -1,0 +1,212 @@
+"""Compares two versions of a bucket of a primary-key table, both streamed in key order, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.data.diff.json_rows import json_rows
+from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.scan import ReadSplit, TableRead
+
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Findings:
+    """Rows of each kind, counted, and the first few of them as JSON values; a changed row is ``{before, after}``."""
+
+    added: int = 0
+    changed: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def sample(self, kind: str, limit: int, rows: Callable[[int], list[dict[str, Any]]]) -> None:
+        """Keep some more rows of a kind; ``rows(n)`` gives the first n of them."""
+        kept = self.samples.setdefault(kind, [])
+        if len(kept) < limit:
+            kept += rows(limit - len(kept))
+
+    def add(self, other: Findings, limit: int) -> None:
+        """Take in what was found elsewhere in the same partition."""
+        self.added += other.added
+        self.changed += other.changed
+        self.deleted += other.deleted
+        self.unchanged += other.unchanged
+        for kind, found in other.samples.items():
+            self.sample(kind, limit, lambda n, found=found: found[:n])  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedComparison:
+    """What all tasks have in common. ``before`` and ``after`` read the same columns, in the same order and types."""
+
+    keys: tuple[str, ...]
+    before: TableRead
+    after: TableRead
+    sample: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What is compared at once: a bucket, or a partition whose number of buckets differs between the two sides."""
+
+    values: tuple[Any, ...]
+    before: tuple[ReadSplit, ...]
+    after: tuple[ReadSplit, ...]
+
+
+def compare_unit(comparison: KeyedComparison, unit: Unit) -> Findings:
+    """Compare both sides' rows by key."""
+    found = Findings()
+    old, new = _Side(comparison.before, unit.before, comparison), _Side(comparison.after, unit.after, comparison)
+    while True:
+        old.fill()
+        new.fill()
+        if old.batch is None and new.batch is None:
+            return found
+        if new.batch is None:
+            _take_all(found, "deleted", old.cut(old.rows), comparison)
+        elif old.batch is None:
+            _take_all(found, "added", new.cut(new.rows), comparison)
+        else:
+            _compare_step(found, old, new, comparison)
+
+
+class _Side:
+    """One side: what is left of its current batch, and where to get the next."""
+
+    def __init__(self, read: TableRead, splits: Sequence[ReadSplit], comparison: KeyedComparison) -> None:
+        self._source = _sorted_rows(read, splits, comparison.keys)
+        self._keys = comparison.keys
+        self.batch: pa.RecordBatch | None = None
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.batch is None else int(self.batch.num_rows)
+
+    @property
+    def key_columns(self) -> list[pa.Array]:
+        assert self.batch is not None
+        return [self.batch.column(name) for name in self._keys]
+
+    def fill(self) -> None:
+        while not self.rows:
+            self.batch = next(self._source, None)
+            if self.batch is None:
+                return
+
+    def cut(self, count: int) -> pa.RecordBatch:
+        """Take the first rows away."""
+        assert self.batch is not None
+        head, self.batch = self.batch.slice(0, count), self.batch.slice(count)
+        return head
+
+
+def _sorted_rows(read: TableRead, splits: Sequence[ReadSplit], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of one bucket come sorted, section behind section. Several buckets have to be sorted, in memory."""
+    if len(splits) == 1:
+        yield from read_split(read, splits[0])
+        return
+    batches = [b for s in splits for b in read_split(read, s) if b.num_rows]
+    if batches:
+        whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        order = np.argsort(sort_keys([[whole.column(k) for k in keys]])[0], kind="stable")
+        yield whole.take(pa.array(order))
+
+
+def _take_all(found: Findings, kind: str, rows: pa.RecordBatch, comparison: KeyedComparison) -> None:
+    setattr(found, kind, getattr(found, kind) + rows.num_rows)
+    found.sample(kind, comparison.sample, lambda n: json_rows(rows.slice(0, n)))
+
+
+def _compare_step(found: Findings, old: _Side, new: _Side, comparison: KeyedComparison) -> None:
+    """Compare up to where both sides are complete: the lower one of the two last keys."""
+    old_keys, new_keys = sort_keys([old.key_columns, new.key_columns])
+    end = min(old_keys[-1], new_keys[-1])
+    old_count = int(np.searchsorted(old_keys, end, side="right"))
+    new_count = int(np.searchsorted(new_keys, end, side="right"))
+    before, after = old.cut(old_count), new.cut(new_count)
+    old_keys, new_keys = old_keys[:old_count], new_keys[:new_count]
+    at = np.searchsorted(new_keys, old_keys)
+    hit = np.zeros(old_count, bool)
+    inside = at < new_count
+    hit[inside] = new_keys[at[inside]] == old_keys[inside]
+    fresh = np.ones(new_count, bool)
+    fresh[at[hit]] = False
+    gone = np.flatnonzero(~hit)
+    if len(gone):
+        _take_all(found, "deleted", before.take(pa.array(gone)), comparison)
+    if fresh.any():
+        _take_all(found, "added", after.take(pa.array(np.flatnonzero(fresh))), comparison)
+    _compare_pairs(found, _rows(before, np.flatnonzero(hit)), _rows(after, at[hit]), comparison)
+
+
+def _rows(batch: pa.RecordBatch, at: Indices) -> pa.RecordBatch:
+    return batch if len(at) == batch.num_rows else batch.take(pa.array(at))
+
+
+def _compare_pairs(found: Findings, before: pa.RecordBatch, after: pa.RecordBatch, comparison: KeyedComparison) -> None:
+    changed = np.zeros(before.num_rows, bool)
+    for name in before.schema.names:
+        if name not in comparison.keys:
+            changed |= differs(before.column(name), after.column(name))
+    at = np.flatnonzero(changed)
+    found.changed += len(at)
+    found.unchanged += before.num_rows - len(at)
+
+    def pairs(count: int) -> list[dict[str, Any]]:
+        some = pa.array(at[:count])
+        both = zip(json_rows(before.take(some)), json_rows(after.take(some)), strict=True)
+        return [{"before": old, "after": new} for old, new in both]
+
+    if len(at):
+        found.sample("changed", comparison.sample, pairs)
+
+
+def differs(one: pa.Array, other: pa.Array) -> Mask:
+    """Tell row by row whether two columns differ. Null equals null, NaN equals NaN, -0.0 differs from 0.0."""
+    if not _holds_floats(one.type) and one.equals(other):  # equals() takes -0.0 for 0.0
+        return np.zeros(len(one), bool)
+    if pa.types.is_nested(one.type):
+        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+        return np.array([_in_order(a, one.type) != _in_order(b, one.type) for a, b in pairs], bool)
+    null = _mask(one.is_null()), _mask(other.is_null())
+    if pa.types.is_floating(one.type):
+        bits = pa.int32() if pa.types.is_float32(one.type) else pa.int64()
+        unequal = _mask(pc.not_equal(one.view(bits), other.view(bits)))
+        unequal &= ~(_mask(pc.is_nan(one)) & _mask(pc.is_nan(other)))
+    else:
+        unequal = _mask(pc.not_equal(one, other))
+    out: Mask = (null[0] != null[1]) | (unequal & ~null[0] & ~null[1])
+    return out
+
+
+def _holds_floats(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind)) or any(_holds_floats(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _mask(values: pa.Array) -> Mask:
+    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
+
+
+def _in_order(value: Any, kind: pa.DataType) -> str:
+    """Spell a nested value so that equal ones have equal texts: pairs of a map have no order."""
+    if value is None or not pa.types.is_nested(kind):
+        return repr(value)
+    if pa.types.is_map(kind):
+        pairs = [(_in_order(k, kind.key_type), _in_order(v, kind.item_type)) for k, v in value]
+        return repr(sorted(pairs))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return repr([_in_order(value[f.name], f.type) for f in fields])
+    return repr([_in_order(v, kind.value_type) for v in value])

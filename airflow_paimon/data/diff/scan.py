@@ -1,0 +1,289 @@
+"""What a diff has to read: two pinned snapshots, and the buckets in which their live files differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
+from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import (
+    BucketKey,
+    BucketSplit,
+    ScanPlan,
+    group_by_bucket,
+    live_entries,
+    one_form,
+    partition_types,
+    read_index,
+)
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.arrow_types import arrow_type
+from airflow_paimon.data.merge.sections import plan_sections
+
+BASE = "base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side: the view, its pinned snapshot and the schema to read it with. ``scan`` holds only what is compared."""
+
+    name: str
+    table: Table
+    snapshot: Snapshot | None
+    schema: TableSchema
+    scan: ScanPlan
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingUnit:
+    """Numbers of splits in each side's ``scan`` that are compared with each other."""
+
+    values: tuple[Any, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What the buckets of a partition that were not read hold. ``exact``: no row in them is hidden by another one."""
+
+    rows: int = 0
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffPlan:
+    """``before`` is what the branch is compared with, ``after`` the branch. ``keys`` is empty without a primary key.
+
+    ``rows_before``: of an append table, the rows in the differing buckets of ``before``, by partition.
+    """
+
+    before: Side
+    after: Side
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    columns_before_only: tuple[str, ...]
+    columns_after_only: tuple[str, ...]
+    differing: tuple[DifferingUnit, ...]
+    skipped: Mapping[tuple[Any, ...], Skipped] = field(default_factory=dict)
+    skipped_buckets: int = 0
+    rows_before: Mapping[tuple[Any, ...], int] = field(default_factory=dict)
+    main_snapshot: int | None = None
+
+
+def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
+    """Pin both sides and find the buckets that differ.
+
+    Raises:
+        NotFoundError: no such branch. UnsafeOperationError: there is no base. InvalidInputError: other keys.
+    """
+    main = context.table
+    branch = main.branch(request.branch).require()
+    after, schema = branch.latest_snapshot(), branch.schema()
+    other, before, other_schema = _other_side(main, branch, schema, request)
+    _check_keys(branch, schema, other, other_schema)
+    choice = choose_partitions(schema, request.partitions)
+    found = _Buckets(branch, schema, (other, before), after, choice)
+    columns, only_before, only_after = _columns(schema, other_schema)
+    return DiffPlan(
+        before=Side(
+            name=request.against,
+            table=other,
+            snapshot=before,
+            schema=other_schema,
+            scan=ScanPlan(other, before, other_schema, tuple(found.before), tuple(found.index_before)),
+        ),
+        after=Side(
+            name=request.branch,
+            table=branch,
+            snapshot=after,
+            schema=schema,
+            scan=ScanPlan(branch, after, schema, tuple(found.after), tuple(found.index_after)),
+        ),
+        keys=schema.primary_keys,
+        columns=columns,
+        columns_before_only=only_before,
+        columns_after_only=only_after,
+        differing=tuple(found.units()),
+        skipped=found.skipped,
+        skipped_buckets=found.skipped_buckets,
+        rows_before=found.rows_before,
+        main_snapshot=main.latest_snapshot_id(),
+    )
+
+
+def _other_side(
+    main: Table, branch: Table, schema: TableSchema, request: DiffBranches
+) -> tuple[Table, Snapshot | None, TableSchema]:
+    if request.against == request.branch:
+        raise InvalidInputError(f"{branch.label} can't be compared with itself; give another branch, or {BASE!r}")
+    if request.against != BASE:
+        other = main.branch(request.against).require()
+        return other, other.latest_snapshot(), other.schema()
+    base = branch_point(main, branch)
+    if base is None:
+        raise UnsafeOperationError(
+            f"{branch.label} shares no snapshot with main (created empty, or the history is expired), so it has no "
+            f"base; compare it with a branch: --against main",
+            table=main.name,
+        )
+    return branch, base, schema
+
+
+def _check_keys(branch: Table, schema: TableSchema, other: Table, other_schema: TableSchema) -> None:
+    ours, theirs = (
+        (schema.primary_keys, schema.partition_keys),
+        (other_schema.primary_keys, other_schema.partition_keys),
+    )
+    kept = set(schema.primary_keys) | set(schema.partition_keys)
+    types = [{f.name: arrow_type(f.type) for f in s.fields if f.name in kept} for s in (schema, other_schema)]
+    if ours != theirs or types[0] != types[1]:
+        raise InvalidInputError(
+            f"{branch.label} and {other.label} have different primary keys or partition columns, so their rows can't "
+            f"be matched",
+            table=branch.name,
+        )
+
+
+def _columns(schema: TableSchema, other: TableSchema) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Give the columns that both sides have with one type, and those that they don't."""
+    theirs = {f.name: arrow_type(f.type) for f in other.fields}
+    common = tuple(f.name for f in schema.fields if theirs.get(f.name) == arrow_type(f.type))
+    only_before = tuple(n for n in other.field_names if n not in common)
+    return common, only_before, tuple(n for n in schema.field_names if n not in common)
+
+
+class _Buckets:
+    """The live files of both sides by bucket: those that differ as splits, the others counted."""
+
+    def __init__(
+        self,
+        branch: Table,
+        schema: TableSchema,
+        other: tuple[Table, Snapshot | None],
+        after: Snapshot | None,
+        choice: PartitionChoice,
+    ) -> None:
+        view, before = other
+        self._schema = schema
+        self._types = partition_types(schema)
+        options = TableOptions(schema.options)
+        self._hides_new = options.deletion_vectors or options.merge_engine == "first-row"
+        self._choice = choice
+        self._decoded: dict[bytes, tuple[Any, ...]] = {}
+        self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
+        diff = difference(branch, before, after)
+        form = one_form(schema)
+        live = group_by_bucket(live_entries(branch, after).values(), form)
+        # another branch may know the same file under another schema id
+        theirs = None if view == branch else group_by_bucket(live_entries(view, before).values(), form)
+        moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, form)
+        self.before: list[BucketSplit] = []
+        self.after: list[BucketSplit] = []
+        self.rows_before: dict[tuple[Any, ...], int] = {}
+        self.skipped: dict[tuple[Any, ...], Skipped] = {}
+        self.skipped_buckets = 0
+        for key in sorted(moved):
+            if choice.matches(self._values(key)):
+                now = live.get(key, [])
+                then = theirs.get(key, []) if theirs is not None else _before(diff, key, now)
+                self._differs(key, then, now)
+        for key, entries in live.items():
+            if key not in moved and choice.matches(self._values(key)):
+                self._skip(key, entries)
+
+    def _values(self, key: BucketKey) -> tuple[Any, ...]:
+        if key.partition not in self._decoded:
+            self._decoded[key.partition] = decode_row(key.partition, self._types)
+        return self._decoded[key.partition]
+
+    def _differs(self, key: BucketKey, then: Sequence[ManifestEntry], now: Sequence[ManifestEntry]) -> None:
+        values = self._values(key)
+        if not self._schema.primary_keys:
+            self.rows_before[values] = self.rows_before.get(values, 0) + _rows(then, self.index_before)
+            same = _untouched(then, now, self.index_before, self.index_after)
+            then, now = ([e for e in side if e.file.file_name not in same] for side in (then, now))
+        for side, entries in ((self.before, then), (self.after, now)):
+            if entries:
+                files = tuple(e.file for e in entries)
+                side.append(BucketSplit(key.partition, values, key.bucket, entries[0].total_buckets, files))
+
+    def _skip(self, key: BucketKey, entries: Sequence[ManifestEntry]) -> None:
+        self.skipped_buckets += 1
+        values = self._values(key)
+        known = self.skipped.get(values, Skipped())
+        exact = not self._schema.primary_keys or self._tells_rows([e.file for e in entries])
+        self.skipped[values] = Skipped(rows=known.rows + _rows(entries, self.index_after), exact=known.exact and exact)
+
+    def _tells_rows(self, files: Sequence[DataFile]) -> bool:
+        """Whether each row that the files hold is one that a reader sees: no key twice, none waiting for compaction."""
+        if self._hides_new and not all(f.level for f in files):
+            return False
+        return all(s.is_raw for s in plan_sections(files, [f.type for f in self._schema.key_fields]))
+
+    def units(self) -> list[DifferingUnit]:
+        """Pair the splits: bucket by bucket, or by partition where the number of buckets changed."""
+        counts: dict[bytes, set[int]] = {}
+        for split in (*self.before, *self.after):
+            counts.setdefault(split.partition, set()).add(split.total_buckets)
+        pairs: dict[tuple[bytes, int], tuple[list[int], list[int]]] = {}
+        values: dict[tuple[bytes, int], tuple[Any, ...]] = {}
+        for side, splits in enumerate((self.before, self.after)):
+            for i, split in enumerate(splits):
+                key = (split.partition, split.bucket if len(counts[split.partition]) == 1 else -1)
+                pairs.setdefault(key, ([], []))[side].append(i)
+                values[key] = split.values
+        return [DifferingUnit(values[k], tuple(old), tuple(new)) for k, (old, new) in pairs.items()]
+
+
+def _before(diff: Difference, key: BucketKey, now: Sequence[ManifestEntry]) -> list[ManifestEntry]:
+    added, removed = diff.added.get(key, {}), diff.removed.get(key, {})
+    return [*(e for e in now if e.identifier not in added), *removed.values()]
+
+
+def _vectors(entries: Iterable[IndexEntry]) -> set[tuple[BucketKey, str, Any]]:
+    return {
+        (BucketKey(e.partition, e.bucket), e.file_name, tuple(where))
+        for e in entries
+        for where in e.deletion_vector_ranges or ()
+        if where is not None
+    }
+
+
+def _moved_vectors(
+    before: Iterable[IndexEntry], after: Iterable[IndexEntry], form: Callable[[bytes], bytes]
+) -> set[BucketKey]:
+    """Find buckets that lost rows by deletion vectors alone, their files being the same."""
+    return {BucketKey(form(key.partition), key.bucket) for key, _, _ in _vectors(before) ^ _vectors(after)}
+
+
+def _untouched(
+    then: Sequence[ManifestEntry],
+    now: Sequence[ManifestEntry],
+    before: Iterable[IndexEntry],
+    after: Iterable[IndexEntry],
+) -> set[str]:
+    """Name the files that both sides have, with the same rows deleted in them."""
+    marked = {where[0] for _, _, where in _vectors(before) ^ _vectors(after)}
+    return {e.file.file_name for e in then} & {e.file.file_name for e in now} - marked
+
+
+def _rows(entries: Sequence[ManifestEntry], index: Iterable[IndexEntry]) -> int:
+    names = {e.file.file_name for e in entries}
+    deleted = sum(
+        where[3] or 0
+        for e in index
+        for where in e.deletion_vector_ranges or ()
+        if where is not None and where[0] in names
+    )
+    return sum(e.file.row_count for e in entries) - deleted

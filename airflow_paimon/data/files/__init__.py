@@ -1,0 +1,1 @@
+"""Data files: read and write, per file format; schema evolution; statistics."""

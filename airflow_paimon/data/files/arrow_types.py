@@ -1,0 +1,129 @@
+"""Paimon's types as Arrow's, and the columns of a data file with their Parquet field ids.
+
+See docs/format.md, Data files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+
+KEY_PREFIX = "_KEY_"
+SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
+VALUE_KIND = "_VALUE_KIND"
+ROW_ID = "_ROW_ID"
+ROW_KIND = "_row_kind"
+"""The column of ours in which callers of ``write_arrow`` say insert or delete: ``+I -U +U -D``."""
+
+KEY_FIELD_ID_OFFSET = 1073741823
+SEQUENCE_NUMBER_ID = 2147483646
+VALUE_KIND_ID = 2147483645
+ROW_ID_ID = 2147483642
+_NESTED_ID_BASE = 536870911
+_NESTED_ID_STEP = 1024
+
+_FIELD_ID = b"PARQUET:field_id"
+_SIMPLE: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "CHAR": pa.string(),
+    "VARCHAR": pa.string(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "VARBINARY": pa.binary(),
+    "BYTES": pa.binary(),
+    "DATE": pa.date32(),
+    "TIME": pa.time32("ms"),
+}
+
+
+def timestamp_unit(precision: int) -> str:
+    """Give the Arrow unit that holds a TIMESTAMP of this precision: ms up to 3, us up to 6, then ns."""
+    return "ms" if precision <= 3 else "us" if precision <= 6 else "ns"
+
+
+def arrow_type(data_type: DataType) -> pa.DataType:
+    """Give the Arrow type that rows of a column come in.
+
+    CHAR, VARCHAR and STRING are ``string``; TIME is ``time32[ms]``; TIMESTAMP has no zone, TIMESTAMP_LTZ is UTC.
+    Everything is nullable but map keys: a column may have become NOT NULL after its rows were written.
+
+    Raises:
+        UnsupportedFeatureError: VARIANT, BLOB, VECTOR and other types that this engine does not know.
+    """
+    if isinstance(data_type, RowType):
+        return pa.struct([arrow_field(f) for f in data_type.fields])
+    if isinstance(data_type, MapType):
+        return pa.map_(pa.field("key", arrow_type(data_type.key), nullable=False), arrow_type(data_type.value))
+    if isinstance(data_type, ArrayType):
+        if data_type.root != "ARRAY":
+            raise UnsupportedFeatureError(f"Columns of type {data_type.root} are not supported by the embedded engine")
+        return pa.list_(pa.field("element", arrow_type(data_type.element)))
+    if data_type.root == "DECIMAL":
+        return pa.decimal128(*data_type.args)
+    if data_type.root == "TIMESTAMP":
+        return pa.timestamp(timestamp_unit(data_type.args[0]))
+    if data_type.root == "TIMESTAMP_LTZ":
+        return pa.timestamp(timestamp_unit(data_type.args[0]), tz="UTC")
+    simple = _SIMPLE.get(data_type.root)
+    if simple is None:
+        raise UnsupportedFeatureError(f"Columns of type {data_type.root} are not supported by the embedded engine")
+    return simple
+
+
+def arrow_field(field: DataField) -> pa.Field:
+    return pa.field(field.name, arrow_type(field.type))
+
+
+def arrow_schema(fields: Iterable[DataField]) -> pa.Schema:
+    """Give the schema of rows with these columns."""
+    return pa.schema([arrow_field(f) for f in fields])
+
+
+def key_field(field: DataField) -> DataField:
+    """Give the ``_KEY_`` copy of a primary-key column."""
+    return DataField(field.id + KEY_FIELD_ID_OFFSET, KEY_PREFIX + field.name, field.type)
+
+
+SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, AtomicType("BIGINT", (), False))
+VALUE_KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, AtomicType("TINYINT", (), False))
+ROW_ID_FIELD = DataField(ROW_ID_ID, ROW_ID, AtomicType("BIGINT", (), False))
+
+
+def file_fields(fields: tuple[DataField, ...], key_fields: tuple[DataField, ...]) -> tuple[DataField, ...]:
+    """Give the columns of a data file: for a primary-key table keys, sequence number and kind come first."""
+    if not key_fields:
+        return fields
+    return (*(key_field(f) for f in key_fields), SEQUENCE_FIELD, VALUE_KIND_FIELD, *fields)
+
+
+def write_schema(fields: Iterable[DataField]) -> pa.Schema:
+    """Give the schema to write a Parquet file with: field ids on every level, NOT NULL as required."""
+    return pa.schema([_with_id(f.name, f.type, f.id, f.id, 0) for f in fields])
+
+
+def _with_id(name: str, data_type: DataType, field_id: int, base: int, depth: int) -> pa.Field:
+    """``base`` is the id of the column (or ROW field) around lists and maps, ``depth`` how deep in those we are."""
+    inner: pa.DataType
+    if isinstance(data_type, RowType):
+        inner = pa.struct([_with_id(f.name, f.type, f.id, f.id, 0) for f in data_type.fields])
+    elif isinstance(data_type, MapType):
+        offset = _NESTED_ID_STEP * base
+        key = _with_id("key", data_type.key, _NESTED_ID_BASE - offset - depth - 1, base, depth + 1)
+        value = _with_id("value", data_type.value, _NESTED_ID_BASE + offset + depth + 1, base, depth + 1)
+        inner = pa.map_(key.with_nullable(False), value)
+    elif isinstance(data_type, ArrayType):
+        element_id = _NESTED_ID_BASE + _NESTED_ID_STEP * base + depth + 1
+        inner = pa.list_(_with_id("element", data_type.element, element_id, base, depth + 1))
+    else:
+        inner = arrow_type(data_type)
+    return pa.field(name, inner, nullable=data_type.nullable, metadata={_FIELD_ID: str(field_id).encode()})

@@ -1,0 +1,207 @@
+"""Checks rows that are to be written against the table's columns, and brings them into the types that files hold.
+
+Nothing is changed silently: what does not fit is an error that names the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+from airflow_paimon.data.files.arrow_types import ROW_KIND, VALUE_KIND, arrow_type
+
+_KINDS = ("+I", "-U", "+U", "-D")
+_RETRACTS = pa.array([1, 3], pa.int8())
+_WIDE = 76
+_TEXT = ("CHAR", "VARCHAR", "STRING")
+_BYTES = ("BINARY", "VARBINARY", "BYTES")
+
+
+def conform_rows(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
+    """Give one batch with the table's columns in order and ``_VALUE_KIND`` behind them.
+
+    A column ``_row_kind`` (``+I -U +U -D``) says the kind; without it all rows are inserts. Nulls of a column with a
+    default value become that value, and a column with one may be missing.
+
+    Raises:
+        InvalidInputError: a column is unknown, missing, of another type, null where NOT NULL, too long or out of range;
+            or rows of a table without primary key are retracted.
+    """
+    given = set(rows.schema.names)
+    if len(given) != len(rows.schema.names):
+        raise InvalidInputError(f"{label}: the rows to write have two columns of the same name", table=label)
+    unknown = [n for n in rows.schema.names if n not in schema.field_names and n != ROW_KIND]
+    missing = [f.name for f in schema.fields if f.name not in given and f.default_value is None]
+    if unknown or missing:
+        what = [f"unknown columns {', '.join(unknown)}"] if unknown else []
+        what += [f"missing columns {', '.join(missing)}"] if missing else []
+        raise InvalidInputError(
+            f"{label}: the rows to write have {' and '.join(what)}; the table has {', '.join(schema.field_names)}",
+            table=label,
+        )
+    keys = set(schema.primary_keys)
+    columns = [_column(rows, f, label, required=f.name in keys) for f in schema.fields]
+    columns.append(_kinds(rows, schema, label))
+    names = [*schema.field_names, VALUE_KIND]
+    types = [*(arrow_type(f.type) for f in schema.fields), pa.int8()]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(zip(names, types, strict=True))))
+
+
+def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.Array:
+    if ROW_KIND not in rows.schema.names:
+        return pa.array(np.zeros(rows.num_rows, np.int8))
+    texts = _one(rows.column(ROW_KIND))
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.dictionary_decode()
+    known = pa.array(_KINDS)
+    kinds = pc.index_in(texts.cast(pa.string()), value_set=known).cast(pa.int8())
+    if kinds.null_count:
+        strange = texts.filter(kinds.is_null())[0].as_py()
+        raise InvalidInputError(f"{label}: {ROW_KIND} is one of {' '.join(_KINDS)}, not {strange!r}", table=label)
+    if not schema.primary_keys and pc.any(pc.is_in(kinds, value_set=_RETRACTS)).as_py():
+        raise InvalidInputError(
+            f"{label} has no primary key, so rows can't be deleted by {ROW_KIND}: overwrite the partition instead",
+            table=label,
+        )
+    return kinds
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+def _column(rows: pa.Table | pa.RecordBatch, field: DataField, label: str, required: bool) -> pa.Array:
+    where = f"{label}: column {field.name!r}"
+    if field.name in rows.schema.names:
+        column = _fitted(_one(rows.column(field.name)), field.type, where, label)
+    else:
+        column = pa.nulls(rows.num_rows, arrow_type(field.type))
+    if field.default_value is not None and column.null_count:
+        column = pc.fill_null(column, _default(field, where, label))
+    if required and column.null_count:
+        raise InvalidInputError(f"{where} is part of the primary key and must not be null", table=label)
+    _check_nulls(column, field.type, where, label)
+    return column
+
+
+def _default(field: DataField, where: str, label: str) -> pa.Scalar:
+    try:
+        return pa.scalar(field.default_value).cast(arrow_type(field.type))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidInputError(f"{where} has the default value {field.default_value!r}, which is no {field.type}; "
+                                f"give the column's values", table=label) from None  # fmt: skip
+
+
+def _check_nulls(column: pa.Array, data_type: DataType, where: str, label: str) -> None:
+    if not data_type.nullable and column.null_count:
+        raise InvalidInputError(f"{where} is NOT NULL, but a row has null there", table=label)
+    if isinstance(data_type, RowType):
+        for i, child in enumerate(data_type.fields):
+            # flatten() would add the parent's nulls: where the whole ROW is null its fields don't count
+            values = column.field(i) if not column.null_count else column.drop_null().field(i)
+            _check_nulls(values, child.type, f"{where}.{child.name}", label)
+    elif isinstance(data_type, ArrayType):
+        _check_nulls(column.flatten(), data_type.element, f"{where}.element", label)
+    elif isinstance(data_type, MapType):
+        present = column.drop_null() if column.null_count else column
+        first, last = (present.offsets[0].as_py(), present.offsets[-1].as_py()) if len(present) else (0, 0)
+        _check_nulls(present.items.slice(first, last - first), data_type.value, f"{where}.value", label)
+
+
+def _fitted(column: pa.Array, data_type: DataType, where: str, label: str) -> pa.Array:
+    """Cast to the type that the file holds, if every value stays what it is."""
+    target = arrow_type(data_type)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not _fits(column.type, data_type):
+        raise InvalidInputError(
+            f"{where} is {_name(data_type)}; a column of Arrow type {column.type} does not fit", table=label
+        )
+    if column.type != target:
+        try:
+            if pa.types.is_decimal(target) and pa.types.is_integer(column.type):
+                column = column.cast(pa.decimal256(_WIDE, target.scale))  # else Arrow goes by the type, not the values
+            fitted = column.cast(target)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise InvalidInputError(
+                f"{where} is {_name(data_type)}; a value does not fit: {error}", table=label
+            ) from None
+        if pa.types.is_float64(column.type) and not fitted.cast(pa.float64()).equals(column):
+            _check_float(column, fitted, where, label)
+        column = fitted
+    _check_length(column, data_type, where, label)
+    return column
+
+
+def _name(data_type: DataType) -> str:
+    return str(data_type) if isinstance(data_type, AtomicType) else data_type.root
+
+
+def _check_float(column: pa.Array, fitted: pa.Array, where: str, label: str) -> None:
+    before = column.fill_null(0).to_numpy(zero_copy_only=False)
+    after = fitted.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
+    lost = (before != after) & ~(np.isnan(before) & np.isnan(after))
+    if lost.any():
+        raise InvalidInputError(
+            f"{where} is FLOAT; the double {before[lost][0]!r} would lose digits: cast it yourself", table=label
+        )
+
+
+def _check_length(column: pa.Array, data_type: DataType, where: str, label: str) -> None:
+    if not isinstance(data_type, AtomicType) or not data_type.args or data_type.root not in (*_TEXT, *_BYTES):
+        return
+    lengths = pc.utf8_length(column) if data_type.root in _TEXT else pc.binary_length(column)
+    longest = pc.max(lengths).as_py()
+    if longest is not None and longest > data_type.args[0]:
+        raise InvalidInputError(f"{where} is {data_type}; a value has a length of {longest}", table=label)
+
+
+def _fits(source: pa.DataType, data_type: DataType) -> bool:
+    """Tell whether values of an Arrow type are values of a Paimon type, so that a cast does not reinterpret them."""
+    if pa.types.is_null(source):
+        return True
+    if isinstance(data_type, RowType):
+        if not pa.types.is_struct(source):
+            return False
+        children = [source.field(i) for i in range(source.num_fields)]
+        same = [c.name for c in children] == [f.name for f in data_type.fields]
+        return same and all(_fits(c.type, f.type) for c, f in zip(children, data_type.fields, strict=True))
+    if isinstance(data_type, ArrayType):
+        is_list = pa.types.is_list(source) or pa.types.is_large_list(source) or pa.types.is_fixed_size_list(source)
+        return is_list and _fits(source.value_type, data_type.element)
+    if isinstance(data_type, MapType):
+        if not pa.types.is_map(source):
+            return False
+        return _fits(source.key_type, data_type.key) and _fits(source.item_type, data_type.value)
+    return _fits_atomic(source, data_type)
+
+
+def _fits_atomic(source: pa.DataType, data_type: AtomicType) -> bool:
+    root = data_type.root
+    if root == "TIMESTAMP_LTZ":
+        return bool(pa.types.is_timestamp(source) and source.tz is not None)
+    if root == "TIMESTAMP":
+        return bool(pa.types.is_timestamp(source) and source.tz is None)
+    if root in _TEXT:
+        return any(t(source) for t in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+    if root in _BYTES:
+        tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+        return any(t(source) for t in tests)
+    if root == "DECIMAL":
+        return bool(pa.types.is_decimal(source) or pa.types.is_integer(source))
+    if root in ("FLOAT", "DOUBLE"):
+        return bool(pa.types.is_floating(source) or pa.types.is_integer(source))
+    tests_of: dict[str, Sequence[object]] = {
+        "BOOLEAN": (pa.types.is_boolean(source),),
+        "DATE": (pa.types.is_date(source),),
+        "TIME": (pa.types.is_time(source),),
+    }
+    return any(tests_of.get(root, (pa.types.is_integer(source),)))

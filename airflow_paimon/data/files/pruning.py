@@ -1,0 +1,201 @@
+"""Leaves out partitions, files and row groups that a filter can't match. Conservative: in doubt they are read.
+
+A filter is our own ``Predicate``, or an Arrow expression: that one is opaque, so Arrow itself is asked whether it can
+be true where ``column == value`` or ``low <= column <= high`` is known to hold, as for its own data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import DataFile, Stats
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import AtomicType, DataType
+from airflow_paimon.core.table.predicate import Bounds, Predicate, exactly, may_match
+from airflow_paimon.data.files.arrow_types import arrow_schema, arrow_type
+from airflow_paimon.data.files.values import scalar_of, value_of
+
+_FORMAT = ds.ParquetFileFormat()
+_FILES = pafs.LocalFileSystem()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What rows are asked for: both parts must hold. ``predicate`` is for pruning only, ``where`` is also applied.
+
+    ``columns`` are those that ``where`` may look at.
+    """
+
+    where: pc.Expression | None = None
+    predicate: Predicate | None = None
+    columns: frozenset[str] = frozenset()
+
+
+NO_FILTER = Filter()
+
+
+def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema: pa.Schema, label: str) -> Filter:
+    """Find out before anything is read whether an expression fits the table, and which columns it needs.
+
+    Raises:
+        InvalidInputError: it is no expression, names a column that is not there, or compares types that don't.
+    """
+    if where is None:
+        return Filter(predicate=predicate)
+    if not isinstance(where, pc.Expression):
+        raise InvalidInputError(
+            f"{label}: where is an Arrow expression, as pyarrow.compute.field('dt') == '20260101', not {where!r}; "
+            f"airflow_paimon.spark.read_table takes SQL",
+            table=label,
+        )
+    problem = _binding_problem(where, schema)
+    if problem is not None:
+        raise InvalidInputError(f"{label}: where does not fit the table: {problem}", table=label)
+    text = str(where)  # Arrow does not tell which columns an expression names; its text holds at least those
+    some = pa.schema([f for f in schema if f.name in text])
+    names = some.names if _binding_problem(where, some) is None else schema.names
+    return Filter(where=where, predicate=predicate, columns=frozenset(names))
+
+
+def _binding_problem(where: pc.Expression, schema: pa.Schema) -> str | None:
+    try:
+        schema.empty_table().filter(where)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        return str(error)
+    return None
+
+
+def keep(rows: Filter, known: Sequence[Mapping[str, Bounds]], schema: TableSchema) -> list[bool]:
+    """Tell for each group of rows, of which these bounds are known, whether any row in it can match."""
+    types = {f.name: f.type for f in schema.fields}
+    kept = [may_match(rows.predicate, bounds, types) for bounds in known]
+    if rows.where is None or not any(kept):
+        return kept
+    asked = [i for i, k in enumerate(kept) if k]
+    facts: Facts = {}
+    fragments = [
+        _FORMAT.make_fragment(str(i), filesystem=_FILES, partition_expression=_guarantee(known[i], types, facts))
+        for i in asked
+    ]
+    data_set = ds.FileSystemDataset(fragments, arrow_schema(schema.fields), _FORMAT, _FILES)
+    left = {int(f.path) for f in data_set.get_fragments(filter=rows.where)}
+    return [k and i in left for i, k in enumerate(kept)]
+
+
+_TRUE = pc.scalar(True)
+Facts = dict[tuple[str, Bounds], pc.Expression | None]
+
+
+def _guarantee(known: Mapping[str, Bounds], types: Mapping[str, DataType], facts: Facts) -> pc.Expression:
+    """Say in Arrow's terms what is known, in the form that its simplification understands.
+
+    ``facts``: what was said before. The values of partitions come again and again.
+    """
+    guarantee = _TRUE
+    for name, bounds in known.items():
+        if (name, bounds) not in facts:
+            data_type = types.get(name)
+            facts[name, bounds] = _fact(pc.field(name), bounds, data_type) if data_type is not None else None
+        fact = facts[name, bounds]
+        if fact is not None:
+            guarantee = fact if guarantee is _TRUE else guarantee & fact
+    return guarantee
+
+
+def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expression | None:
+    if bounds.all_null:
+        return field.is_null()
+    if bounds.low is None or bounds.high is None or not isinstance(data_type, AtomicType):
+        return None
+    if data_type.root in ("FLOAT", "DOUBLE"):
+        return None  # bounds leave NaN out, but NaN != x is true
+    try:
+        low, high = scalar_of(bounds.low, data_type), scalar_of(bounds.high, data_type)
+    except UnsupportedFeatureError:
+        return None
+    if bounds.nulls == 0:
+        return field == low if bounds.low == bounds.high else (field >= low) & (field <= high)
+    return ((field >= low) | field.is_null()) & ((field <= high) | field.is_null())
+
+
+def partition_bounds(schema: TableSchema, values: Sequence[Any]) -> dict[str, Bounds]:
+    """Give what is known of all rows of a partition."""
+    return dict(zip(schema.partition_keys, map(exactly, values), strict=True))
+
+
+def key_bounds(file: DataFile, schema: TableSchema) -> dict[str, Bounds]:
+    """Give the bounds of the key columns in a file of a primary-key table. They hold whatever else is in the bucket."""
+    fields = schema.key_fields
+    try:
+        decoded = _decoded(file.key_stats, [f.type for f in fields])
+    except (FormatError, UnsupportedFeatureError):
+        return {}
+    return {
+        f.name: Bounds(low, high, 0, file.row_count)
+        for f, (low, high, _) in zip(fields, decoded, strict=True)
+        if low is not None and high is not None
+    }
+
+
+def value_bounds(file: DataFile, written: TableSchema, wanted: TableSchema) -> dict[str, Bounds]:
+    """Give the bounds of a file's columns under the names they are read by.
+
+    Columns whose type was altered, and what the file's writer did not collect, are left out.
+    """
+    collected = file.value_stats_cols
+    names = list(collected if collected is not None else file.write_cols or written.field_names)
+    by_name = {f.name: f for f in written.fields}
+    if not names or any(n not in by_name for n in names):
+        return {}
+    fields = [by_name[n] for n in names]
+    try:
+        decoded = _decoded(file.value_stats, [f.type for f in fields])
+    except (FormatError, UnsupportedFeatureError):
+        return {}
+    read_as = {f.id: f for f in wanted.fields}
+    out = {}
+    for field, (low, high, nulls) in zip(fields, decoded, strict=True):
+        target = read_as.get(field.id)
+        if target is not None and arrow_type(target.type) == arrow_type(field.type):
+            out[target.name] = Bounds(low, high, nulls, file.row_count)
+    return out
+
+
+def _decoded(stats: Stats, types: Sequence[DataType]) -> list[tuple[Any, Any, int | None]]:
+    counts = stats.null_counts or (None,) * len(types)
+    low, high = decode_row(stats.min_values, types), decode_row(stats.max_values, types)
+    return list(zip(low, high, counts, strict=True))
+
+
+def row_group_bounds(
+    metadata: pq.FileMetaData, group: int, columns: Mapping[str, tuple[str, DataType]]
+) -> dict[str, Bounds]:
+    """Give the bounds of a row group; ``columns`` are the file's columns with the name and type they are read by."""
+    out: dict[str, Bounds] = {}
+    chunk = metadata.row_group(group)
+    for at in range(chunk.num_columns):
+        column = chunk.column(at)
+        target = columns.get(column.path_in_schema)
+        found = column.statistics
+        if target is None or found is None:
+            continue
+        nulls = found.null_count if found.has_null_count else None
+        low, high = None, None
+        if found.has_min_max:
+            try:
+                kind = arrow_type(target[1])
+                low, high = value_of(pa.scalar(found.min, kind)), value_of(pa.scalar(found.max, kind))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+                low, high = None, None
+        out[target[0]] = Bounds(low, high, nulls, chunk.num_rows)
+    return out

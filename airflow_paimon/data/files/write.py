@@ -1,0 +1,320 @@
+"""Writes data files: Parquet, rolled at the target size, each described by the ``DataFile`` that a commit takes."""
+
+from __future__ import annotations
+
+import calendar
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_paimon.core.format.arrow_values import to_values
+from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
+from airflow_paimon.core.format.column_stats import column_stats
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileSource
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.stats import FULL, ColumnStats, bounds, encode_stats, encode_value_stats, stats_modes
+from airflow_paimon.core.format.types import AtomicType, DataField
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import bucket_folder
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, file_fields, write_schema
+from airflow_paimon.data.merge.deduplicate import is_retract
+
+ROW_GROUP_ROWS = 1 << 20
+ROW_GROUP_BYTES = 128 << 20
+"""In memory. A row group ends at whichever comes first."""
+
+_SAMPLE_ROWS = 2048
+_COMPRESSIONS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTarget:
+    """Where files of one bucket go and what they are. ``values`` are the decoded partition values."""
+
+    store: Store
+    schema: TableSchema
+    values: tuple[Any, ...]
+    bucket: int
+    level: int = 0
+    source: FileSource = FileSource.APPEND
+    min_sequence: int | None = None
+    max_sequence: int | None = None
+    """What the metadata says instead of the rows' own lowest and highest sequence number."""
+
+    @property
+    def key_fields(self) -> tuple[DataField, ...]:
+        return self.schema.key_fields if self.schema.primary_keys else ()
+
+
+class RollingWriter:
+    """Takes rows in the order in which they are to lie in the files. Batches have the table's columns, ``_VALUE_KIND``,
+    and for a primary-key table ``_SEQUENCE_NUMBER``; keyed rows must come sorted by key, each key once.
+
+    ``first_sequence``: number of the first row of a table without primary key, whose files hold no such column.
+    ``group_bytes``: how much of a row group is gathered in memory.
+    """
+
+    def __init__(self, target: FileTarget, first_sequence: int = 0, *, group_bytes: int = ROW_GROUP_BYTES) -> None:
+        self._target = target
+        self._group_bytes = group_bytes
+        self._name = f"{target.schema.options.get('data-file.prefix', 'data-')}{uuid.uuid4()}"
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._next_sequence = first_sequence
+        self._size_limit = TableOptions(target.schema.options).target_file_size
+        self._open: _OpenFile | None = None
+        self._paths: list[str] = []
+        self._files: list[DataFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, ROW_GROUP_ROWS):
+            piece = batch.slice(start, ROW_GROUP_ROWS)
+            if self._pending_rows + piece.num_rows > ROW_GROUP_ROWS:
+                self._flush()
+            self._pending.append(piece)
+            self._pending_rows += piece.num_rows
+            self._pending_bytes += piece.nbytes
+            if self._pending_bytes >= self._group_bytes:
+                self._flush()
+
+    def finish(self) -> tuple[DataFile, ...]:
+        """End the last file and describe all of them; no rows, no files."""
+        self._flush()
+        self._close()
+        return tuple(self._files)
+
+    def abandon(self) -> None:
+        """Stop writing and delete what was written: only for files that no commit was tried with."""
+        if self._open is not None:
+            self._open.abandon()
+            self._open = None
+        for path in self._paths:
+            self._target.store.delete(path)
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        rows = pa.Table.from_batches(self._pending)  # in pieces: putting them together would copy all of it
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+        for piece in _cut(rows, self._group_bytes):
+            if self._open is None:
+                folder = bucket_folder(self._target.schema, self._target.values, self._target.bucket)
+                path = f"{folder}/{self._name}-{len(self._paths)}.parquet"
+                self._paths.append(path)
+                self._open = _OpenFile(self._target, path, piece, self._next_sequence)
+            self._open.write(piece)
+            self._next_sequence += piece.num_rows
+            if self._open.size >= self._size_limit:
+                self._close()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._files.append(self._open.close())
+            self._open = None
+
+
+def _cut(rows: pa.Table, group_bytes: int) -> list[pa.Table]:
+    """Cut rows that take too much memory for one row group."""
+    pieces = max(1, -(-rows.nbytes // (2 * group_bytes)))
+    size = -(-rows.num_rows // pieces)
+    return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+
+
+class _OpenFile:
+    """One Parquet file being written, with what its description needs of each row group."""
+
+    def __init__(self, target: FileTarget, path: str, sample: pa.Table, first_sequence: int) -> None:
+        self._target = target
+        self._path = path
+        self._fields = file_fields(target.schema.fields, target.key_fields)
+        self._schema = write_schema(self._fields)
+        self._sink = target.store.open_output(path)
+        codec, level = compression(target.schema)
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression=codec,
+            compression_level=level,
+            use_dictionary=_dictionary_columns(sample, self._fields),
+            store_schema=False,
+            store_decimal_as_integer=True,
+            use_deprecated_int96_timestamps=needs_int96(target.schema),
+        )
+        self._first_sequence = first_sequence
+        self._rows = 0
+        self._deletes = 0
+        self._first_keys: tuple[Any, ...] = ()
+        self._last_keys: tuple[Any, ...] = ()
+        self._sequences: list[int] = []
+        self._collected: list[tuple[int, list[ColumnStats]]] = []
+
+    @property
+    def size(self) -> int:
+        return self._sink.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        self._describe(rows)
+        columns = []
+        for field in self._fields:
+            name = field.name if field.name in rows.schema.names else field.name.removeprefix("_KEY_")
+            columns.append(rows.column(name))
+        table = pa.Table.from_arrays([_typed(c, f.type) for c, f in zip(columns, self._schema, strict=True)],
+                                     schema=self._schema)  # fmt: skip
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._rows += rows.num_rows
+
+    def _describe(self, rows: pa.Table) -> None:
+        schema, keys = self._target.schema, self._target.key_fields
+        if keys:
+            first, last = _key_values(rows.slice(0, 1), keys), _key_values(rows.slice(rows.num_rows - 1), keys)
+            self._first_keys = self._first_keys or first
+            self._last_keys = last
+            self._deletes += int(is_retract(rows.column(VALUE_KIND)).sum())
+            found = pc.min_max(rows.column(SEQUENCE_NUMBER))
+            self._sequences += [found["min"].as_py(), found["max"].as_py()]
+        stats = [column_stats(self._telling(rows, f), f.type, FULL) for f in schema.fields]
+        self._collected.append((rows.num_rows, stats))
+
+    def _telling(self, rows: pa.Table, field: DataField) -> pa.ChunkedArray:
+        """Give rows that have a column's least and greatest value: where the order of rows says which, those alone."""
+        schema, keys, column = self._target.schema, self._target.key_fields, rows.column(field.name)
+        if field.name in schema.partition_keys and rows.num_rows and column[0].is_valid:
+            return column.slice(0, 1)
+        if keys and field.name == keys[0].name and column.type not in (pa.float32(), pa.float64()):
+            return pa.chunked_array([*column.slice(0, 1).chunks, *column.slice(len(column) - 1).chunks], column.type)
+        return column
+
+    def close(self) -> DataFile:
+        self._writer.close()
+        size = self.size
+        self._sink.close()
+        return self._data_file(size)
+
+    def abandon(self) -> None:
+        """Leave the file unfinished; the store throws away what it has of it."""
+        self._writer.is_open = False  # else it writes a footer when it is collected
+        abandoned = ConnectionAbortedError()
+        self._sink.__exit__(type(abandoned), abandoned, None)
+
+    def _data_file(self, size: int) -> DataFile:
+        target, schema = self._target, self._target.schema
+        types = [f.type for f in schema.fields]
+        exact = [_merged([(rows, stats[i]) for rows, stats in self._collected]) for i in range(len(types))]
+        modes = stats_modes(schema.field_names, schema.options)
+        dense = TableOptions(schema.options).flag("metadata.stats-dense-store", True)
+        kept = [m.apply(s) if m.kind != "none" else ColumnStats() for m, s in zip(modes, exact, strict=True)]
+        value_stats, value_stats_cols = encode_value_stats(schema.field_names, kept, types, dense=dense)
+        low, high = self._sequence_range()
+        key_types = [f.type for f in target.key_fields]
+        at = [schema.field_names.index(f.name) for f in target.key_fields]
+        keyed = [exact[i] for i in at]
+        return DataFile(
+            file_name=self._path.rsplit("/", 1)[-1],
+            file_size=size,
+            row_count=self._rows,
+            min_key=encode_row(self._first_keys, key_types) if at else EMPTY_ROW_BYTES,
+            max_key=encode_row(self._last_keys, key_types) if at else EMPTY_ROW_BYTES,
+            key_stats=encode_stats([s.minimum for s in keyed], [s.maximum for s in keyed], [0] * len(at), key_types)
+            if at
+            else EMPTY_STATS,
+            value_stats=value_stats,
+            min_sequence_number=low,
+            max_sequence_number=high,
+            schema_id=schema.id,
+            level=target.level,
+            creation_time_ms=local_millis(),
+            delete_row_count=self._deletes,
+            file_source=target.source.value,
+            value_stats_cols=value_stats_cols,
+        )
+
+    def _sequence_range(self) -> tuple[int, int]:
+        if self._sequences:
+            low, high = min(self._sequences), max(self._sequences)
+        else:
+            low, high = self._first_sequence, self._first_sequence + self._rows - 1
+        target = self._target
+        return (
+            low if target.min_sequence is None else target.min_sequence,
+            high if target.max_sequence is None else target.max_sequence,
+        )
+
+
+def _typed(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == data_type else column.cast(data_type)
+
+
+def _key_values(rows: pa.Table, keys: Sequence[DataField]) -> tuple[Any, ...]:
+    return tuple(to_values(rows.column(f.name), f.type)[0] for f in keys)
+
+
+def _merged(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
+    """Put the exact statistics of row groups (with their rows) together; unknown in one means unknown in all."""
+    if any(stats.null_count is None for _, stats in parts):
+        return ColumnStats()
+    nulls = sum(stats.null_count or 0 for _, stats in parts)
+    if any(stats.minimum is None and stats.null_count != rows for rows, stats in parts):
+        return ColumnStats(null_count=nulls)
+    low, high = bounds([v for _, stats in parts for v in (stats.minimum, stats.maximum)])
+    return ColumnStats(low, high, nulls)
+
+
+def local_millis() -> int:
+    """Give the wall clock of here as if it were UTC: what ``_CREATION_TIME`` means (docs/format.md, Manifests)."""
+    now = time.time()
+    return calendar.timegm(time.localtime(now)) * 1000 + int(now * 1000) % 1000
+
+
+def compression(schema: TableSchema) -> tuple[str, int | None]:
+    """Give the codec and its level; codecs that Parquet files don't have become zstd."""
+    options = TableOptions(schema.options)
+    codec = _COMPRESSIONS.get(options.text("file.compression", "zstd").lower(), "zstd")
+    return codec, options.number("file.compression.zstd-level", 1) if codec == "zstd" else None
+
+
+def needs_int96(schema: TableSchema) -> bool:
+    """Whether a timestamp is finer than microseconds: Paimon stores those as INT96."""
+    return any(_is_fine(f) for f in schema.fields)
+
+
+def _is_fine(field: DataField) -> bool:
+    fine = field.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ")
+    return fine and isinstance(field.type, AtomicType) and field.type.args[0] > 6
+
+
+def _dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[str]:
+    """Name the columns whose values repeat, judged by some rows spread over the first row group.
+
+    Never wide decimals: Paimon 0.9 can't read those from a dictionary.
+    """
+    rows = _spread(sample, _SAMPLE_ROWS)
+    picked = []
+    for field in fields:
+        if not isinstance(field.type, AtomicType) or field.name == SEQUENCE_NUMBER or field.type.root == "BOOLEAN":
+            continue
+        if field.type.root == "DECIMAL" and field.type.args[0] > 18:
+            continue
+        name = field.name if field.name in rows.schema.names else field.name.removeprefix("_KEY_")
+        if pc.count_distinct(rows.column(name), mode="all").as_py() * 4 <= rows.num_rows:
+            picked.append(field.name)
+    return picked
+
+
+def _spread(rows: pa.Table, count: int) -> pa.Table:
+    """Take about so many rows, spread evenly; piece by piece, as taking from a column in pieces copies all of it."""
+    share = min(1.0, count / max(rows.num_rows, 1))
+    taken = []
+    for piece in rows.to_batches():
+        at = np.linspace(0, piece.num_rows - 1, math.ceil(piece.num_rows * share)).astype(np.int64)
+        taken.append(piece.take(pa.array(at)))
+    return pa.Table.from_batches(taken, rows.schema)

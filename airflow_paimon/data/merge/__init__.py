@@ -1,0 +1,1 @@
+"""Merging sorted runs: keys, sections, one module for each merge engine."""

@@ -1,0 +1,214 @@
+"""Plans a read: checks the table's features, leaves out what the filter rules out, cuts the rest into splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.features import check_file, check_index, check_readable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.data.files.arrow_types import ROW_ID, ROW_ID_FIELD, SEQUENCE_FIELD, SEQUENCE_NUMBER, arrow_schema
+from airflow_paimon.data.files.pruning import (
+    NO_FILTER,
+    Filter,
+    bind_where,
+    keep,
+    key_bounds,
+    partition_bounds,
+    value_bounds,
+)
+from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.merge.sections import Section, plan_sections
+
+Deletion = tuple[str, DeletionVectorRange]
+"""The index file that holds a deletion vector, and where in it."""
+
+SYSTEM_FIELDS = {ROW_ID: ROW_ID_FIELD, SEQUENCE_NUMBER: SEQUENCE_FIELD}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRead:
+    """What all splits of a read have in common. Picklable: a task on another machine reads with it.
+
+    ``schema`` is the one to read with, ``schemas`` those that the files were written with, by id.
+    """
+
+    store: Store
+    label: str
+    schema: TableSchema
+    schemas: Mapping[int, TableSchema]
+    columns: tuple[str, ...]
+    rows: Filter = NO_FILTER
+    batch_rows: int = BATCH_ROWS
+
+    @property
+    def fields(self) -> tuple[DataField, ...]:
+        """The columns that come out, in order."""
+        by_name = {**SYSTEM_FIELDS, **{f.name: f for f in self.schema.fields}}
+        return tuple(by_name[name] for name in self.columns)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        return arrow_schema(self.fields)
+
+    @property
+    def is_keyed(self) -> bool:
+        return bool(self.schema.primary_keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSplit:
+    """Files of one bucket that one task reads. ``deletions`` tell where the deletion vectors of these files lie."""
+
+    bucket: BucketSplit
+    sections: tuple[Section, ...]
+    deletions: tuple[Deletion, ...] = field(default=())
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return tuple(f for s in self.sections for f in s.files)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the files' rows are the table's rows as they lie there: nothing to merge, drop or delete."""
+        return not self.deletions and all(s.is_raw for s in self.sections)
+
+    def divided(self) -> list[ReadSplit]:
+        """Cut into splits of one section each, which other tasks can read; their rows share no key."""
+        return [replace(self, sections=(s,), deletions=deletions_of(self.deletions, s.files)) for s in self.sections]
+
+
+def deletions_of(deletions: Sequence[Deletion], files: Sequence[DataFile]) -> tuple[Deletion, ...]:
+    """Give those of these files."""
+    names = {f.file_name for f in files}
+    return tuple(d for d in deletions if d[1].data_file in names)
+
+
+def plan_read(
+    plan: ScanPlan,
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    time_travel: bool = False,
+    layered: bool = False,
+    chained: bool = False,
+    batch_rows: int = BATCH_ROWS,
+) -> tuple[TableRead, list[ReadSplit]]:
+    """Check that we read this table right, prune, and cut the rest into splits.
+
+    ``predicate`` only prunes; rows that ``where`` is not true for never come out.
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
+    """
+    schema, label = plan.schema, plan.table.label
+    check_readable(
+        schema,
+        table=label,
+        time_travel=time_travel,
+        layered=layered,
+        chained=chained,
+        branch=plan.table.branch_name,
+    )
+    check_index(plan.index_entries, table=label)
+    ids = sorted({f.schema_id for s in plan.splits for f in s.files})
+    read = TableRead(
+        store=plan.table.store,
+        label=label,
+        schema=schema,
+        schemas={i: schema if i == schema.id else plan.table.schema(i) for i in ids},
+        columns=_checked_columns(schema, columns, label),
+        rows=bind_where(where, predicate, arrow_schema(schema.fields), label),
+        batch_rows=batch_rows,
+    )
+    for split in plan.splits:
+        for file in split.files:
+            check_file(file, read.schemas[file.schema_id], table=label)
+    return read, _plan_splits(read, plan)
+
+
+def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: str) -> tuple[str, ...]:
+    if columns is None:
+        return schema.field_names
+    known = set(schema.field_names)
+    if TableOptions(schema.options).row_tracking:
+        known |= set(SYSTEM_FIELDS)
+    unknown = [c for c in columns if c not in known]
+    if unknown or len(set(columns)) != len(columns) or not columns:
+        what = f"no column {unknown[0]!r}" if unknown else "its columns one by one: ask for at least one, none twice"
+        raise InvalidInputError(f"{label} has {what} (columns: {', '.join(schema.field_names)})", table=label)
+    return tuple(columns)
+
+
+def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
+    options = TableOptions(read.schema.options)
+    # bucket -2 holds postponed rows, which are invisible until another engine has moved them into real buckets
+    visible = [s for s in plan.splits if s.bucket >= 0]
+    kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
+    deletions = find_deletions(plan.index_entries)
+    splits = []
+    for split in (s for s, k in zip(visible, kept, strict=True) if k):
+        files = split.files
+        if read.is_keyed and options.deletion_vectors:
+            # what was not compacted yet has no deletion vectors; Paimon's batch readers leave it out as well
+            files = tuple(f for f in files if f.level > 0)
+        sections = _sections(read, files, merge=not options.deletion_vectors)
+        sections = _prune_sections(read, split, sections)
+        if sections:
+            own = ReadSplit(bucket=split, sections=tuple(sections))
+            splits.append(replace(own, deletions=deletions_of(deletions, own.files)))
+    return splits
+
+
+def _sections(read: TableRead, files: Sequence[DataFile], merge: bool) -> list[Section]:
+    if not files:
+        return []
+    if read.is_keyed and merge:
+        return plan_sections(files, [f.type for f in read.schema.key_fields])
+    return [Section(((f,),)) for f in files]
+
+
+def find_deletions(entries: Sequence[IndexEntry]) -> list[Deletion]:
+    """Find all deletion vectors of a snapshot."""
+    return [
+        (entry.external_path or f"{INDEX_DIR}/{entry.file_name}", where)
+        for entry in entries
+        for where in entry.deletion_vector_ranges or ()
+        if where is not None
+    ]
+
+
+def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]) -> list[Section]:
+    """Leave out files whose statistics rule every row out.
+
+    Where versions of a key may meet only bounds of the key count: a value that loses must not make another one win.
+    """
+    if read.rows.where is None and read.rows.predicate is None:
+        return sections
+    fixed = partition_bounds(read.schema, split.values)
+    files = [(s, f) for s in sections for f in s.files]
+    known = []
+    for section, file in files:
+        bounds = key_bounds(file, read.schema) if read.is_keyed else {}
+        if not section.needs_merge:
+            bounds = {**value_bounds(file, read.schemas[file.schema_id], read.schema), **bounds}
+        known.append({**bounds, **fixed})
+    kept = {f.file_name for (_, f), k in zip(files, keep(read.rows, known, read.schema), strict=True) if k}
+    out = []
+    for section in sections:
+        runs = tuple(run for r in section.runs if (run := tuple(f for f in r if f.file_name in kept)))
+        if runs:
+            out.append(Section(runs))
+    return out

@@ -1,0 +1,63 @@
+"""compact_chain_table with Spark: buckets of many partitions and groups are tasks of one job; no row leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_paimon.core.requests.chain_requests import CompactChainTable
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.data.chain import compact as compact_chain
+from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_bucket
+from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.progress import progress
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, map_tasks, pack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TASKS_PER_CORE = 4
+"""Buckets of one Spark job for each core: enough to keep them busy, few enough to commit often."""
+_BYTES_PER_CORE = 2 * TASK_BYTES
+"""As much of what is small goes into one job."""
+_CORES_UNKNOWN = 16
+"""Of a Spark Connect server."""
+
+
+def compact_chain_table(spark: SparkSession, context: Context, request: CompactChainTable) -> OperationResult:
+    """Make partitions full; each is committed as soon as the job that wrote its buckets is done.
+
+    Raises:
+        PaimonError: as ``airflow_paimon.data.chain.compact`` says.
+    """
+    cores = _cores(spark)
+
+    def run(compaction: Compaction, works: Sequence[BucketWork]) -> list[BucketOutput]:
+        partitions = len({w.values for w in works})
+        what = f"compact_chain_table {compaction.label}: {len(works)} buckets of {partitions} partitions"
+        frame = map_tasks(
+            spark, _groups(works, cores), lambda work: ship(lambda: [compact_bucket(compaction, work)]), SCHEMA
+        )
+        with task_errors(context.table.name), progress(spark, what):
+            return collect(frame)
+
+    return compact_chain.compact_chain_table(
+        context, request, run, tasks_at_once=_TASKS_PER_CORE * cores, bytes_at_once=_BYTES_PER_CORE * cores
+    )
+
+
+def _groups(works: Sequence[BucketWork], cores: int) -> list[list[BucketWork]]:
+    """Give the buckets of each task: large ones alone and first, small ones together."""
+
+    def weight(work: BucketWork) -> int:
+        return work.size + OPEN_COST_BYTES * len(work.split.files)
+
+    ordered = sorted(works, key=weight, reverse=True)
+    target = min(TASK_BYTES, sum(map(weight, works)) // (2 * cores))
+    return pack(ordered, weight, max(1, target))
+
+
+def _cores(spark: SparkSession) -> int:
+    return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else _CORES_UNKNOWN

@@ -1,0 +1,245 @@
+"""correct_branch: rows of a query or a function become the rows of a branch, copy-on-write by whole bucket.
+
+A running writer of main must go on winning after the publish, so no rewritten bucket has sequence
+numbers above the bucket's highest at the branch point. The commit is fenced on the files that were read.
+
+See docs/design.md, A running writer keeps winning.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.branches.publish_plan import highest_sequence
+from airflow_paimon.core.commit.committer import CommitIdentity, verify_landed
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.errors import (
+    ConflictError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.rewrite import NEW_BUCKET
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.write import TableWrite, plan_write
+from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.jobs.correction import (
+    Base,
+    branch_to_correct,
+    correct_once,
+    look,
+    properties,
+    result_of,
+)
+from airflow_paimon.spark.jobs.correction_sources import (
+    BRANCH_VIEW,
+    MAIN_VIEW,
+    further_views,
+    read_sql,
+    rows_of,
+)
+from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.progress import progress
+from airflow_paimon.spark.read import frame_of, slim_split
+from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, distributed, temporary_conf
+from airflow_paimon.spark.spark_types import unshippable
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
+from airflow_paimon.spark.tasks import map_in_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base(Base):
+    """What the embedded engine goes by besides: live buckets, and the numbers that they had at the branch point."""
+
+    live: ScanPlan
+    write: TableWrite
+    limits: dict[BucketKey, int]
+
+
+def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch) -> OperationResult:
+    """Write the rows of ``--sql`` or ``--function`` into a branch.
+
+    ``overwrite``: the chosen partitions become exactly these rows, also none. ``upsert``: rows by primary key, with a
+    column ``_row_kind`` deletes as well; other rows stay. One snapshot, or none.
+
+    Raises:
+        InvalidInputError: the query is refused, the rows don't fit, lie outside the partitions, or hold a key twice.
+        ConflictError: the branch changed in a bucket while that was rewritten; nothing was published.
+    """
+    sql = read_sql(request)
+    views = further_views(request)
+    branch = branch_to_correct(context, request)
+
+    def correct(identity: CommitIdentity) -> OperationResult:
+        base = _look(context, request, branch)
+        frames = _views(spark, request, base, views)
+        with rows_of(spark, request, sql, frames) as rows:
+            check_frame(rows, base.schema, branch.label)
+            results = _run_tasks(spark, request, base, rows)
+        return _finish(context, request, base, results, identity)
+
+    return correct_once(context, request, sql, correct)
+
+
+def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
+    """Pin the branch's head, its live buckets in the chosen partitions, and the numbers at the branch point."""
+    found = look(context, request, branch)
+    schema, head, matches = found.schema, found.head, found.choice.matches
+    blurred = unshippable(schema.fields)
+    if blurred:
+        raise UnsupportedFeatureError(
+            f"{branch.label}: column {blurred[0]!r} is finer than microseconds, which Spark would cut off in every row "
+            f"that is rewritten; write the rows with airflow_paimon.data.write_arrow",
+            table=branch.name,
+        )
+    base = branch_point(context.table, branch)
+    at_base = plan_snapshot(branch, base, schema, matches)
+    live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, matches)
+    return _Base(
+        table=branch,
+        schema=schema,
+        head=head,
+        main_head=found.main_head,
+        choice=found.choice,
+        live=live,
+        write=plan_write(branch),
+        limits={_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
+    )
+
+
+def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
+    """Give the key of a bucket by the form in which we write partitions (Paimon had others before 1.1)."""
+    return BucketKey(encode_row(split.values, partition_types(schema)), split.bucket)
+
+
+def _views(spark: SparkSession, request: CorrectBranch, base: _Base, further: dict[str, str]) -> dict[str, DataFrame]:
+    """Every view is of one pinned snapshot."""
+    whole = plan_snapshot(base.table, base.head, base.schema)
+    main = open_table(request.warehouse, request.table, storage_options=request.storage_options)
+    frames = {
+        BRANCH_VIEW: frame_of(spark, [plan_read(whole, time_travel=True)]),
+        MAIN_VIEW: frame_of(spark, plan_table_read(main)),
+    }
+    for name, table in further.items():
+        other = open_table(request.warehouse, table, storage_options=request.storage_options)
+        frames[name] = frame_of(spark, plan_table_read(other.require()))
+    return frames
+
+
+def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: DataFrame) -> list[BucketResult]:
+    correction = _correction(request, base)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return ship(lambda: correct_buckets(correction, batches))
+
+    what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
+    with temporary_conf(spark, BATCH_CONF), task_errors(base.table.name), progress(spark, what):
+        return collect(map_in_arrow(distributed(rows, base.write), work, SCHEMA))
+
+
+def _correction(request: CorrectBranch, base: _Base) -> Correction:
+    read: TableRead | None = None
+    splits: dict[BucketKey, ReadSplit] = {}
+    if request.mode == "upsert":
+        read, planned = plan_read(base.live, time_travel=True)
+        splits = {_key(base.schema, s.bucket): slim_split(s) for s in planned}
+    live = {}
+    for split in base.live.splits:
+        key = _key(base.schema, split)
+        slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
+        known = LiveBucket(bucket=slim, split=splits.get(key), max_sequence=base.limits.get(key, NEW_BUCKET))
+        live[key] = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
+    for key, limit in base.limits.items():
+        if key not in live:  # emptied on the branch since
+            gone = BucketSplit(key.partition, (), key.bucket, base.write.buckets_of(key.partition), ())
+            live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
+    return Correction(write=base.write, choice=base.choice, live=live, read=read, dry_run=request.dry_run)
+
+
+def _finish(
+    context: Context,
+    request: CorrectBranch,
+    base: _Base,
+    results: Sequence[BucketResult],
+    identity: CommitIdentity,
+) -> OperationResult:
+    messages = _messages(request, base, results)
+    details = _details(request, base, results, messages)
+    if request.dry_run:
+        would = bool(results) or (request.mode == "overwrite" and bool(base.live.splits))
+        return base.result(context, request, details, changed=would)
+    try:
+        receipt = commit_buckets(base.table, messages, identity=identity, properties=properties(request, details))
+    except ConflictError:  # nothing of it was published
+        discard_files(base.write, messages)
+        raise
+    if receipt.snapshot is None:
+        return base.result(context, request, details, changed=False)
+    verify_landed(base.table, receipt.snapshot)
+    if receipt.replayed:  # another try of the operation was faster, with files of its own
+        discard_files(base.write, messages)
+        return result_of(context, request, receipt.snapshot)
+    return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
+
+
+def _messages(request: CorrectBranch, base: _Base, results: Sequence[BucketResult]) -> list[CommitMessage]:
+    """Say for each bucket which files it loses and which it gets; several tasks may have written one of them."""
+    live = {_key(base.schema, s): s for s in base.live.splits}
+    written: dict[BucketKey, list[CommitMessage]] = {}
+    for result in results:
+        if result.message is not None:
+            written.setdefault(result.key, []).append(result.message)
+    if request.mode == "overwrite":
+        for key in live:
+            written.setdefault(key, [])
+    out = []
+    for key, parts in written.items():
+        split = live.get(key)
+        out.append(
+            CommitMessage(
+                partition=split.partition if split is not None else parts[0].partition,
+                bucket=key.bucket,
+                total_buckets=split.total_buckets if split is not None else parts[0].total_buckets,
+                new_files=tuple(f for p in parts for f in p.new_files),
+                replaced=split.files if split is not None else (),
+            )
+        )
+    return out
+
+
+def _details(
+    request: CorrectBranch, base: _Base, results: Sequence[BucketResult], messages: Sequence[CommitMessage]
+) -> dict[str, Any]:
+    rows: dict[str, int] = {}
+    for result in results:
+        name = partition_text(base.schema, result.values)
+        rows[name] = rows.get(name, 0) + result.rows
+    new = [f for m in messages for f in m.new_files]
+    return base.details(
+        request,
+        rows,
+        buckets=len(messages) or len({r.key for r in results}),
+        files_added=len(new),
+        files_deleted=sum(len(m.replaced) for m in messages),
+        bytes=sum(f.file_size for f in new),
+    )

@@ -1,0 +1,189 @@
+"""What every correction has, whichever engine writes it: its ledger entry, its checks, its plan and its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
+from airflow_paimon.core.commit.ledger import LedgerEntry, commit_identity, forget, open_ledger, request_hash
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+    UnsupportedError,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
+from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.spark.jobs.correction_sources import text_digest
+
+DETAILS = "airflow-paimon.details"
+"""Snapshot property with the result's details: a retry gives the first try's result."""
+
+
+_NAMED_PARTITIONS = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """One look at the branch: what the correction starts from, and what its commit is fenced on."""
+
+    table: Table
+    schema: TableSchema
+    head: Snapshot
+    main_head: Snapshot | None
+    choice: PartitionChoice
+
+    def details(self, request: CorrectBranch, rows: Mapping[str, int], **figures: int) -> dict[str, Any]:
+        """Say what the correction writes. ``rows``: how many rows of the user came to each partition."""
+        names = sorted(rows)
+        return {
+            "mode": request.mode,
+            "rows": sum(rows.values()),
+            "partitions": {name: rows[name] for name in names[:_NAMED_PARTITIONS]},
+            "partition_count": len(names),
+            **figures,
+            "branch_snapshot": self.head.id,
+            "main_snapshot": self.main_head.id if self.main_head is not None else None,
+        }
+
+    def result(
+        self,
+        context: Context,
+        request: CorrectBranch,
+        details: dict[str, Any],
+        *,
+        changed: bool,
+        before: Snapshot | None = None,
+        after: Snapshot | None = None,
+    ) -> OperationResult:
+        """Give the result with its plan. ``before`` and ``after`` are the head that was looked at when not given."""
+        fence = Precondition(
+            branch=request.branch, snapshot_id=self.head.id, identity=self.head.identity, schema_id=self.schema.id
+        )
+        plan = Plan(operation=request.operation, table=self.table.name, preconditions=(fence,), summary=details)
+        return context.result(
+            plan,
+            branch=request.branch,
+            changed=changed,
+            before=(before or self.head).id,
+            after=(after or self.head).id,
+            details=details,
+        )
+
+
+def branch_to_correct(context: Context, request: CorrectBranch) -> Table:
+    """Open the branch that is to be written.
+
+    Raises:
+        InvalidInputError: it is main. NotFoundError: there is no such branch.
+    """
+    branch = context.table.branch(request.branch)
+    if request.branch == MAIN:
+        raise InvalidInputError(
+            f"{branch.name}: correct_branch writes a branch, which is published when it is right; create one first"
+        )
+    branch.require()
+    require_committable(branch)
+    return branch
+
+
+def look(context: Context, request: CorrectBranch, branch: Table) -> Base:
+    """Pin the heads and check the request against the schema."""
+    schema, head = branch.schema(), branch.latest_snapshot()
+    if head is None:
+        raise UnsafeOperationError(
+            f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main",
+            table=branch.name,
+        )
+    _check_request(branch, schema, request)
+    return Base(
+        table=branch,
+        schema=schema,
+        head=head,
+        main_head=context.table.latest_snapshot(),
+        choice=choose_partitions(schema, request.partitions),
+    )
+
+
+def correct_once(
+    context: Context,
+    request: CorrectBranch,
+    sql: str | None,
+    correct: Callable[[CommitIdentity], OperationResult],
+) -> OperationResult:
+    """Run ``correct``, or give the result of an earlier try of the same operation if it had landed.
+
+    An operation that committed nothing, refused or with nothing to do, leaves no ledger entry, so that it may be asked
+    again in another way. After an unknown outcome the entry stays.
+    """
+    identity, ledger = _enter(context, request, sql)
+    if ledger is not None and not ledger.first_try:
+        landed = find_landed(context.table.branch(request.branch), identity, ledger.head)
+        if landed is not None:
+            return result_of(context, request, landed)
+    try:
+        result = correct(identity)
+    except (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError):
+        _strike(context, ledger)
+        raise
+    if not result.changed:
+        _strike(context, ledger)
+    return result
+
+
+def _enter(context: Context, request: CorrectBranch, sql: str | None) -> tuple[CommitIdentity, LedgerEntry | None]:
+    """Enter the correction in the ledger; a dry run enters nothing."""
+    identity = commit_identity(request.operation_id, request.branch, request.operation)
+    if request.operation_id is None or request.dry_run:
+        return identity, None
+    asked = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
+    ledger = open_ledger(context.table, request.operation_id, request_hash(asked), request.branch)
+    return ledger.guard(identity), ledger
+
+
+def _strike(context: Context, ledger: LedgerEntry | None) -> None:
+    if ledger is not None and ledger.first_try:
+        forget(context.table, ledger.operation_id)
+
+
+def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:
+    """Give the result of another try's commit."""
+    details = json.loads(landed.properties.get(DETAILS, "{}")) | {"replayed": True}
+    return context.result(
+        None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
+    )
+
+
+def properties(request: CorrectBranch, details: dict[str, object]) -> dict[str, str]:
+    """Give the snapshot properties of a correction."""
+    out = {
+        "airflow-paimon.operation": request.operation,
+        "airflow-paimon.mode": request.mode,
+        DETAILS: json.dumps(details),
+    }
+    return out | ({"airflow-paimon.operation-id": request.operation_id} if request.operation_id else {})
+
+
+def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:
+    """Refuse an upsert without keys, and an overwrite that names no partition of a partitioned table."""
+    if request.mode == "upsert" and not schema.primary_keys:
+        raise InvalidInputError(
+            f"{branch.label} has no primary key to upsert by; use --mode overwrite with --partitions", table=branch.name
+        )
+    if request.mode == "overwrite" and schema.partition_keys and not request.partitions:
+        raise InvalidInputError(
+            f"{branch.label} is partitioned by {', '.join(schema.partition_keys)}: name the partitions to overwrite "
+            f"with --partitions, e.g. --partitions {schema.partition_keys[0]}=...",
+            table=branch.name,
+        )

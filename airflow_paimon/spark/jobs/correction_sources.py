@@ -1,0 +1,124 @@
+"""The rows that a user's SQL or function gives, over views of the branch, of main and of other tables."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.requests import CorrectBranch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BRANCH_VIEW = "branch"
+MAIN_VIEW = "main"
+
+MakeFrame = Callable[[str], "DataFrame"]
+"""Gives the DataFrame of a table named as ``db.t`` or ``db.t$branch_b``."""
+
+
+def read_sql(request: CorrectBranch) -> str | None:
+    """Read the SQL file of a request; None when a function gives the rows.
+
+    Raises:
+        InvalidInputError: both or neither given, or the file can't be read or is empty.
+    """
+    if (request.sql is None) == (request.function is None):
+        raise InvalidInputError("correct_branch takes --sql FILE or --function module:name, one of the two")
+    if request.sql is None:
+        return None
+    try:
+        text = Path(request.sql).read_text(encoding="utf-8").strip().rstrip(";").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"--sql {request.sql} can't be read: {error}") from None
+    if not text:
+        raise InvalidInputError(f"--sql {request.sql} is empty; it must hold one SELECT")
+    return text
+
+
+def text_digest(text: str) -> str:
+    """Identify a query by what it says: each try of an operator has it in another file."""
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def further_views(request: CorrectBranch) -> dict[str, str]:
+    """Give the tables of ``--view name=db.t`` by view name.
+
+    Raises:
+        InvalidInputError: not of that form, a name used twice, or one of ours.
+    """
+    views: dict[str, str] = {}
+    for text in request.view:
+        name, equals, table = (part.strip() for part in text.partition("="))
+        if not equals or not name.isidentifier() or not table:
+            raise InvalidInputError(f"--view {text!r} is not of the form name=db.table")
+        if name.lower() in {BRANCH_VIEW, MAIN_VIEW, *(v.lower() for v in views)}:
+            raise InvalidInputError(f"--view {text!r}: there is a view {name!r} already; give another name")
+        views[name] = table
+    return views
+
+
+@contextmanager
+def rows_of(
+    spark: SparkSession, request: CorrectBranch, sql: str | None, views: Mapping[str, DataFrame]
+) -> Iterator[DataFrame]:
+    """Give the rows as a DataFrame that may be run inside. The views are gone afterwards.
+
+    Raises:
+        InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.
+    """
+    for name, frame in views.items():
+        _register(spark, name, frame)
+    try:
+        yield _query(spark, sql) if sql is not None else _call(spark, str(request.function), views)
+    finally:
+        for name in views:
+            spark.catalog.dropTempView(name)
+
+
+def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        frame.createTempView(name)
+    except AnalysisException:
+        raise InvalidInputError(f"The Spark session has a temporary view {name!r} already; drop it first") from None
+
+
+def _query(spark: SparkSession, sql: str) -> DataFrame:
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        # as a subquery: a statement that is no query is an error, instead of being carried out
+        return spark.sql(f"SELECT * FROM (\n{sql}\n)")
+    except (AnalysisException, ParseException) as error:
+        raise InvalidInputError(f"--sql: Spark refuses the query: {_short(error)}") from error
+
+
+def _short(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("JVM stacktrace")]
+    return "\n".join(lines[:12])
+
+
+def _call(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    module_name, colon, function_name = name.partition(":")
+    if not colon or not module_name or not function_name:
+        raise InvalidInputError(f"--function {name!r} is not of the form module:name")
+    try:
+        function: Any = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInputError(
+            f"--function {name}: {error}; the module must be importable where the driver runs (--py-files)"
+        ) from error
+    rows: DataFrame = function(spark, dict(views))
+    # a class of its own in each of PySpark's two kinds of sessions, both below pyspark.sql.DataFrame since 4.0
+    if not isinstance(rows, DataFrame) and type(rows).__name__ != "DataFrame":
+        raise InvalidInputError(f"--function {name} returned {type(rows).__name__}, not a DataFrame")
+    return rows

@@ -1,0 +1,92 @@
+"""The details of a diff: JSON values that a markdown table is rendered from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.data.diff.keyed import Findings
+from airflow_paimon.data.diff.scan import DiffPlan, Side, Skipped
+from airflow_paimon.spark.spark_types import unshippable
+
+KINDS = ("added", "changed", "deleted")
+_LISTED = 1000
+WITH_SAMPLES = 100
+
+
+def diff_details(
+    plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]], request: DiffBranches
+) -> dict[str, Any]:
+    """Put what the tasks found together, by partition; partitions without a difference are only counted."""
+    schema = plan.after.schema
+    by_name: dict[str, Findings] = {}
+    for values, findings in found:
+        by_name.setdefault(partition_text(schema, values), Findings()).add(findings, request.sample)
+    skipped = {partition_text(schema, values): s for values, s in plan.skipped.items()}
+    differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))
+    same = (by_name.keys() | skipped.keys()) - set(differing)
+    partitions = [
+        _partition(name, by_name[name], skipped.get(name, Skipped()), at < WITH_SAMPLES)
+        for at, name in enumerate(differing[:_LISTED])
+    ]
+    exact = all(s.exact for s in skipped.values())
+    total = {kind: sum(getattr(f, kind) for f in by_name.values()) for kind in KINDS}
+    unchanged = sum(f.unchanged for f in by_name.values()) + sum(s.rows for s in skipped.values())
+    return {
+        "branch": request.branch,
+        "against": request.against,
+        "branch_snapshot": _id(plan.after),
+        "against_snapshot": _id(plan.before),
+        "main_snapshot": plan.main_snapshot,
+        "different": bool(differing),
+        "key": list(plan.keys),
+        "columns": list(plan.columns),
+        "columns_only_in_branch": list(plan.columns_after_only),
+        "columns_only_in_against": list(plan.columns_before_only),
+        "total": {**total, "unchanged": unchanged, "unchanged_exact": exact},
+        "partitions": partitions,
+        "partitions_differing": len(differing),
+        "partitions_unchanged": len(same),
+        "buckets": {
+            "compared": len({(s.partition, s.bucket) for p in (plan.before, plan.after) for s in p.scan.splits}),
+            "skipped": plan.skipped_buckets,
+        },
+        "notes": _notes(plan, exact, len(differing)),
+    }
+
+
+def _id(side: Side) -> int | None:
+    return side.snapshot.id if side.snapshot is not None else None
+
+
+def _partition(name: str, found: Findings, skipped: Skipped, with_samples: bool) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "partition": name,
+        **{kind: getattr(found, kind) for kind in KINDS},
+        "unchanged": found.unchanged + skipped.rows,
+        "unchanged_exact": skipped.exact,
+    }
+    if with_samples:
+        out["samples"] = {kind: found.samples[kind] for kind in KINDS if found.samples.get(kind)}
+    return out
+
+
+def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
+    notes = []
+    if not exact:
+        notes.append(
+            "unchanged is an upper bound: buckets that are the same on both sides were not read, and some of them hold "
+            "several versions of a key"
+        )
+    if plan.columns_after_only or plan.columns_before_only:
+        notes.append("columns that only one side has, or has with another type, were not compared")
+    blurred = () if plan.keys else unshippable(f for f in plan.after.schema.fields if f.name in plan.columns)
+    if blurred:
+        notes.append(f"{', '.join(blurred)}: compared to the microsecond only")
+    if differing > _LISTED:
+        notes.append(f"{differing - _LISTED} more partitions differ than are listed")
+    if differing > WITH_SAMPLES:
+        notes.append(f"samples are given for the first {WITH_SAMPLES} partitions")
+    return notes

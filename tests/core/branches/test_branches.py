@@ -1,0 +1,154 @@
+"""Branches on metadata: made from a tag, a snapshot or nothing, protected, deleted, renamed; cut off anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, cut_off, files, make_table, run
+
+
+def test_a_branch_starts_as_its_tag_and_is_protected(table: Table, fix: Table) -> None:
+    assert files(fix) == files(table)
+    assert table.tag("airflow-paimon-branch-fix").snapshot.id == 3
+    options = fix.schema().options
+    assert options["write-only"] == "true"
+    assert options["snapshot.time-retained"] == "36500 d"
+    assert "write-only" not in table.schema().options
+    assert fix.store.read("branch/branch-fix/snapshot/snapshot-3") == table.store.read("snapshot/snapshot-3")
+
+
+def test_a_branch_from_an_expired_snapshot_comes_from_its_tag(table: Table) -> None:
+    for i in (1, 2, 3):
+        table.store.delete(f"snapshot/snapshot-{i}")
+    run(table, "create_branch", branch="old", tag="base")
+    assert table.branch("old").latest_snapshot().id == 3
+
+
+def test_an_empty_branch_shares_nothing(table: Table) -> None:
+    result = run(table, "create_branch", branch="fresh")
+    assert result.snapshot_after is None
+    assert table.branch("fresh").latest_snapshot() is None
+    assert "write-only" not in table.branch("fresh").schema().options
+    with pytest.raises(UnsafeOperationError, match="no snapshot"):
+        run(table, "merge_branch", branch="fresh")
+    append(table.branch("fresh"), "a")
+    with pytest.raises(UnsafeOperationError, match="shares no snapshot"):
+        run(table, "merge_branch", branch="fresh")
+
+
+@pytest.mark.parametrize("name", ["main", "MAIN", "7", "a/b", "a.b", "a$b", "..", "", " ", "a b", "é"])
+def test_bad_branch_names(table: Table, name: str) -> None:
+    with pytest.raises(InvalidInputError):
+        run(table, "create_branch", branch=name, tag="base")
+    assert table.branch_names() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"tag": "nope"}, NotFoundError),
+        ({"snapshot": 99}, NotFoundError),
+        ({"tag": "base", "snapshot": 1}, InvalidInputError),
+        ({"tag": "base", "from_branch": "nope"}, NotFoundError),
+    ],
+)
+def test_a_branch_needs_a_source_that_is_there(table: Table, values: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        run(table, "create_branch", branch="fix", **values)
+    assert table.branch_names() == []
+
+
+def test_if_exists(table: Table, fix: Table) -> None:
+    with pytest.raises(AlreadyExistsError, match=r"bad prices|snapshot 3"):
+        run(table, "create_branch", branch="fix", tag="base")
+    assert not run(table, "create_branch", branch="fix", tag="base", if_exists="skip").changed
+    with pytest.raises(AlreadyExistsError, match="another base"):
+        run(table, "create_branch", branch="fix", snapshot=2, if_exists="skip")
+    append(fix, "a", seq=2)
+    assert run(table, "create_branch", branch="fix", snapshot=2, if_exists="replace").changed
+    assert fix.snapshot_ids() == [2]
+    assert table.tag("airflow-paimon-branch-fix").snapshot.id == 2
+
+
+def test_a_retry_with_the_same_operation_id_is_the_same_branch(table: Table) -> None:
+    first = run(table, "create_branch", branch="fix", tag="base", operation_id="op")
+    again = run(table, "create_branch", branch="fix", tag="base", operation_id="op")
+    assert (first.changed, again.changed) == (True, True)
+    assert again.details["already_there"]
+
+
+def test_creating_a_branch_can_be_cut_off_anywhere(tmp_path: Path) -> None:
+    for step in range(1, 30):
+        table = make_table(tmp_path / f"wh{step}")
+        append(table, "a")
+        run(table, "create_tag", tag="base")
+        before = files(table)
+        crashed = cut_off(table, step, "create_branch", branch="fix", tag="base")
+        assert files(table) == before
+        run(table, "create_branch", branch="fix", tag="base", if_exists="skip")
+        assert files(table.branch("fix")) == before
+        assert table.tag("airflow-paimon-branch-fix")
+        assert run(table, "check_table").details["ok"]
+        if not crashed:
+            return
+    raise AssertionError("30 steps were not enough")
+
+
+def test_deleting_a_branch(table: Table, fix: Table) -> None:
+    append(fix, "a", seq=2)
+    run(table, "delete_branch", branch="fix")
+    assert table.branch_names() == []
+    assert table.tag_names() == ["base"]
+    with pytest.raises(NotFoundError):
+        run(table, "delete_branch", branch="fix")
+    assert not run(table, "delete_branch", branch="fix", if_missing="skip").changed
+
+
+@pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch", "scan.fallback-delta-branch"])
+def test_a_branch_that_an_option_names_stays(table: Table, fix: Table, option: str) -> None:
+    run(table, "create_branch", branch="other", tag="base")
+    alter_table(table.branch("other"), [SetOption(key=option, value="fix")])
+    with pytest.raises(UnsafeOperationError, match=option):
+        run(table, "delete_branch", branch="fix")
+    with pytest.raises(UnsafeOperationError, match=option):
+        run(table, "rename_branch", branch="fix", to_branch="better")
+
+
+def test_a_branch_of_a_branch_keeps_its_parent(table: Table, fix: Table) -> None:
+    append(fix, "a", seq=2)
+    run(table, "create_branch", branch="child", snapshot=4, from_branch="fix")
+    assert files(table.branch("child")) == files(fix)
+    with pytest.raises(UnsafeOperationError, match="child"):
+        run(table, "delete_branch", branch="fix")
+    run(table, "delete_branch", branch="child")
+    run(table, "delete_branch", branch="fix")
+
+
+def test_renaming_a_branch_takes_its_protection_along(table: Table, fix: Table) -> None:
+    append(fix, "a", seq=2)
+    before = files(fix)
+    run(table, "rename_branch", branch="fix", to_branch="better")
+    assert table.branch_names() == ["better"]
+    assert files(table.branch("better")) == before
+    assert table.tag_names() == ["airflow-paimon-branch-better", "base"]
+    assert run(table, "check_table").details["ok"]
+
+
+def test_a_protective_tag_stays_while_its_branch_lives(table: Table, fix: Table) -> None:
+    with pytest.raises(UnsafeOperationError, match="fix"):
+        run(table, "delete_tag", tag="airflow-paimon-branch-fix")
+    run(table, "delete_tag", tag="base")
+    run(table, "delete_branch", branch="fix")
+    assert table.tag_names() == []

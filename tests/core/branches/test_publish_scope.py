@@ -1,0 +1,94 @@
+"""A publish where a key may live in more than one bucket: what one side changed concerns all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_paimon.core.branches.publish_plan import key_scope
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import COLUMNS, append, files, make_table, rewrite, run
+
+
+def branched(table: Table) -> Table:
+    for dt in "ab":
+        append(table, dt)
+    run(table, "create_branch", branch="fix", snapshot=2)
+    return table.branch("fix")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "primary_keys", "partition_keys", "scopes"),
+    [
+        ("2", ["dt", "k"], ["dt"], 4),
+        ("-1", [], ["dt"], 4),
+        ("-1", ["dt", "k"], ["dt"], 2),
+        ("-2", ["dt", "k"], ["dt"], 2),
+        ("-1", ["k"], ["dt"], 1),
+    ],
+)
+def test_how_far_the_rows_of_a_key_may_be_apart(
+    tmp_path: Path, bucket: str, primary_keys: list[str], partition_keys: list[str], scopes: int
+) -> None:
+    keys = {"primary_keys": primary_keys, "partition_keys": partition_keys}
+    table = create_table(str(tmp_path), "d.t", COLUMNS, options={"bucket": bucket}, **keys)
+    scope = key_scope(table.schema())
+    assert len({scope(BucketKey(partition, number)) for partition in (b"a", b"b") for number in (0, 1)}) == scopes
+
+
+def test_another_bucket_of_the_partition_is_a_conflict_where_writers_choose_buckets(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "wh", bucket="-1")
+    fix = branched(table)
+    rewrite(fix, "a", 1)
+    append(table, "a", 2, seq=5)
+    before = files(table)
+    with pytest.raises(ConflictError, match="dt=a/bucket-1"):
+        run(table, "merge_branch", branch="fix", writers_stopped=True)
+    assert files(table) == before
+
+
+def test_other_partitions_are_merged_and_undone_all_the_same(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "wh", bucket="-1")
+    fix = branched(table)
+    rewrite(fix, "a", 1)
+    append(table, "b", 2, seq=5)
+    undo = run(table, "merge_branch", branch="fix", writers_stopped=True).details["undo_tag"]
+    assert len(files(table)) == 4
+    append(table, "b", 3, seq=9)
+    run(table, "rollback_to", tag=undo, keep_later=True)
+    assert len(files(table)) == 4
+    undo = run(table, "merge_branch", branch="fix", writers_stopped=True).details["undo_tag"]
+    append(table, "a", 2, seq=9)
+    with pytest.raises(ConflictError, match="dt=a"):
+        run(table, "rollback_to", tag=undo, keep_later=True)
+
+
+def test_a_second_publish_goes_by_what_main_changed_since_the_first(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "wh", bucket="-1")
+    fix = branched(table)
+    rewrite(fix, "a", 1)
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    append(table, "a", 2, seq=5)
+    rewrite(fix, "b", 1)
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    rewrite(fix, "a", 1)
+    with pytest.raises(ConflictError, match="dt=a"):
+        run(table, "merge_branch", branch="fix", writers_stopped=True)
+
+
+@pytest.mark.parametrize(("bucket", "conflict"), [("-2", True), ("2", False)])
+def test_compaction_moves_rows_out_of_a_postponed_bucket(tmp_path: Path, bucket: str, conflict: bool) -> None:
+    table = make_table(tmp_path / "wh", bucket=bucket)
+    fix = branched(table)
+    append(fix, "a", 0, seq=5)
+    rewrite(table, "a", 1, kind=CommitKind.COMPACT)
+    if conflict:
+        with pytest.raises(ConflictError, match="dt=a"):
+            run(table, "merge_branch", branch="fix", writers_stopped=True)
+    else:
+        assert run(table, "merge_branch", branch="fix", writers_stopped=True).changed

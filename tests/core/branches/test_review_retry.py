@@ -1,0 +1,58 @@
+"""What a review of retries with an operation id found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, cut_off, make_table, run
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    run(table, "create_tag", tag="base")
+    return table
+
+
+@pytest.fixture
+def fix(table: Table) -> Table:
+    run(table, "create_branch", branch="fix", tag="base")
+    return table.branch("fix")
+
+
+@pytest.mark.parametrize(
+    ("operation", "values"),
+    [
+        ("create_tag", {"tag": "new"}),
+        ("create_tag", {"tag": "new", "time_retained": "7 d"}),
+        ("delete_tag", {"tag": "base"}),
+        ("delete_branch", {"branch": "fix"}),
+        ("rename_branch", {"branch": "fix", "to_branch": "mend"}),
+    ],
+)
+def test_a_retry_after_the_result_was_lost(table: Table, fix: Table, operation: str, values: dict[str, Any]) -> None:
+    if operation == "delete_tag":
+        run(table, "delete_branch", branch="fix")
+    first = run(table, operation, operation_id="op", **values)
+    again = run(table, operation, operation_id="op", **values)
+    assert (first.changed, again.changed) == (True, True)
+    assert again.details["replayed"]
+
+
+def test_an_empty_branch_that_was_cut_off_gets_its_columns(tmp_path: Path) -> None:
+    for step in range(1, 30):
+        table = make_table(tmp_path / f"wh{step}")
+        alter_table(table, [AddColumn(name="x", type="INT")])
+        crashed = cut_off(table, step, "create_branch", branch="fix", operation_id="op")
+        run(table, "create_branch", branch="fix", operation_id="op")
+        assert table.branch("fix").schema().field_names == ("k", "v", "dt", "x"), step
+        if not crashed:
+            return
+    raise AssertionError("30 steps were not enough")

@@ -1,0 +1,165 @@
+"""Staging branches: what another engine commits there is taken over by one commit, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.files import commit_append
+from airflow_paimon.core.commit.staging import Staging, Taken, discard_staging, open_staging, staging_schema, take_over
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.table.paths import BranchPaths
+from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, make_table, message, names, rewrite, run
+
+NOW = "2026-11-21T00:00:00+00:00"
+PARTITION_A: Callable[[tuple[object, ...]], bool] = lambda values: values == ("a",)  # noqa: E731
+
+
+@pytest.fixture
+def fix(tmp_path: Path) -> Table:
+    main = make_table(tmp_path / "wh", partition__expiration_time="1 d", changelog_producer="input")
+    append(main, "a")
+    append(main, "b")
+    run(main, "create_branch", branch="fix", snapshot=2)
+    return main.branch("fix")
+
+
+def stage(fix: Table, *, shares: bool, operation_id: str | None = None) -> Staging:
+    head = fix.latest_snapshot()
+    assert head is not None
+    return open_staging(fix, head, fix.schema(), operation_id, NOW, shares=shares)
+
+
+def take(
+    staging: Staging, hit: Any = PARTITION_A, properties: Mapping[str, str] | None = None, rows: int | None = None
+) -> Taken:
+    if rows is None:
+        rows = sum(e.file.row_count for e in live_entries(staging.view, staging.view.latest_snapshot()).values())
+    return take_over(
+        staging,
+        hit,
+        expected_rows=rows,
+        identity=CommitIdentity(),
+        properties=lambda removed, added: properties or {},
+    )
+
+
+def test_an_overwrite_replaces_the_chosen_partitions_in_one_snapshot(fix: Table) -> None:
+    staging, before = stage(fix, shares=False), names(fix)
+    assert staging.view.latest_snapshot() is None
+    append(staging.view, "a")
+    append(staging.view, "a", bucket=1)
+    staged = names(staging.view)
+    taken = take(staging, properties={"who": "me"})
+    assert (len(taken.removed), len(taken.added)) == (1, 2)
+    assert names(fix) == staged | {n for n in before if n != taken.removed[0].file.file_name}
+    head = fix.latest_snapshot()
+    assert head is not None
+    assert (head.id, head.commit_kind, head.properties) == (3, CommitKind.OVERWRITE, {"who": "me"})
+    discard_staging(staging.view)
+    assert fix.branch_names() == ["fix"]
+    assert run(fix, "check_table").details["findings"] == []
+
+
+def test_nothing_staged_empties_the_partitions(fix: Table) -> None:
+    taken = take(stage(fix, shares=False))
+    assert (len(taken.removed), len(taken.added), len(names(fix))) == (1, 0, 1)
+    again = take(stage(fix, shares=False))
+    assert again.receipt.snapshot is None and fix.latest_snapshot_id() == 3
+
+
+def test_rows_that_another_try_took_away_are_not_replaced_by_nothing(fix: Table) -> None:
+    first = stage(fix, shares=False, operation_id="op")
+    append(first.view, "a", rows=3)
+    stage(fix, shares=False, operation_id="op")  # the retry, while the first try is still alive
+    with pytest.raises(ConflictError, match="0 of 3 rows"):
+        take(first, rows=3)
+    assert fix.latest_snapshot_id() == 2
+
+
+def test_columns_altered_while_the_rows_were_computed_are_a_conflict(fix: Table) -> None:
+    head, schema = fix.latest_snapshot(), fix.schema()
+    assert head is not None
+    alter_table(fix, [AddColumn(name="extra", type="INT")])
+    with pytest.raises(ConflictError, match="altered"):
+        open_staging(fix, head, schema, None, NOW, shares=False)
+    assert fix.branch_names() == ["fix"]
+
+
+def test_changes_on_top_of_the_branch_are_merged_in(fix: Table) -> None:
+    staging = stage(fix, shares=True)
+    append(staging.view, "a", seq=5)
+    rewrite(staging.view, "b", kind=CommitKind.COMPACT)  # by itself
+    taken = take(staging, None)
+    assert (len(taken.removed), len(taken.added)) == (1, 2)
+    assert names(fix) == names(staging.view)
+    assert fix.latest_snapshot_id() == 3
+
+
+def test_a_branch_that_moved_is_a_conflict(fix: Table) -> None:
+    staging = stage(fix, shares=False)
+    append(staging.view, "a")
+    append(fix, "b", bucket=1)
+    with pytest.raises(ConflictError, match="nothing was published"):
+        take(staging)
+    assert fix.latest_snapshot_id() == 3
+
+
+def test_files_of_other_partitions_are_refused(fix: Table) -> None:
+    staging = stage(fix, shares=False)
+    append(staging.view, "b")
+    with pytest.raises(InvalidInputError, match="partition dt=b"):
+        take(staging)
+    assert fix.latest_snapshot_id() == 2
+
+
+def test_the_next_try_removes_what_the_first_one_left(fix: Table) -> None:
+    first, other = stage(fix, shares=False, operation_id="op"), stage(fix, shares=False, operation_id="op 2")
+    second = stage(fix, shares=True, operation_id="op")
+    assert fix.branch_names() == sorted(["fix", second.view.branch_name, other.view.branch_name])
+    assert not fix.store.walk(BranchPaths(first.view.branch_name).root.rstrip("/"))
+    findings = run(fix, "check_table").details["findings"]
+    assert {f["id"].partition(":")[0] for f in findings} == {"staging-branch"}
+    run(fix, "repair_table", finding=[f["id"] for f in findings])
+    assert fix.branch_names() == ["fix"]
+
+
+def test_nothing_acts_by_itself_on_a_staging_branch(fix: Table) -> None:
+    main = fix.branch("main").schema()
+    options = staging_schema(main).options
+    assert options["write-only"] == "true" and options["snapshot.num-retained.min"] == "2147483647"
+    assert not {"partition.expiration-time", "changelog-producer"} & options.keys()
+    vectors = replace(main, options={**main.options, "deletion-vectors.enabled": "true"})
+    assert staging_schema(vectors).options["write-only"] == "false"  # readers don't see what is not compacted
+
+
+def test_row_ids_go_on_from_the_branch_s(tmp_path: Path) -> None:
+    options = {"bucket": "-1", "row-tracking.enabled": "true"}
+    main = create_table(str(tmp_path / "wh"), "d.t", [("dt", "STRING"), ("k", "INT")], partition_keys=["dt"],
+                        options=options)  # fmt: skip
+    first = message(main, "a", rows=3)
+    tracked = replace(first, new_files=tuple(f._replace(first_row_id=0) for f in first.new_files))
+    commit_append(main, [tracked], planned_on=None)
+    head = main.latest_snapshot()
+    assert head is not None
+    head = replace(head, next_row_id=3)
+    main.store.replace(main.paths.snapshot(1), head.to_bytes())
+    run(main, "create_branch", branch="fix", snapshot=1)
+    staging = stage(main.branch("fix"), shares=False)
+    staged = message(staging.view, "a", rows=2)
+    numbered = tuple(f._replace(first_row_id=0) for f in staged.new_files)
+    commit_append(staging.view, [replace(staged, new_files=numbered)], planned_on=None)
+    take(staging)
+    after = main.branch("fix").latest_snapshot()
+    assert after is not None and after.next_row_id == 5
+    assert [e.file.first_row_id for e in live_entries(main, after).values()] == [3]

@@ -1,0 +1,211 @@
+"""check_table finds what a crash or another engine left; repair_table mends it, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.registry import _dispatch
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.table import Table, open_table
+from tests.core.tables import append, files, make_table, rewrite, run
+from tests.stores import _Wrapper
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    append(table, "b")
+    return table
+
+
+def found(table: Table) -> dict[str, dict]:
+    return {f["id"]: f for f in run(table, "check_table").details["findings"]}
+
+
+def test_a_sound_table_has_no_findings(table: Table) -> None:
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="fix", tag="t", operation_id="op")
+    result = run(table, "check_table")
+    assert result.details == {"ok": True, "findings": [], "errors": 0, "warnings": 0}
+    assert not run(table, "repair_table").changed
+
+
+def test_a_branch_without_schema(table: Table) -> None:
+    table.store.create("branch/branch-x/tag/tag-t", table.store.read("snapshot/snapshot-1"))
+    assert "remove_orphan_files" in found(table)["branch-without-schema:x"]["at_risk"]
+    run(table, "repair_table")
+    assert table.branch_names() == ["x"], "a create_branch of another engine may be under way: only when asked by name"
+    run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch_names() == []
+    assert found(table) == {}
+
+
+def test_a_branch_that_paimon_was_making(table: Table) -> None:
+    """Paimon's create_branch copies the tag, the snapshot, then the schemas: killed before the last it leaves this."""
+    for name in ("tag/tag-t", "snapshot/snapshot-1"):
+        table.store.create(f"branch/branch-x/{name}", table.store.read("snapshot/snapshot-1"))
+    run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch_names() == []
+
+
+def test_a_branch_with_commits_of_its_own_is_never_deleted(table: Table) -> None:
+    run(table, "create_branch", branch="x", snapshot=2)
+    append(table.branch("x"), "b", seq=50)
+    for name in table.store.walk("branch/branch-x/schema"):
+        table.store.delete(name)
+    finding = found(table)["branch-without-schema:x"]
+    assert "snapshots 3 are perhaps its own" in finding["message"]
+    with pytest.raises(InvalidInputError, match="branch-without-schema:x"):
+        run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch("x").snapshot_ids() == [2, 3]
+
+
+def test_a_lost_protective_tag(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    table.store.delete("tag/tag-airflow-paimon-branch-fix")
+    assert found(table)["unprotected-branch:fix"]["severity"] == "warning"
+    dry = run(table, "repair_table", dry_run=True)
+    assert dry.changed
+    assert table.tag_names() == []
+    run(table, "repair_table", finding=["unprotected-branch:fix"])
+    assert table.tag("airflow-paimon-branch-fix").snapshot.id == 2
+
+
+def test_a_branch_of_another_engine_is_unprotected(table: Table) -> None:
+    for name in ("schema/schema-0", "snapshot/snapshot-1"):
+        table.store.create(f"branch/branch-java/{name}", table.store.read(name))
+    assert "unprotected-branch:java" in found(table)
+    run(table, "repair_table")
+    assert found(table) == {}
+
+
+def test_missing_files_and_metadata_cannot_be_repaired_and_are_told(table: Table) -> None:
+    entry = next(iter(files(table).items()))
+    name = next(iter(entry[1]))
+    table.store.delete(f"dt=a/bucket-0/{name}")
+    assert "missing-files:main/head" in found(table)
+    with pytest.raises(InvalidInputError, match="missing-files"):
+        run(table, "repair_table", finding=["missing-files:main/head"])
+    table.store.delete(f"manifest/{table.latest_snapshot().base_manifest_list}")
+    assert any("manifest list" in f["message"] for f in found(table).values())
+
+
+def test_hints_gaps_tags_and_journals(table: Table) -> None:
+    append(table, "c")
+    run(table, "create_branch", branch="fix", snapshot=3, operation_id="op")
+    table.store.delete_tree("branch/branch-fix")
+    table.store.delete("snapshot/snapshot-2")
+    table.store.replace("snapshot/LATEST", b"17")
+    table.store.create("_airflow_paimon/operations/x.json", b"{half")
+    ids = found(table)
+    assert {"snapshot-gap:main/2", "wrong-hint:main/LATEST", "journal:x.json"} <= ids.keys()
+    assert "stale-protective-tag:airflow-paimon-branch-fix" in ids
+    run(table, "repair_table")
+    assert table.store.read("snapshot/LATEST") == b"3"
+    assert set(found(table)) == {"snapshot-gap:main/2"}
+
+
+def test_truncated_files_are_named(table: Table) -> None:
+    table.store.replace("snapshot/snapshot-2", b'{"version": 3,')
+    message = next(f["message"] for f in found(table).values() if f["severity"] == "error")
+    assert "snapshot-2" in message
+
+
+def test_a_publish_whose_tag_is_missing(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    rewrite(table.branch("fix"), "a")
+    run(table, "merge_branch", branch="fix")
+    table.store.delete("tag/tag-airflow-paimon-branch-fix.3")
+    assert found(table)["unprotected-publish:airflow-paimon-branch-fix.3"]["severity"] == "warning"
+    run(table, "repair_table")
+    assert table.tag("airflow-paimon-branch-fix.3").snapshot.id == 3
+    assert found(table) == {}
+
+
+def test_a_missing_index_file_is_found(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(golden("paimon-2.0.0") / "wh", tmp_path / "wh")
+    table = open_table(str(tmp_path / "wh"), "d.dv")
+    assert "missing-files:main/head" not in found(table)
+    shutil.rmtree(tmp_path / "wh" / "d.db" / "dv" / "index")
+    assert "index/" in found(table)["missing-files:main/head"]["message"]
+
+
+def test_a_protective_tag_on_another_snapshot_protects_nothing(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    other = table.tag("airflow-paimon-branch-fix")
+    table.store.replace(table.paths.tag(other.name), replace(other, snapshot=table.snapshot(1)).to_bytes())
+    assert list(found(table)) == ["unprotected-branch:fix"]
+    run(table, "repair_table")
+    tags = {t.name: t.snapshot.id for t in table.tags()}
+    assert tags == {"airflow-paimon-branch-fix": 1, "airflow-paimon-branch-fix.2": 2}
+    assert found(table) == {}
+
+
+def test_a_stale_protective_tag_stays_and_the_new_branch_gets_its_own(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=1)
+    table.store.delete_tree("branch/branch-fix")  # another engine drops it
+    result = run(table, "create_branch", branch="fix", snapshot=2)
+    assert result.details["protective_tag"] == "airflow-paimon-branch-fix.2"
+    assert [(t.name, t.snapshot.id) for t in table.tags()] == [
+        ("airflow-paimon-branch-fix", 1),
+        ("airflow-paimon-branch-fix.2", 2),
+    ]
+    assert found(table) == {}
+    run(table, "delete_branch", branch="fix")
+    assert table.tag_names() == []
+
+
+def test_a_half_made_empty_branch_is_found(table: Table) -> None:
+    alter_table(table, [SetOption(key="a", value="b")])
+    run(table, "create_branch", branch="fix")
+    assert found(table) == {}
+    table.store.delete(table.branch("fix").paths.schema(1))
+    assert "get schema 1 of main" in found(table)["half-made-branch:fix"]["message"]
+    run(table, "repair_table", finding=["half-made-branch:fix"])
+    assert (table.branch_names(), found(table)) == ([], {})
+
+
+class _Before(_Wrapper):
+    """Lets somebody else act right before the n-th call of a method."""
+
+    def __init__(self, inner: Store, method: str, act: Callable[[], object], number: int = 1) -> None:
+        super().__init__(inner)
+        self.method, self.act, self.left = method, act, number
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        self.left -= method == self.method
+        if method == self.method and self.left == 0:
+            self.act()
+        return action()
+
+
+def test_tags_that_vanish_while_they_are_listed_are_left_out(table: Table) -> None:
+    for name in ("one", "two"):
+        run(table, "create_tag", tag=name)
+    store = _Before(table.store, "read_many", lambda: table.store.delete(table.paths.tag("one")))
+    assert [t.name for t in replace(table, store=store).tags()] == ["two"]
+
+
+@pytest.mark.parametrize("operation", ["delete_branch", "create_branch"])
+def test_a_branch_that_is_written_while_it_is_deleted_is_kept(operation: str, table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    fix = table.branch("fix")
+    values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "branch": "fix"}
+    anew = {"snapshot": 1, "if_exists": "replace"} if operation == "create_branch" else {}
+    context = open_context(build_request(operation, values | anew))
+    store = _Before(table.store, "walk", lambda: append(fix, "a", seq=5))
+    with pytest.raises(ConflictError, match="nothing was deleted"):
+        _dispatch(replace(context, table=replace(table, store=store)), context.request, None)
+    assert fix.latest_snapshot_id() == 3 and table.find_tag("airflow-paimon-branch-fix") is not None

@@ -1,0 +1,331 @@
+"""Writes to the branches of chain tables: what is refused, what goes stale, what is built again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.chain.provenance import FOLDER
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data import drop_partitions, write_arrow
+from tests.core.tables import run
+from tests.data.chain.compactions import compact, outcomes
+from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen, set_options
+from tests.stores import Crash, FaultStore
+
+COLUMNS = {"k": pa.int32(), "s": pa.int32(), "v": pa.string(), "dt": pa.string(), "_row_kind": pa.string()}
+
+
+def rows_of(day: str, *rows: Row) -> pa.Table:
+    found = [{**dict(zip("ksv", r, strict=False)), "dt": day, "_row_kind": r[3] if len(r) > 3 else "+I"} for r in rows]
+    return pa.Table.from_pylist(found, schema=pa.schema(list(COLUMNS.items())))
+
+
+def put(table: Table, day: str, *rows: Row, **more: Any) -> dict[str, Any]:
+    return write_arrow(table, rows_of(day, *rows), **more)
+
+
+def drop(table: Table, *days: str, **more: Any) -> Any:
+    return drop_partitions(table, [{"dt": d} for d in days], **more)
+
+
+def days_of(table: Table) -> list[str]:
+    return sorted({s.values[0] for s in plan_scan(table).splits})
+
+
+FULL: Writes = [
+    ("snapshot", "20250810", [(1, 1, "a"), (2, 1, "a")]),
+    ("delta", "20250811", [(1, 2, "b")]),
+    ("delta", "20250812", [(2, 3, "c")]),
+    ("snapshot", "20250812", [(1, 2, "b"), (2, 3, "c")]),
+    ("delta", "20250813", [(3, 4, "d")]),
+    ("snapshot", "20250813", [(1, 2, "b"), (2, 3, "c"), (3, 4, "d")]),
+    ("delta", "20250814", [(4, 5, "e")]),
+]
+"""An anchor, and two partitions that were compacted from it."""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = chain_table(tmp_path, [w for w in FULL if w[0] == "delta" or w[1] == "20250810"])
+    compact(table, "dt=20250812", "dt=20250813")
+    return table
+
+
+# -- appends -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_nobody_would_see_are_refused(table: Table) -> None:
+    """With connector 2.0.0 they are invisible that day and every later day, and compaction returns false."""
+    delta = table.branch("delta")
+    before = seen(table)
+    with pytest.raises(UnsafeOperationError, match=r"20250812 of branch delta would be invisible.*='rebuild'"):
+        put(delta, "20250812", (9, 9, "late"))
+    assert seen(table) == before and len(seen(delta)) == 4
+    done = put(delta, "20250812", (9, 9, "late"), on_stale="record")
+    assert seen(table) == before
+    assert [(s["partition"], s["cascade"]) for s in done["details"]["stale"]] == [
+        ("dt=20250812", False),
+        ("dt=20250813", True),
+    ]
+
+
+def test_late_rows_are_built_in(table: Table) -> None:
+    done = put(table.branch("delta"), "20250812", (9, 9, "late"), on_stale="rebuild", operation_id="late")
+    outcomes = [(r["partition"], r["outcome"]) for r in done["details"]["rebuilt"]]
+    assert outcomes == [("dt=20250812", "stale-rebuilt"), ("dt=20250813", "stale-rebuilt")]
+    assert "stale" not in done["details"]
+    late = (9, 9, "late")
+    assert seen(table, where=day_is("20250812")) == on("20250812", (1, 2, "b"), (2, 3, "c"), late)
+    assert seen(table, where=day_is("20250814"))[-1] == (*late, "20250814")
+    again = put(table.branch("delta"), "20250812", (9, 9, "late"), on_stale="rebuild", operation_id="late")
+    assert again["snapshot_after"] == done["snapshot_after"] and len(seen(table.branch("delta"))) == 5
+
+
+def test_a_retry_goes_on_with_the_rebuild(table: Table) -> None:
+    """The write landed, then the process died: what is left follows from the branches."""
+    delta = table.branch("delta")
+    asked = {"mode": "overwrite", "partition": {"dt": "20250811"}, "operation_id": "x"}
+    put(delta, "20250811", (1, 9, "new"), **asked)
+    assert seen(table, where=day_is("20250813"))[0] == (1, 2, "b", "20250813")
+    put(delta, "20250811", (1, 9, "new"), **asked, on_stale="rebuild")
+    assert seen(table, where=day_is("20250813"))[0] == (1, 9, "new", "20250813")
+    assert seen(table, where=day_is("20250814"))[0] == (1, 9, "new", "20250814")
+
+
+def test_rows_before_a_later_full_partition_make_it_stale(table: Table) -> None:
+    """They are seen on their own day, not from the next full partition on: that is recorded."""
+    done = put(table.branch("delta"), "20250811", (9, 9, "late"))
+    assert seen(table, where=day_is("20250811"))[-1] == (9, 9, "late", "20250811")
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250812", "dt=20250813"]
+    assert "dt=20250811" in done["details"]["stale"][0]["reason"]
+    assert len(table.store.names(FOLDER)) == 2
+    assert "stale" not in put(table.branch("delta"), "20250815", (1, 10, "z"))["details"]
+
+
+def test_a_loaded_partition_is_not_built_from_a_chain(table: Table) -> None:
+    delta = table.branch("delta")
+    put(table.branch("snapshot"), "20250816", (1, 1, "loaded"))
+    assert "stale" not in put(delta, "20250815", (5, 5, "f"))["details"]
+    with pytest.raises(UnsafeOperationError, match="nobody recorded"):
+        put(delta, "20250816", (6, 6, "g"), on_stale="rebuild")
+    with pytest.raises(InvalidInputError, match="delta branch"):
+        put(table.branch("snapshot"), "20250817", (1, 1, "x"), on_stale="record")
+    with pytest.raises(InvalidInputError, match="on_stale is one of"):
+        put(delta, "20250817", (1, 1, "x"), on_stale="ignore")
+
+
+# -- overwriting and dropping deltas -----------------------------------------------------------------------------------
+
+
+def test_an_overwritten_delta_of_the_first_anchor(tmp_path: Path) -> None:
+    """With connector 2.0.0 the statement fails after its data was committed, and the stale anchor still hides it."""
+    table = chain_table(tmp_path, [("delta", "20250810", [(1, 1, "a")]), ("delta", "20250811", [(2, 1, "b")])])
+    compact(table, "dt=20250810")
+    delta = table.branch("delta")
+    asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250810"}}
+    with pytest.raises(UnsafeOperationError, match="can't be dropped"):
+        put(delta, "20250810", (1, 2, "new"), **asked, on_stale="drop")
+    assert seen(delta, where=day_is("20250810")) == on("20250810", (1, 1, "a"))  # nothing was committed
+    done = put(delta, "20250810", (1, 2, "new"), **asked)
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]
+    put(delta, "20250810", (1, 3, "newer"), **asked, on_stale="rebuild")
+    assert seen(table, where=day_is("20250810")) == on("20250810", (1, 3, "newer"))
+    assert seen(table, where=day_is("20250811")) == on("20250811", (1, 3, "newer"), (2, 1, "b"))
+
+
+def test_a_first_anchor_that_another_engine_loaded_is_never_built_again(tmp_path: Path) -> None:
+    """Its rows may be in no delta: from the deltas alone it would lose them."""
+    writes: Writes = [
+        ("snapshot", "20250810", [(1, 1, "a"), (7, 1, "only here")]),
+        ("delta", "20250810", [(1, 1, "a")]),
+        ("delta", "20250811", [(2, 1, "b")]),
+    ]
+    table = chain_table(tmp_path, writes)
+    asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250810"}}
+    with pytest.raises(UnsafeOperationError, match="nobody recorded what it was built"):
+        put(table.branch("delta"), "20250810", (1, 2, "new"), **asked, on_stale="rebuild")
+    done = put(table.branch("delta"), "20250810", (1, 2, "new"), **asked)
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]
+    night = compact(table, pending=True, max_chain_length=0)
+    assert outcomes(night)["dt=20250810"] == "already-there"
+    assert seen(table, where=day_is("20250811"))[-1] == (7, 1, "only here", "20250811")
+
+
+def test_stale_partitions_are_dropped_on_demand(table: Table) -> None:
+    delta, snapshot = table.branch("delta"), table.branch("snapshot")
+    asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250811"}}
+    done = put(delta, "20250811", (1, 9, "new"), **asked, on_stale="drop")
+    assert done["details"]["dropped"] == ["dt=20250812", "dt=20250813"]
+    assert days_of(snapshot) == ["20250810"]
+    assert seen(table, where=day_is("20250813")) == on("20250813", (1, 9, "new"), (2, 3, "c"), (3, 4, "d"))
+
+
+def test_a_dropped_delta_is_taken_out_of_what_was_built_from_it(table: Table) -> None:
+    delta, snapshot = table.branch("delta"), table.branch("snapshot")
+    kept = drop(delta, "20250812")
+    stale = {s["partition"]: s["reason"] for s in kept["details"]["stale"]}
+    assert "dt=20250812 is gone" in stale["dt=20250812"] and "dt=20250813" in stale
+    put(delta, "20250812", (2, 3, "c"), on_stale="record")
+    done = drop(delta, "20250812", on_stale="rebuild", operation_id="out")
+    assert [(r["partition"], r["outcome"]) for r in done["details"]["rebuilt"]] == [("dt=20250813", "compacted")]
+    assert days_of(snapshot) == ["20250810", "20250813"] and "stale" not in done["details"]
+    assert seen(table, where=day_is("20250813")) == on("20250813", (1, 2, "b"), (2, 1, "a"), (3, 4, "d"))
+
+
+def test_a_rebuild_that_was_killed_goes_on(table: Table) -> None:
+    """Between the drop of what is to be built again and its rebuild."""
+    commits: list[str] = []
+
+    def die(method: str, path: str) -> None:
+        if method == "create" and "branch-snapshot/snapshot/snapshot-" in path:
+            commits.append(path)
+            if len(commits) == 2:
+                raise Crash
+
+    faulty = Table(FaultStore(table.store, on_mutation=die), table.name, "delta")
+    asked: dict[str, Any] = {"on_stale": "rebuild", "operation_id": "out"}
+    with pytest.raises(Crash):
+        drop(faulty, "20250812", **asked)
+    expected = on("20250813", (1, 2, "b"), (2, 1, "a"), (3, 4, "d"))
+    assert days_of(table.branch("snapshot")) == ["20250810"]
+    assert seen(table, where=day_is("20250813")) == expected
+    done = drop(table.branch("delta"), "20250812", **asked)
+    assert [r["outcome"] for r in done["details"]["rebuilt"]] == ["compacted"]
+    assert days_of(table.branch("snapshot")) == ["20250810", "20250813"]
+    assert seen(table, where=day_is("20250813")) == expected
+
+
+def test_several_deltas_dropped_at_once(table: Table) -> None:
+    delta = table.branch("delta")
+    done = drop(delta, "20250811", "20250812", on_stale="drop", operation_id="gone")
+    assert done["changed"] and done["details"]["dropped"] == ["dt=20250812", "dt=20250813"]
+    assert days_of(delta) == ["20250813", "20250814"] and days_of(table.branch("snapshot")) == ["20250810"]
+    again = drop(delta, "20250811", "20250812", on_stale="drop", operation_id="gone")
+    assert (again["snapshot_after"], again["details"]) == (done["snapshot_after"], {"dropped": []})
+    assert not drop(delta, "20250811")["changed"]
+    with pytest.raises(InvalidInputError, match="at least one"):
+        drop(delta)
+
+
+def test_deletes_stay_in_overwritten_deltas(table: Table) -> None:
+    delta = table.branch("delta")
+    put(delta, "20250814", (1, 9, None, "-D"), mode="overwrite", partition={"dt": "20250814"})
+    put(delta, "20250815", (2, 9, None, "-D"), mode="dynamic_overwrite")
+    assert [r[0] for r in seen(table, where=day_is("20250814"))] == [2, 3]
+    assert [r[0] for r in seen(table, where=day_is("20250815"))] == [3]
+
+
+# -- dropping anchors --------------------------------------------------------------------------------------------------
+
+
+def test_drops_of_the_reference_example(tmp_path: Path) -> None:
+    """testDropSnapshotPartition: the last full partition may go, the first one not."""
+    days = [f"2026010{d}" for d in range(1, 6)]
+    writes: Writes = [("delta", d, [(int(d[-1]), 1, "a")]) for d in days]
+    writes = [*writes, *(("snapshot", d, [(int(d[-1]), 1, "a")]) for d in days[::2])]
+    snapshot = chain_table(tmp_path, writes).branch("snapshot")
+    drop(snapshot, "20260105")
+    with pytest.raises(UnsafeOperationError, match=r"20260101 can't be dropped.*no earlier snapshot partition"):
+        drop(snapshot, "20260101")
+    assert days_of(snapshot) == ["20260101", "20260103"]
+
+
+def test_needed_anchors_stay(table: Table) -> None:
+    """Several at once (apache/paimon 10126), static and dynamic overwrites, rollback: all of them are one check."""
+    snapshot = table.branch("snapshot")
+    before = seen(table)
+    with pytest.raises(UnsafeOperationError, match=r"20250810 can't be dropped \(and 2 more"):
+        drop(snapshot, "20250810", "20250812", "20250813")
+    with pytest.raises(UnsafeOperationError, match="20250810 can't be dropped"):
+        drop(snapshot, "20250810")
+    with pytest.raises(UnsafeOperationError, match="can't be dropped"):
+        put(snapshot, "20250820", (1, 1, "x"), mode="overwrite")  # one row instead of all partitions
+    with pytest.raises(UnsafeOperationError, match="can't be dropped"):
+        put(snapshot, "20250810", mode="overwrite", partition={"dt": "20250810"})
+    assert seen(table) == before
+    drop(snapshot, "20250812", "20250813")  # the deltas behind the first are all there
+    assert seen(table) == before
+
+
+def test_an_anchor_whose_deltas_are_gone_stays(table: Table) -> None:
+    """Paimon asks for an earlier anchor only; without the delta in between its rows would be lost."""
+    drop(table.branch("delta"), "20250812", on_stale="record")
+    with pytest.raises(UnsafeOperationError, match="of what it was built from dt=20250812 is gone"):
+        drop(table.branch("snapshot"), "20250813", "20250812")
+    drop(table.branch("snapshot"), "20250813")
+
+
+def test_an_anchor_that_nobody_built_needs_every_step(tmp_path: Path) -> None:
+    writes: Writes = [
+        ("snapshot", "20250801", [(1, 1, "old")]),
+        ("snapshot", "20250805", [(2, 1, "loaded")]),
+        ("delta", "20250806", [(3, 1, "a")]),
+    ]
+    table = chain_table(tmp_path, writes)
+    with pytest.raises(UnsafeOperationError, match="of what it was built from dt=20250802, "):
+        drop(table.branch("snapshot"), "20250805")
+
+
+def test_a_rollback_that_would_drop_a_needed_anchor(tmp_path: Path) -> None:
+    """testRollbackToAsLatestRejectedWhenDroppingAnchorSnapshotPartition; plain rollback_to checks nothing in Paimon."""
+    writes: Writes = [
+        ("snapshot", "US/20250101", [(1, 1, "a")]),
+        ("snapshot", "CN/20250301", [(1, 1, "a")]),
+        ("delta", "CN/20250315", [(1, 2, "b")]),
+    ]
+    chain_table(tmp_path, writes, partitions={"region": "STRING", "dt": "STRING"}, chain_keys="dt")
+    table = open_table(str(tmp_path), "d.t")
+    with pytest.raises(UnsafeOperationError, match="region=CN/dt=20250301 can't be dropped"):
+        run(table, "rollback_to", branch="snapshot", snapshot=1)
+    assert len(plan_scan(table.branch("snapshot")).splits) == 2
+    with pytest.raises(UnsafeOperationError, match="option"):
+        run(table, "delete_branch", branch="delta")
+    with pytest.raises(UnsafeOperationError, match="is the delta branch of a chain table"):
+        run(table, "merge_branch", branch="delta")
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_main_hides_what_the_branches_hold(table: Table) -> None:
+    done = put(table, "20250813", (1, 1, "mine"))
+    assert "dt=20250813 hide" in done["details"]["warnings"][0]
+    assert seen(table, where=day_is("20250813")) == on("20250813", (1, 1, "mine"))
+    assert "warnings" not in put(table, "20250701", (1, 1, "mine"))["details"]
+
+
+def test_branches_that_do_not_fit_together_are_refused(table: Table) -> None:
+    delta = table.branch("delta")
+    for branch in (table, table.branch("snapshot"), delta):
+        set_options(branch, {"bucket": "3"})
+    with pytest.raises(InvalidInputError, match=r"dt=20250815 would have 3 buckets, but dt=20250813"):
+        put(delta, "20250815", (1, 1, "x"))
+    put(delta, "20250813", (1, 9, "x"), on_stale="record")  # in the buckets that it has
+    set_options(delta, {"bucket": "4"})
+    with pytest.raises(InvalidInputError, match="option bucket is '4' in branch 'delta'"):
+        put(delta, "20250815", (1, 1, "x"))
+
+
+def test_partial_updates_of_one_write_add_up(tmp_path: Path) -> None:
+    table = chain_table(tmp_path, [("snapshot", "20250810", [(1, 1, "a")])], merge_engine="partial-update")
+    put(table.branch("delta"), "20250811", (1, 2, None), (2, 1, "b"), (1, 3, None), (2, 2, None))
+    assert seen(table, where=day_is("20250811")) == on("20250811", (1, 3, "a"), (2, 2, "b"))
+
+
+def test_a_gap_that_was_made_full_is_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+    """It has no delta of its own, but goes stale with what comes late before it, and others build on it."""
+    table = chain_table(tmp_path, [("delta", "20250810", [(1, 1, "a")]), ("delta", "20250814", [(2, 1, "b")])])
+    compact(table, "dt=20250812", gap_policy="carry_forward")
+    before = table.branch("delta").latest_snapshot_id()
+    with pytest.raises(UnsafeOperationError, match="20250812 can't be dropped") as refused:
+        put(table.branch("delta"), "20250811", (3, 1, "late"), on_stale="drop")
+    assert "done" not in refused.value.details
+    assert table.branch("delta").latest_snapshot_id() == before
+    put(table.branch("delta"), "20250811", (3, 1, "late"), on_stale="rebuild")
+    assert seen(table, where=day_is("20250814")) == on("20250814", (1, 1, "a"), (2, 1, "b"), (3, 1, "late"))

@@ -1,0 +1,191 @@
+"""correct_branch: what a branch holds afterwards, what it refuses, and who wins after the publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import write_arrow
+from tests.spark.jobs.operations import correct, make_branch, put, rows_of, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+CHANGED_A = "SELECT k, concat(v, '!') AS v, dt FROM branch WHERE dt = 'a' AND k < 5"
+
+
+def others(table: Table, *partitions: str) -> set[str]:
+    """Names of the live files outside these partitions."""
+    plan = plan_scan(table)
+    return {f.file_name for s in plan.splits if s.values[0] not in partitions for f in s.files}
+
+
+@pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
+def test_overwrite_makes_the_partitions_exactly_these_rows(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
+    main, fix = make_branch(tmp_path, primary=primary)
+    before = rows_of(main)
+    result = correct(spark, tmp_path, CHANGED_A, partitions=["dt=a", "dt=b"])
+    kept = [r for r in before if r[2] == "c"]
+    assert rows_of(fix) == sorted([*((k, f"a{k}!", "a") for k in range(5)), *kept])
+    assert rows_of(main) == before
+    assert others(fix, "a", "b") == others(main, "a", "b")
+    assert (result.changed, result.snapshot_before, result.snapshot_after) == (True, 3, 4)
+    assert result.details["partitions"] == {"dt=a": 5}
+    run(tmp_path, "merge_branch", branch="fix")
+    assert rows_of(main) == rows_of(fix)
+
+
+def test_upsert_keeps_the_other_rows_and_deletes_by_row_kind(spark: SparkSession, tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path)
+    sql = """
+        SELECT k, 'new' AS v, dt, if(k = 3, '-D', '+U') AS _row_kind FROM branch WHERE k IN (3, 4) AND dt <> 'c'
+        UNION ALL SELECT 100, 'more', 'd', '+I' -- a partition that was not there
+    """
+    correct(spark, tmp_path, sql, mode="upsert")
+    expected = {(k, f"{dt}{k}", dt) for dt in "abc" for k in range(10)}
+    expected -= {(k, f"{dt}{k}", dt) for dt in "ab" for k in (3, 4)}
+    expected |= {(4, "new", "a"), (4, "new", "b"), (100, "more", "d")}
+    assert rows_of(fix) == sorted(expected)
+    assert others(fix, "a", "b", "d") == others(main, "a", "b")
+
+
+def test_a_writer_that_stays_open_over_the_publish_wins(spark: SparkSession, tmp_path: Path) -> None:
+    """It numbers on from what main had at the branch point; a bucket that was empty then starts at 0."""
+    main, fix = make_branch(tmp_path)
+    limits = {(s.values, s.bucket): max(f.max_sequence_number for f in s.files) for s in plan_scan(main).splits}
+    put(fix, [(k, "by another engine", "a") for k in range(10)])
+    correct(spark, tmp_path, "SELECT k, 'fixed' AS v, dt FROM branch WHERE dt = 'a'", mode="upsert")
+    correct(spark, tmp_path, "SELECT k, 'fixed' AS v, 'z' AS dt FROM branch WHERE dt = 'b'", partitions=["dt=z"])
+    for split in plan_scan(fix).splits:
+        limit = limits.get((split.values, split.bucket), -1)
+        assert max(f.max_sequence_number for f in split.files) <= limit, split
+    run(tmp_path, "merge_branch", branch="fix")
+    put(main, [(1, "later", "a"), (1, "later", "z")])
+    rows = rows_of(main)
+    assert (1, "later", "a") in rows and (1, "later", "z") in rows and (2, "fixed", "a") in rows
+
+
+def test_rows_outside_the_partitions_and_double_keys_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path)
+    before, files = rows_of(fix), len(list(tmp_path.rglob("*.parquet")))
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("SELECT * FROM branch WHERE dt <> 'c'", {"partitions": ["dt=a"]}, "partition dt=b, which is not among"),
+        ("SELECT * FROM branch WHERE dt = 'a' UNION ALL SELECT 1, 'x', 'a'", {"partitions": ["dt=a"]}, "k = 1"),
+        ("SELECT * FROM branch", {}, "name the partitions to overwrite"),
+        ("SELECT k, v FROM branch", {"partitions": ["dt=a"]}, "missing columns dt"),
+        ("SELECT nothing FROM branch", {"partitions": ["dt=a"]}, "Spark refuses the query"),
+        ("DROP VIEW branch", {"partitions": ["dt=a"]}, "Spark refuses the query"),
+        ("SELECT * FROM branch", {"partitions": ["day=a"]}, "'day' is no partition column"),
+        ("SELECT * FROM branch", {"branch": "main", "partitions": ["dt=a"]}, "writes a branch"),
+    ]
+    for sql, options, text in cases:
+        with pytest.raises(InvalidInputError, match=text):
+            if "branch" in options:
+                _correct_main(spark, tmp_path, sql)
+            else:
+                correct(spark, tmp_path, sql, **options)
+    assert rows_of(fix) == before
+    assert len(list(tmp_path.rglob("*.parquet"))) == files
+    assert not [t.name for t in spark.catalog.listTables() if t.name in ("branch", "main")]
+
+
+def _correct_main(spark: SparkSession, warehouse: Path, sql: str) -> None:
+    from airflow_paimon.core.requests.requests import build_request
+    from airflow_paimon.spark.jobs import run_spark_operation
+    from tests.spark.jobs.operations import values
+
+    file = warehouse / "q.sql"
+    file.write_text(sql)
+    asked = values(warehouse, branch="main", sql=str(file), partitions=["dt=a"])
+    run_spark_operation(spark, build_request("correct_branch", asked))
+
+
+def test_a_retry_gives_the_first_tries_result(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path)
+    sql = "SELECT k, concat(v, '+') AS v, dt FROM branch WHERE dt = 'a'"
+    first = correct(spark, tmp_path, sql, partitions=["dt=a"], operation_id="op")
+    again = correct(spark, tmp_path, sql, partitions=["dt=a"], operation_id="op")
+    assert (again.changed, again.snapshot_before, again.snapshot_after) == (True, 3, first.snapshot_after)
+    assert dict(again.details) == {**first.details, "replayed": True}
+    assert rows_of(fix)[0] == (0, "a0+", "a")
+    with pytest.raises(InvalidInputError, match="another request"):
+        correct(spark, tmp_path, sql + " AND k > 1", partitions=["dt=a"], operation_id="op")
+    with pytest.raises(InvalidInputError, match="not among"):
+        correct(spark, tmp_path, "SELECT * FROM branch", partitions=["dt=a"], operation_id="wrong")
+    # what was refused before it committed may be asked again, corrected
+    correct(spark, tmp_path, CHANGED_A, partitions=["dt=a"], operation_id="wrong")
+
+
+def test_a_dry_run_changes_nothing_and_says_what_it_would(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path)
+    files = len(list(tmp_path.rglob("*.parquet")))
+    result = correct(spark, tmp_path, CHANGED_A, partitions=["dt=a"], dry_run=True, operation_id="dry")
+    assert (result.changed, result.dry_run, result.snapshot_after) == (True, True, 3)
+    assert result.details["plan"]["partitions"] == {"dt=a": 5}
+    assert fix.latest_snapshot_id() == 3
+    assert len(list(tmp_path.rglob("*.parquet"))) == files
+
+
+def fixed(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
+    assert sorted(views) == ["branch", "main", "prices"]
+    joined = views["branch"].alias("b").join(views["prices"].alias("p"), "k").where("b.dt = 'a'")
+    return joined.selectExpr("k", "p.price AS v", "b.dt")
+
+
+def test_a_function_gives_the_rows_from_further_views(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path)
+    prices = create_table(str(tmp_path), "d.prices", [("k", "BIGINT"), ("price", "STRING")])
+    write_arrow(prices, pa.table({"k": [1, 2], "price": ["one", "two"]}))
+    here = f"{__name__}:fixed"
+    correct(spark, tmp_path, function=here, view=["prices=d.prices"], mode="upsert")
+    assert [r for r in rows_of(fix) if r[2] == "a"][:3] == [(0, "a0", "a"), (1, "one", "a"), (2, "two", "a")]
+    for function, text in ((f"{__name__}:nothing", "has no attribute"), ("nomodule_here:f", "No module named")):
+        with pytest.raises(InvalidInputError, match=text):
+            correct(spark, tmp_path, function=function, mode="upsert")
+
+
+def intruding(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
+    """Somebody else commits to the bucket while the tasks work on it."""
+    from airflow_paimon.core.table.table import open_table
+
+    path = spark.conf.get("test.table.path")
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        put(open_table(path=path, branch="fix"), [(1, "theirs", "a")])
+        yield from batches
+
+    rows = views["branch"].where("dt = 'a'").coalesce(1)
+    return rows.mapInArrow(work, rows.schema)
+
+
+def test_a_bucket_that_changed_meanwhile_is_a_conflict(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path, bucket="1")
+    spark.conf.set("test.table.path", str(tmp_path / "d.db" / "t"))
+    with pytest.raises(ConflictError, match="changed while it was being rewritten"):
+        correct(spark, tmp_path, function=f"{__name__}:intruding", partitions=["dt=a"])
+    assert (1, "theirs", "a") in rows_of(fix)
+    names = {e.file.file_name for t in (fix, fix.branch("main")) for e in live_entries(t, t.latest_snapshot()).values()}
+    assert {p.name for p in tmp_path.rglob("*.parquet")} == names, "the rewritten files are gone"
+
+
+def test_what_spark_would_cut_off_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(
+        str(tmp_path),
+        "d.t",
+        [("k", "INT NOT NULL"), ("at", "TIMESTAMP(9)")],
+        primary_keys=["k"],
+        options={"bucket": "1"},
+    )
+    write_arrow(table, pa.table({"k": [1], "at": pa.array([1], pa.timestamp("ns"))}))
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    with pytest.raises(UnsupportedFeatureError, match="'at' is finer than microseconds"):
+        correct(spark, tmp_path, "SELECT * FROM branch", mode="upsert")
