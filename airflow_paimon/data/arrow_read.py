@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.read import read_chain
-from airflow_paimon.data.chain.scan import is_chain_read, parse_gap_policy, plan_chain
+from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 
@@ -21,22 +21,34 @@ def read_arrow(
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
     gap_policy: str = "empty",
+    chain_read: str = "full",
 ) -> pa.Table:
     """Read a snapshot of a branch: the latest, or the one that ``version`` (int = snapshot id, str = tag) or
     ``timestamp`` (ISO with an offset, or epoch milliseconds) names. Rows come in no particular order.
 
     TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings. ``where`` keeps the
     rows for which an expression over the table's columns is true. ``gap_policy`` matters to chain tables only: what
-    a day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state before it.
+    a day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state before it. ``chain_read``
+    is theirs, too: ``full`` partitions, ``incremental`` for the rows of the delta branch alone, ``hybrid`` for both.
 
     Raises:
-        NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp.
+        NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp,
+            ``chain_read`` other than ``full`` for a view that is not read through a chain.
         UnsupportedFeatureError: the table has a feature that would make our answer wrong.
         FormatError: a file of the table is missing or corrupt.
     """
     policy = parse_gap_policy(gap_policy)
-    if is_chain_read(table, version):
-        chain = plan_chain(table, version=version, timestamp=timestamp, columns=columns, where=where, gap_policy=policy)
+    mode = chain_read_mode(table, version, chain_read)
+    if mode is not None:
+        chain = plan_chain(
+            table,
+            version=version,
+            timestamp=timestamp,
+            columns=columns,
+            where=where,
+            mode=mode,
+            gap_policy=policy,
+        )
         return pa.Table.from_batches(read_chain(chain), chain.inputs.main.output_schema)
     layers = plan_table_read(table, version=version, timestamp=timestamp, columns=columns, where=where)
     batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]

@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.chain.guard import OnStale
-from airflow_paimon.core.chain.read_plan import GapPolicy
+from airflow_paimon.core.chain.read_plan import ChainReadMode, GapPolicy
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, verify_landed
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.ledger import commit_identity, open_ledger
@@ -40,7 +40,7 @@ from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
-from airflow_paimon.data.chain.scan import is_chain_read, parse_gap_policy, plan_chain
+from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 NAME = "airflow_paimon"
 OPTIONS = (
     "warehouse", "table", "path", "branch", "version", "timestamp", "columns", "where", "mode", "partition",
-    "operation-id", "storage-options", "gap-policy", "on-stale",
+    "operation-id", "storage-options", "gap-policy", "chain-read", "on-stale",
 )  # fmt: skip
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -112,8 +112,9 @@ class PaimonDataSource(DataSource):
 
     def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
         policy = parse_gap_policy(self._get("gap-policy") or "empty")
-        names = schema.fieldNames()
-        return (self._open(), self._version(), self._get("timestamp"), names, self._get("where"), policy)
+        table, version = self._open(), self._version()
+        mode = chain_read_mode(table, version, self._get("chain-read") or "full")
+        return (table, version, self._get("timestamp"), schema.fieldNames(), self._get("where"), policy, mode)
 
     def _get(self, name: str) -> str | None:
         unknown = sorted(o for o in self.options if o.lower() not in OPTIONS)
@@ -181,6 +182,7 @@ class PaimonReader(DataSourceReader):
         columns: list[str],
         where: str | None,
         gap_policy: GapPolicy,
+        mode: ChainReadMode | None,
     ) -> None:
         self._table = table
         self._version = version
@@ -188,6 +190,7 @@ class PaimonReader(DataSourceReader):
         self._columns = columns
         self._where = where
         self._gap_policy = gap_policy
+        self._mode = mode
         self._pushed: Predicate | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -206,8 +209,8 @@ class PaimonReader(DataSourceReader):
             "predicate": predicate,
         }
         shares: list[Any] = []
-        if is_chain_read(table, self._version):
-            chain = plan_chain(table, gap_policy=self._gap_policy, **asked_for)
+        if self._mode is not None:
+            chain = plan_chain(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
             layers: Sequence[Layer] = chain.layers
             shares += [(read_chain_rows, chain.inputs, g) for g in chain_groups(chain.inputs, chain.splits)]
         else:

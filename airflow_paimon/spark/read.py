@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
-from airflow_paimon.data.chain.scan import ChainRead, is_chain_read, parse_gap_policy, plan_chain
+from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -35,6 +35,7 @@ def read_table(
     where: str | Column | None = None,
     storage_options: Mapping[str, Any] | None = None,
     gap_policy: str = "empty",
+    chain_read: str = "full",
     *,
     path: str | None = None,
 ) -> DataFrame:
@@ -44,16 +45,18 @@ def read_table(
     ``where`` (SQL text or a Column) decides which rows come, and also which partitions, files and row groups are
     opened; the same condition in ``.where()`` behind this call prunes only what Spark's own reader reads. The same goes
     for ``columns`` and ``.select()``. Types are those of Paimon's own connector. A chain table's main view is read as
-    ``read_arrow`` reads it, ``gap_policy`` (``empty``, ``carry_forward``) included: the branches, each at the snapshot
-    that it has now, are merged where that is needed.
+    ``read_arrow`` reads it, ``gap_policy`` (``empty``, ``carry_forward``) and ``chain_read`` (``full``,
+    ``incremental``, ``hybrid``) included: the branches, each at the snapshot that it has now, are merged where needed.
 
     Raises:
-        NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp.
+        NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp,
+            ``chain_read`` other than ``full`` for a view that is not read through a chain.
         UnsupportedFeatureError: the table has a feature that would make our answer wrong.
         FormatError: a file of the table is missing or corrupt (also when the rows are read).
     """
     table = open_table(warehouse, name, branch, storage_options, path=path)
     policy = parse_gap_policy(gap_policy)
+    mode = chain_read_mode(table, version, chain_read)
     wanted, needed, predicate = columns, columns, None
     if where is not None:
         schema = read_schema(table, version, timestamp)
@@ -62,9 +65,15 @@ def read_table(
         if columns is not None:
             extra = schema.field_names if found.columns is None else found.columns
             needed = list(dict.fromkeys([*columns, *(n for n in schema.field_names if n in extra)]))
-    if is_chain_read(table, version):
+    if mode is not None:
         chain = plan_chain(
-            table, version=version, timestamp=timestamp, columns=needed, predicate=predicate, gap_policy=policy
+            table,
+            version=version,
+            timestamp=timestamp,
+            columns=needed,
+            predicate=predicate,
+            mode=mode,
+            gap_policy=policy,
         )
         frame = chain_frame(spark, chain)
     else:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.spark import read_table
 from airflow_paimon.spark.datasource import register
 from tests.data.chain.examples import DAILY, EXAMPLES, VECTORED, Example, Where, as_sql, with_deletion_vectors
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 SHOWN = tuple(n for n in EXAMPLES if n.startswith("test"))
 
 
-def frames(spark: SparkSession, warehouse: Path, branch: str, where: Where) -> list[DataFrame]:
+def frames(
+    spark: SparkSession, warehouse: Path, branch: str, where: Where, chain_read: str = "full"
+) -> list[DataFrame]:
     """The same query in both ways; of the data source as an option or as Spark's own filter."""
     sql = as_sql(where)
-    source = spark.read.format("airflow_paimon").option("warehouse", str(warehouse))
+    source = spark.read.format("airflow_paimon").option("warehouse", str(warehouse)).option("chain-read", chain_read)
     named = source.option("table", "d.t" if branch == "main" else f"d.t$branch_{branch}")
-    first = read_table(spark, str(warehouse), "d.t", branch=branch, where=sql)
+    first = read_table(spark, str(warehouse), "d.t", branch=branch, where=sql, chain_read=chain_read)
     if sql is None:
         return [first, named.load()]
     return [first, named.option("where", sql).load() if len(where) == 1 else named.load().where(sql)]
@@ -48,9 +52,19 @@ def test_incremental_and_hybrid_queries(spark: SparkSession, tmp_path: Path) -> 
     DAILY.made(tmp_path)
     ((day, changes),) = DAILY.delta
     (full,) = (expected for where, expected in DAILY.main if where == day)
-    for main, delta in zip(*(frames(spark, tmp_path, b, day) for b in ("main", "delta")), strict=True):
-        assert rows(delta) == changes
-        assert rows(main.unionAll(delta)) == sorted([*full, *changes], key=repr)
+    both = sorted([*full, *changes], key=repr)
+    for branch, mode, expected in (
+        ("delta", "full", changes),
+        ("main", "incremental", changes),
+        ("main", "hybrid", both),
+    ):
+        for frame in frames(spark, tmp_path, branch, day, mode):
+            assert rows(frame) == expected, (branch, mode)
+    with pytest.raises(InvalidInputError, match="main view of a chain table"):
+        read_table(spark, str(tmp_path), "d.t", branch="delta", chain_read="hybrid")
+    source = spark.read.format("airflow_paimon").option("warehouse", str(tmp_path)).option("chain-read", "hybrid")
+    with pytest.raises(PySparkException, match="main view of a chain table"):
+        source.option("table", "d.t$branch_delta").load().collect()
 
 
 def test_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:

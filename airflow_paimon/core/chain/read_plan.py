@@ -24,6 +24,8 @@ from airflow_paimon.core.table.partitions import format_partition, parse_partiti
 Values = tuple[Any, ...]
 """The values of a partition, in the order of the partition columns."""
 GapPolicy = Literal["empty", "carry_forward"]
+ChainReadMode = Literal["full", "incremental", "hybrid"]
+"""The partitions in full, the changes as the delta branch stores them, or both one after the other."""
 
 
 class Branch(StrEnum):
@@ -192,6 +194,21 @@ def plan_hybrid_read(
     """Plan a full read and, besides it, the changes as they are stored: a union, a row can come twice."""
     full = plan_chain_read(layout, partitions, wanted, gap_policy=gap_policy, until=until)
     return full + plan_incremental_read(partitions, wanted)
+
+
+def plan_reads(
+    layout: ChainLayout,
+    partitions: Partitions,
+    wanted: Choose = every_partition,
+    *,
+    mode: ChainReadMode = "full",
+    gap_policy: GapPolicy = "empty",
+) -> list[PartitionRead]:
+    """Plan a read of this mode. An incremental read shows no gaps: ``gap_policy`` doesn't matter to it."""
+    if mode == "incremental":
+        return plan_incremental_read(partitions, wanted)
+    plan = plan_hybrid_read if mode == "hybrid" else plan_chain_read
+    return plan(layout, partitions, wanted, gap_policy=gap_policy)
 
 
 def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | None = None) -> list[Values]:

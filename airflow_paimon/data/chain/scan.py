@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.chain.layout import check_chain_branches
 from airflow_paimon.core.chain.read_plan import (
     ChainLayout,
+    ChainReadMode,
     Choose,
     GapPolicy,
     PartitionRead,
@@ -21,7 +22,7 @@ from airflow_paimon.core.chain.read_plan import (
     Source,
     Values,
     every_partition,
-    plan_chain_read,
+    plan_reads,
 )
 from airflow_paimon.core.chain.state import pin_together
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
@@ -87,6 +88,27 @@ def is_chain_read(table: Table, version: int | str | None = None) -> bool:
     return not isinstance(version, str) or resolve_version(table, version)[0].branch_name == table.branch_name
 
 
+def chain_read_mode(table: Table, version: int | str | None, chain_read: str) -> ChainReadMode | None:
+    """Check what a caller gives as ``chain_read``; None: this view is not read through a chain.
+
+    Raises:
+        InvalidInputError: an unknown mode, or any but ``full`` for a view that is not read through a chain.
+    """
+    modes: dict[str, ChainReadMode] = {"full": "full", "incremental": "incremental", "hybrid": "hybrid"}
+    if chain_read not in modes:
+        raise InvalidInputError(f"chain_read is one of {', '.join(modes)}, not {chain_read!r}", table=table.name)
+    if is_chain_read(table, version):
+        return modes[chain_read]
+    if chain_read != "full":
+        what = table.label if version is None else f"version {version!r} of {table.label}"
+        raise InvalidInputError(
+            f"chain_read={chain_read!r} needs the main view of a chain table, and {what} is read as it is stored: "
+            f"leave chain_read out",
+            table=table.name,
+        )
+    return None
+
+
 def plan_chain(
     table: Table,
     *,
@@ -95,11 +117,12 @@ def plan_chain(
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
     predicate: Predicate | None = None,
+    mode: ChainReadMode = "full",
     gap_policy: GapPolicy = "empty",
     batch_rows: int = BATCH_ROWS,
 ) -> ChainRead:
     """Plan a read of a chain table. ``version`` and ``timestamp`` name a moment of main; the other
-    branches are read as they were then. ``predicate`` only prunes.
+    branches are read as they were then. ``predicate`` only prunes. ``mode``: the full partitions, the changes, or both.
 
     Raises:
         NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches are no chain table together, or
@@ -118,7 +141,8 @@ def plan_chain(
         check_types(table.label, plan.table.label, pinned.main.schema, plan.schema)
     rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), table.label)
     partitions = Partitions(main=_held(pinned.main), snapshot=_held(pinned.snapshot), delta=_held(pinned.delta))
-    reads = plan_chain_read(layout, partitions, _wanted(rows, pinned.main.schema), gap_policy=gap_policy)
+    wanted = _wanted(rows, pinned.main.schema)
+    reads = plan_reads(layout, partitions, wanted, mode=mode, gap_policy=gap_policy)
     travels = version is not None or timestamp is not None
     return plan_partitions(
         layout,
@@ -165,6 +189,7 @@ def plan_partitions(
         )
 
     main, snapshot = stored(pinned.main, Source.MAIN), stored(pinned.snapshot, Source.SNAPSHOT)
+    changes = stored(pinned.delta, Source.DELTA)
     chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
     inner = _inner_columns(pinned.main.schema, main[0].columns, rows)
 
@@ -177,7 +202,7 @@ def plan_partitions(
     deltas = part(pinned.delta, {d for r in chains for d in r.deltas})
     return ChainRead(
         inputs=Inputs(main[0], anchors, deltas),
-        layers=(main, snapshot),
+        layers=(main, snapshot, changes),
         splits=tuple(chain_splits(layout, chains, pinned.snapshot, pinned.delta, rows)),
         partitions=tuple(reads),
         snapshots={p.table.branch_name: None if p.snapshot is None else p.snapshot.id for p in pinned},

@@ -59,8 +59,9 @@ def test_compaction_of_everything_changes_no_answer(example: Example) -> None:
 
 def test_a_hybrid_query_is_the_union_of_both() -> None:
     table = DAILY.made(memory())
-    both = [*found(table, {"dt": "20250811"}), *found(table.branch("delta"), {"dt": "20250811"})]
-    assert sorted(r[0] for r in both) == [1, 2, 2, 3, 4, 4]
+    both = read_arrow(table, where=pc.field("dt") == "20250811", chain_read="hybrid")
+    names = both.column_names
+    assert sorted(r[names[0]] for r in both.to_pylist()) == [1, 2, 2, 3, 4, 4]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from tests.data.chain.tables import (
     versions,
     write,
 )
+from tests.data.tables import make_table
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +67,37 @@ def test_columns_come_in_the_order_asked_for(days: Table) -> None:
         seen(days, columns=["nope"])
 
 
-def test_incremental_and_hybrid_queries(days: Table) -> None:
-    changes = seen(days.branch("delta"), where=day_is("20250811"))
-    assert changes == on("20250811", (2, 2, "1-1"), (4, 1, "1"))
-    assert len(changes) + len(seen(days, where=day_is("20250811"))) == 6
+def test_incremental_and_hybrid_reads(days: Table) -> None:
+    changes = on("20250811", (2, 2, "1-1"), (4, 1, "1"))
+    eleventh = day_is("20250811")
+    assert seen(days, where=eleventh, chain_read="incremental") == changes
+    assert seen(days, where=eleventh, chain_read="hybrid") == sorted([*EXPECTED["20250811"], *changes], key=repr)
+    assert seen(days, where=eleventh, chain_read="full") == EXPECTED["20250811"]
+    # a full partition hides nothing of an incremental read, and main's rows come once in a hybrid one
+    stored = on("20250812", (3, 2, "1-1"), (4, 2, "1-1"), (7, 1, "d7"))
+    assert seen(days, where=day_is("20250812"), chain_read="incremental") == stored
+    both = sorted([*EXPECTED["20250810"], *on("20250810", (1, 2, "1-1"), (3, 1, "1"))], key=repr)
+    assert seen(days, where=day_is("20250810"), chain_read="hybrid") == both
+    everything = seen(days, chain_read="incremental")
+    assert everything == seen(days.branch("delta")) and len(everything) == 13
+    assert seen(days, chain_read="hybrid") == sorted([*seen(days), *everything], key=repr)
+    by_value = pc.field("v") == "d7"
+    assert seen(days, where=by_value, columns=["dt", "k"], chain_read="hybrid") == [("20250812", 7)]
+    # the branches are read as they were at main's moment: before main's only commit there was nothing
+    moment = days.branch("delta").snapshot(2).time_millis
+    assert seen(days, timestamp=moment, chain_read="incremental") == seen(days.branch("delta"), version=2)
+
+
+def test_chain_read_is_for_chain_tables(days: Table, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="chain_read is one of full, incremental, hybrid, not 'both'"):
+        seen(days, chain_read="both")
+    with pytest.raises(InvalidInputError, match=r"'snapshot\.1'.*leave chain_read out"):
+        seen(days, version="snapshot.1", chain_read="hybrid")
+    plain = make_table(tmp_path, {"k": "INT NOT NULL"}, primary_keys=["k"], bucket="1")
+    for view in (days.branch("delta"), plain):
+        with pytest.raises(InvalidInputError, match="main view of a chain table"):
+            seen(view, chain_read="incremental")
+        assert seen(view, chain_read="full") == seen(view)
 
 
 def test_hourly_composite_keys_and_groups(tmp_path: Path) -> None:
