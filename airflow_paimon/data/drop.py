@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
 from airflow_paimon.core.commit import files as commit_files
+from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
 from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
