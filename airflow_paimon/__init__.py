@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_paimon.core.schema.tables import create_table
     from airflow_paimon.core.table.table import open_table
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "open_table"]
+__all__ = ["__version__", "create_table", "open_table"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,6 +17,10 @@ def __getattr__(name: str) -> Any:
         from airflow_paimon.core.table.table import open_table
 
         return open_table
+    if name == "create_table":
+        from airflow_paimon.core.schema.tables import create_table
+
+        return create_table
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

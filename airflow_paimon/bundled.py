@@ -1,5 +1,6 @@
 """What travels with the package: the Spark jobs, the DAGs, and the archive that a cluster gets as ``--py-files``."""
 
+import ast
 import hashlib
 import os
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 import airflow_paimon
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 
-__all__ = ["dags_folder", "job_names", "job_path", "package_archive"]
+__all__ = ["dags_folder", "job_names", "job_path", "job_summaries", "package_archive"]
 
 _JOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
 # A cluster needs no Airflow: the layers above stay at home.
@@ -26,7 +27,7 @@ def job_path(name: str) -> Path:
     Raises ``InvalidInputError`` for what can't be a job's name and ``NotFoundError`` for a job that isn't there.
     """
     if not _JOB_NAME.fullmatch(name):
-        raise InvalidInputError(f"{name!r} is no name of a job; jobs are {', '.join(job_names())}")
+        raise InvalidInputError(f"{name!r} is not the name of a job; jobs are {', '.join(job_names())}")
     path = _bundled_folder("spark_jobs") / f"{name}.py"
     if not path.is_file():
         raise NotFoundError(f"There is no job {name!r} in airflow-paimon; jobs are {', '.join(job_names())}")
@@ -36,6 +37,12 @@ def job_path(name: str) -> Path:
 def job_names() -> list[str]:
     """Name every job that ``job_path`` finds, sorted."""
     return sorted(p.stem for p in _bundled_folder("spark_jobs").glob("*.py") if _JOB_NAME.fullmatch(p.stem))
+
+
+def job_summaries() -> dict[str, str]:
+    """Give the first line of each job's docstring, by name."""
+    docs = {name: ast.get_docstring(ast.parse(job_path(name).read_text())) or "" for name in job_names()}
+    return {name: doc.partition("\n")[0].removesuffix(" ``--help`` lists the flags.") for name, doc in docs.items()}
 
 
 def dags_folder() -> Path:

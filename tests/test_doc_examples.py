@@ -32,6 +32,8 @@ def parsed(words: list[str]) -> Any:
     if program.startswith("spark_jobs/"):
         assert (REPO_ROOT / program).is_file()
         return None if rest == ["--help"] else parse_arguments(Path(program).stem, rest)
+    if words[1:4] == ["-m", "airflow_paimon", "job"]:
+        return None if words[4:] == ["--help"] else parse_arguments(words[4], words[5:])
     if words[1:3] == ["-m", "airflow_paimon"]:
         return _parser().parse_args(words[3:])
     return None

@@ -34,7 +34,8 @@ CORE = Layer("core", frozenset({"core"}), AIRFLOW + SPARK)
 DATA = Layer("data", frozenset({"core", "data"}), AIRFLOW + SPARK)
 SPARK_LAYER = Layer("spark", frozenset({"core", "data", "spark"}), AIRFLOW)
 JOBS = Layer("spark_jobs", frozenset({"core", "data", "spark"}), AIRFLOW)
-CLI = Layer("cli", frozenset({"core", "cli"}), AIRFLOW + SPARK)
+# `bundled` finds the job scripts, which the command `job` runs.
+CLI = Layer("cli", frozenset({"core", "cli", "bundled"}), AIRFLOW + SPARK)
 # The root imports nothing at all until `open_table` is asked for.
 ROOT = Layer("__init__", frozenset({"core"}), AIRFLOW + SPARK)
 
@@ -258,11 +259,12 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     assert out.startswith("[] ")
 
 
-def test_open_table_is_found_lazily() -> None:
+def test_open_table_and_create_table_are_found_lazily() -> None:
     out = run_python("""
         import airflow_paimon
+        from airflow_paimon.core.schema.tables import create_table
         from airflow_paimon.core.table.table import open_table
-        print(airflow_paimon.open_table is open_table)
-        print("open_table" in dir(airflow_paimon), hasattr(airflow_paimon, "x"))
+        print(airflow_paimon.open_table is open_table, airflow_paimon.create_table is create_table)
+        print({"open_table", "create_table"} <= set(dir(airflow_paimon)), hasattr(airflow_paimon, "x"))
     """)
-    assert out.split() == ["True", "True", "False"]
+    assert out.split() == ["True", "True", "True", "False"]

@@ -8,7 +8,9 @@ from typing import Any
 
 from airflow_paimon.cli.listing import Listing, limited
 from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
@@ -112,6 +114,29 @@ def branches(table: Table, limit: int) -> Listing:
     return Listing(title="branches", columns=columns, rows=shown, left=left)
 
 
+def schema(table: Table, limit: int) -> Listing:
+    """List the columns of the branch's newest schema, in their order."""
+    found = table.schema()
+    rows = [
+        (
+            field.name,
+            str(with_nullable(field.type, True)),
+            "yes" if field.type.nullable else "no",
+            ", ".join(_roles(found, field.name)),
+            field.description,
+        )
+        for field in found.fields
+    ]
+    shown, left = limited(rows, limit)
+    columns = (("column", "text"), ("type", "text"), ("nullable", "text"), ("key", "text"), ("comment", "text"))
+    return Listing(title="columns", columns=columns, rows=shown, left=left)
+
+
+def _roles(found: TableSchema, column: str) -> list[str]:
+    keys = (("partition", found.partition_keys), ("primary", found.primary_keys))
+    return [f"{kind} key {names.index(column) + 1}" for kind, names in keys if column in names]
+
+
 def tags(table: Table, limit: int) -> Listing:
     """List the branch's tags, the newest snapshot first."""
     found = [
@@ -211,6 +236,7 @@ def _elsewhere(table: Table) -> str:
 
 
 OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {
+    "schema": schema,
     "branches": branches,
     "tags": tags,
     "snapshots": snapshots,

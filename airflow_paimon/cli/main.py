@@ -1,20 +1,33 @@
-"""Parses the command line, runs the look-up, prints; errors are one line, exit codes those of the jobs."""
+"""Parses the command line, runs the look-up or the job, prints; errors are one line, exit codes those of the jobs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from airflow_paimon import __version__
+from airflow_paimon.bundled import job_path, job_summaries
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, error_to_json
 
 _DEFAULT_LIMIT = 50
+JOB = "job"
+_JOB_HELP = """\
+usage: python -m airflow_paimon job NAME [FLAG ...]
+       python -m airflow_paimon job --path NAME
+
+Runs a job in this Python; NAME --help lists its flags. Jobs that read or write rows start a local Spark, unless the
+settings name a master. --path prints the script, for spark-submit "$(python -m airflow_paimon job --path NAME)" ...
+
+jobs:
+{jobs}"""
 LOOKUPS = {
     "tables": "tables of the warehouse",
+    "schema": "columns of a branch: types and keys",
     "branches": "branches of a table, main included",
     "tags": "tags of a branch",
     "snapshots": "snapshots of a branch, newest first",
@@ -25,7 +38,7 @@ LOOKUPS = {
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one look-up as a program."""
+    """Run one look-up or one job as a program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = run(arguments)
@@ -40,9 +53,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one look-up and give its exit code: 0, 2 for wrong input or what is not there, 1 for anything else."""
+    """Run it and give its exit code: 0, 2 for wrong input or for what does not exist, 1 for anything else.
+
+    Raises:
+        SystemExit: a job ends the process itself, with its own exit code.
+    """
     as_json = "--json" in argv
     try:
+        if list(argv[:1]) == [JOB]:
+            return _job(argv[1:])
         options = _parser().parse_args(list(argv))
         view = _look_up(options)
         print(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text())
@@ -64,17 +83,36 @@ def _report(error: Exception, as_json: bool) -> None:
     print(f"{said['kind']}: {' '.join(str(said['message']).split())}", file=sys.stderr)
 
 
+def _job(argv: Sequence[str]) -> int:
+    """Run a bundled job in this process; its script is the one that ``spark-submit`` gets."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_JOB_HELP.format(jobs="\n".join(f"  {name:<22}{text}" for name, text in job_summaries().items())))
+        return 0
+    if argv[0] == "--path":
+        print(job_path(" ".join(argv[1:])))
+        return 0
+    script = job_path(argv[0])
+    sys.argv = [str(script), *argv[1:]]
+    runpy.run_path(str(script), run_name="__main__")
+    return 0
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises instead of exiting, so that wrong flags are reported like everything else."""
 
     def error(self, message: str) -> NoReturn:
-        raise InvalidInputError(f"{message} (--help lists the look-ups and flags)")
+        raise InvalidInputError(f"{message} (--help lists the commands and flags)")
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="python -m airflow_paimon", description="Look at Paimon tables.", allow_abbrev=False)
+    parser = _Parser(
+        prog="python -m airflow_paimon",
+        description="Look at Paimon tables, or run one of the jobs on them.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"airflow-paimon {__version__}")
-    commands = parser.add_subparsers(dest="what", required=True, metavar="LOOK-UP")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
+    commands.add_parser(JOB, help="run a bundled job, e.g. job create_branch --help; job --help lists them")
     for name, text in LOOKUPS.items():
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         command.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
@@ -87,7 +125,7 @@ def _parser() -> _Parser:
         )
         if name != "tables":
             command.add_argument("--table", required=True, help="table as db.table, or db.table$branch_name")
-        if name in ("tags", "snapshots", "partitions", "files"):
+        if name in ("schema", "tags", "snapshots", "partitions", "files"):
             command.add_argument("--branch", default="main", help="branch; default main")
     return parser
 

@@ -100,6 +100,39 @@ def test_branches_and_tags(warehouse: Path, capsys: pytest.CaptureFixture[str]) 
     assert show(capsys, "tags", *on(warehouse, "d.c"))[-1] == "(no tags)"
 
 
+def test_schema(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {c["column"]: c for c in data(capsys, "schema", *on(warehouse), "--branch=fix")}
+    assert list(columns) == ["k", "v", "dt"]
+    assert columns["dt"] == {
+        "column": "dt",
+        "type": "STRING",
+        "nullable": "no",
+        "key": "partition key 1, primary key 1",
+        "comment": None,
+    }
+    assert (columns["v"]["nullable"], columns["v"]["key"]) == ("yes", "")
+
+
+def test_jobs_run_from_the_command_line(warehouse: Path, tmp_path: Path) -> None:
+    options = tmp_path / "storage.json"
+    options.write_text('{"ignored-by-local-disks": "x"}')
+    made = program("job", "create_tag", *on(warehouse), "--tag=made", f"--storage-options={options}", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["details"]["tag"] == "made"
+    assert open_table(str(warehouse), "d.t").find_tag("made") is not None
+    refused = program("job", "create_tag", *on(warehouse), "--tag=made")
+    assert refused.returncode == 2
+    assert json.loads(refused.stdout)["error"]["kind"] == "already-exists"
+    listed = program("job", "--help").stdout
+    assert "create_branch         Create a branch from a tag, from a snapshot, or empty." in listed
+    path = program("job", "--path", "merge_branch").stdout.strip()
+    assert Path(path).read_text().startswith('"""Publish a branch onto main')
+    for wrong in (["fly"], ["--path"], ["--path", "../x"]):
+        failed = program("job", *wrong)
+        assert (failed.returncode, failed.stdout) == (2, "")
+        assert "jobs are alter_chain_table, " in failed.stderr
+
+
 def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     snapshots = data(capsys, "snapshots", *on(warehouse))
     assert [(s["snapshot"], s["kind"], s["rows"], s["change"]) for s in snapshots] == [
@@ -191,8 +224,8 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["tables", "--warehouse=WH", "--limit=-1"], 2, "invalid-input: argument --limit: must be a whole number"),
         (["tables", "--warehouse=WH", "--storage-options=none.json"], 2, "invalid-input: The storage options file"),
         (["chain", "--warehouse=WH", "--table=d.t"], 2, "invalid-input: d.t is no chain table"),
-        (["fly"], 2, "invalid-input: argument LOOK-UP: invalid choice: 'fly'"),
-        ([], 2, "invalid-input: the following arguments are required: LOOK-UP"),
+        (["fly"], 2, "invalid-input: argument COMMAND: invalid choice: 'fly'"),
+        ([], 2, "invalid-input: the following arguments are required: COMMAND"),
         (["snapshots", "--warehouse=WH", "--table=d.t"], 1, "corrupt: d.t: snapshot-2 is truncated"),
     ],
 )

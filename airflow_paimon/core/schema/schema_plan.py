@@ -14,9 +14,10 @@ from airflow_paimon.core.format.types import (
     DataType,
     MapType,
     RowType,
-    parse_type,
     with_nullable,
 )
+from airflow_paimon.core.schema.option_checks import check_options
+from airflow_paimon.core.schema.type_text import parse_type_text
 
 _IMMUTABLE = frozenset(
     [
@@ -110,13 +111,15 @@ def new_schema(
     """Give schema 0 of a new table. Ids count up in the order of the columns, nested fields right after their parent.
 
     Raises:
-        InvalidInputError: no or doubled columns, a key that is not a column.
+        InvalidInputError: no columns, names that are empty or differ in case only, an unknown type, a key that is not
+            a column.
     """
     names = [name for name, _ in columns]
-    if not columns or len(set(names)) != len(names) or not all(n.strip() for n in names):
+    if not columns or not all(n.strip() for n in names):
         raise InvalidInputError(
-            f"A table needs columns with different, non-empty names; got {', '.join(names) or 'none'}"
+            f"A table needs columns with non-empty names; got {', '.join(map(repr, names)) or 'none'}"
         )
+    _check_distinct(names)
     for kind, keys in (("partition", partition_keys), ("primary", primary_keys)):
         bad = [k for k in keys if k not in names]
         if bad or len(set(keys)) != len(keys):
@@ -124,7 +127,7 @@ def new_schema(
     ids = _Ids(-1)
     fields = []
     for name, given in columns:
-        data_type = parse_type(given) if isinstance(given, str) else given
+        data_type = _typed(given, name)
         field_id = ids.next()
         data_type = with_nullable(ids.renumber(data_type), data_type.nullable and name not in primary_keys)
         fields.append(DataField(field_id, name, data_type, (comments or {}).get(name)))
@@ -138,6 +141,21 @@ def new_schema(
         comment=comment,
         time_millis=now_ms,
     )
+
+
+def _typed(given: str | DataType, column: str) -> DataType:
+    return parse_type_text(given, column) if isinstance(given, str) or given is None else given
+
+
+def _check_distinct(names: Sequence[str]) -> None:
+    """Names that differ in case only make a table that Spark and Flink can't address column by column."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if name.lower() in seen:
+            other = seen[name.lower()]
+            why = "twice" if other == name else f"as {other!r} and {name!r}, which differ in case only"
+            raise InvalidInputError(f"Column {name!r} is given {why}; give every column a name of its own")
+        seen[name.lower()] = name
 
 
 class _Ids:
@@ -176,7 +194,9 @@ def apply_changes(
 
 def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> TableSchema:
     _check_option(schema, change.key, has_data)
-    return replace(schema, options={**schema.options, change.key: str(change.value)})
+    new = replace(schema, options={**schema.options, change.key: str(change.value)})
+    check_options(new, only=change.key)
+    return new
 
 
 def _remove_option(schema: TableSchema, change: RemoveOption, has_data: bool) -> TableSchema:
@@ -195,7 +215,7 @@ def _check_option(schema: TableSchema, key: str, has_data: bool) -> None:
 
 def _add(schema: TableSchema, change: AddColumn, has_data: bool) -> TableSchema:
     _check_new_name(schema, change.name)
-    data_type = parse_type(change.type) if isinstance(change.type, str) else change.type
+    data_type = _typed(change.type, change.name)
     if not data_type.nullable:
         raise InvalidInputError(f"Column {change.name}: a new column must be nullable, as existing rows have no value")
     ids = _Ids(schema.highest_field_id)
@@ -215,7 +235,8 @@ def _drop(schema: TableSchema, change: DropColumn, has_data: bool) -> TableSchem
 
 def _rename(schema: TableSchema, change: RenameColumn, has_data: bool) -> TableSchema:
     _existing(schema, change.name)
-    _check_new_name(schema, change.to_name)
+    if change.to_name.lower() != change.name.lower() or change.to_name == change.name:
+        _check_new_name(schema, change.to_name)
     if change.name in schema.partition_keys:
         raise InvalidInputError(f"Column {change.name} is a partition column; it can't be renamed")
     _check_not_used(schema, change.name, "renamed", keys=False)
@@ -226,7 +247,7 @@ def _rename(schema: TableSchema, change: RenameColumn, has_data: bool) -> TableS
 
 def _widen(schema: TableSchema, change: WidenColumn, has_data: bool) -> TableSchema:
     old = _existing(schema, change.name).type
-    new = parse_type(change.type) if isinstance(change.type, str) else change.type
+    new = _typed(change.type, change.name)
     if change.name in (*schema.primary_keys, *schema.partition_keys, *_option_columns(schema)):
         raise InvalidInputError(f"Column {change.name} is a key or orders rows; its type can't be changed")
     if not _holds(new, old):
@@ -266,8 +287,11 @@ def _existing(schema: TableSchema, name: str) -> DataField:
 
 
 def _check_new_name(schema: TableSchema, name: str) -> None:
-    if not name.strip() or name in schema.field_names:
-        raise InvalidInputError(f"Column name {name!r} is empty or taken; choose another one")
+    taken = {n.lower() for n in schema.field_names}
+    if not name.strip() or name.lower() in taken:
+        raise InvalidInputError(
+            f"Column name {name!r} is empty or taken (upper and lower case count as the same); choose another one"
+        )
 
 
 def _option_columns(schema: TableSchema) -> set[str]:

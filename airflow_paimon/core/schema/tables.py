@@ -12,6 +12,7 @@ from airflow_paimon.core.commit.committer import put_new, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.schema_plan import (
     RemoveOption,
     SchemaChange,
@@ -60,6 +61,7 @@ def create_table(
         comments=comments,
         now_ms=int(time.time() * 1000),
     )
+    check_options(schema)
     try:
         if table.exists():
             raise AlreadyExistsError(f"Table {table.name} exists", table=table.name)

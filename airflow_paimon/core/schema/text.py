@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.format.types import DataType, parse_type
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.requests.words import GRAMMAR
 from airflow_paimon.core.schema.schema_plan import (
     AddColumn,
@@ -19,11 +19,12 @@ from airflow_paimon.core.schema.schema_plan import (
     SetOption,
     WidenColumn,
 )
+from airflow_paimon.core.schema.type_text import parse_type_text
 
 _NAME = r"(?:`[^`]+`|[^\s`']+)"
 _TEXT = r"'(?:[^']|'')*'"
 _COLUMN = re.compile(
-    rf"\s*(?P<name>{_NAME})\s+(?P<type>[^'`]+?)(?:\s+(?:COMMENT\s+)?(?P<comment>{_TEXT}))?\s*", re.IGNORECASE
+    rf"\s*(?P<name>{_NAME})\s+(?P<type>[^']+?)(?:\s+(?:COMMENT\s+)?(?P<comment>{_TEXT}))?\s*", re.IGNORECASE
 )
 
 
@@ -36,7 +37,8 @@ def parse_column(text: str) -> tuple[str, DataType, str | None]:
     match = _COLUMN.fullmatch(text)
     if match is None:
         raise InvalidInputError(f"Column {text!r} is not of the form: name TYPE [NOT NULL] ['comment']")
-    return _name(match["name"]), _type(match["type"], text), _text(match["comment"])
+    name = _name(match["name"])
+    return name, parse_type_text(match["type"], name), _text(match["comment"])
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
@@ -88,7 +90,7 @@ _FORMS: Mapping[str, Callable[[re.Match[str]], SchemaChange]] = {
         name=_name(m["name"]), to_name=_name(m["to"])
     ),
     rf"alter\s+column\s+(?P<name>{_NAME})\s+type\s+(?P<type>[^']+)": lambda m: WidenColumn(
-        name=_name(m["name"]), type=_type(m["type"], m[0])
+        name=_name(m["name"]), type=parse_type_text(m["type"], _name(m["name"]))
     ),
     rf"alter\s+column\s+(?P<name>{_NAME})\s+comment\s+(?P<comment>{_TEXT})": lambda m: CommentColumn(
         name=_name(m["name"]), comment=_text(m["comment"])
@@ -107,12 +109,3 @@ def _name(text: str) -> str:
 
 def _text(quoted: str | None) -> str | None:
     return None if quoted is None else quoted[1:-1].replace("''", "'")
-
-
-def _type(text: str, whole: str) -> DataType:
-    try:
-        return parse_type(text.strip())
-    except FormatError:
-        raise InvalidInputError(
-            f"{whole!r}: {text.strip()!r} is no type; write e.g. BIGINT, STRING, DECIMAL(10, 2) NOT NULL"
-        ) from None

@@ -95,7 +95,7 @@ def test_the_python_function() -> None:
         ({"primary_key": ["region", "dt"]}, "no partition column"),
         ({"partition_key": []}, "must be partitioned"),
         ({"column": ["k"]}, "not of the form"),
-        ({"column": ["k WHATEVER"]}, "is no type"),
+        ({"column": ["k WHATEVER"]}, "is not a type"),
         ({"column": []}, "give its columns"),
         ({"column": ["k BIGINT", "s INT", "region STRING", "dt DATE"]}, "is a DATE"),
         ({"column": ["k BIGINT", "s INT", "region STRING", "dt TIMESTAMP(3)"]}, "spelling differs"),

@@ -77,5 +77,5 @@ def test_changes(text: str, change: SchemaChange) -> None:
     ],
 )
 def test_what_is_not_understood_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"is not understood|no type|not of the form"):
+    with pytest.raises(InvalidInputError, match=r"is not understood|is not a type|not of the form"):
         parse_change(text)

@@ -1,0 +1,85 @@
+"""Values of table options that no engine of Paimon takes, found before a schema is written. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions, parse_duration, parse_size
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "merge-engine": ("deduplicate", "partial-update", "aggregation", "first-row"),
+    "changelog-producer": ("none", "input", "full-compaction", "lookup"),
+    "sequence.field.sort-order": ("ascending", "descending"),
+}
+_FLAGS = (
+    "write-only",
+    "deletion-vectors.enabled",
+    "row-tracking.enabled",
+    "data-evolution.enabled",
+    "ignore-delete",
+    "chain-table.enabled",
+    "partition.legacy-name",
+    "dynamic-partition-overwrite",
+)
+_NUMBERS = ("num-levels", "num-sorted-run.compaction-trigger", "manifest.merge-min-count", "snapshot.num-retained.min")
+_SIZES = ("target-file-size", "manifest.target-file-size")
+_DURATIONS = ("snapshot.time-retained", "partition.expiration-time", "tag.default-time-retained")
+_COLUMN_LISTS = ("bucket-key", "sequence.field", "rowkind.field")
+
+
+def check_options(schema: TableSchema, only: str | None = None) -> None:
+    """Check the options that this package knows; ``only`` one of them, as the others are not what is being changed.
+
+    Raises:
+        InvalidInputError: names the option, its value, and what is allowed.
+    """
+    for key, value in schema.options.items():
+        if only is None or key == only:
+            _check(schema, key, value.strip())
+
+
+def _check(schema: TableSchema, key: str, value: str) -> None:
+    if key == "bucket":
+        _check_bucket(schema)
+    elif key in _CHOICES and value.lower() not in _CHOICES[key]:
+        raise _refusal(key, value, f"one of {', '.join(_CHOICES[key])}")
+    elif key in _FLAGS and value.lower() not in ("true", "false"):
+        raise _refusal(key, value, "true or false")
+    elif key in _NUMBERS:
+        _at_least_one(schema, key)
+    elif key in _SIZES:
+        _parsed(parse_size, key, value)
+    elif key in _DURATIONS:
+        _parsed(parse_duration, key, value)
+    elif key in _COLUMN_LISTS:
+        _check_columns(schema, key, value)
+
+
+def _check_bucket(schema: TableSchema) -> None:
+    options = TableOptions(schema.options)
+    count = options.bucket
+    if count < -2 or count == 0:
+        raise _refusal("bucket", str(count), "the number of buckets from 1 on, -1 (dynamic) or -2 (postponed)")
+    if count > 0 and not schema.bucket_keys:
+        raise _refusal("bucket", str(count), "-1 on a table without primary key, or set option bucket-key as well")
+
+
+def _check_columns(schema: TableSchema, key: str, value: str) -> None:
+    missing = [c for c in (part.strip() for part in value.split(",")) if c not in schema.field_names]
+    if missing:
+        raise _refusal(key, value, f"columns of the table, which are {', '.join(schema.field_names)}")
+
+
+def _at_least_one(schema: TableSchema, key: str) -> None:
+    if TableOptions(schema.options).number(key, 1) < 1:
+        raise _refusal(key, schema.options[key], "a whole number from 1 on")
+
+
+def _parsed(parse: Callable[[str, str], object], key: str, value: str) -> None:
+    parse(value, f"Table option {key}")
+
+
+def _refusal(key: str, value: str, allowed: str) -> InvalidInputError:
+    return InvalidInputError(f"Table option {key} can't be {value!r}; give {allowed}")
