@@ -150,6 +150,98 @@ def test_only_the_committer_mutates_storage() -> None:
     assert not faults, "\n".join(faults)
 
 
+# A room of the core may import the rooms before it. `errors` and `plan` are modules that stand for a room.
+ROOMS = (
+    "errors", "plan", "store", "format", "table", "commit", "requests", "schema", "branches", "maintenance", "chain",
+)  # fmt: skip
+# Module -> the later rooms that it may import all the same, and why.
+UPWARD = {
+    "core/__init__.py": ({"commit"}, "registers the guards of commits"),
+    "core/requests/registry.py": (
+        {"branches", "maintenance", "chain"},
+        "the table of operations names their functions",
+    ),
+    "core/requests/partitions.py": ({"branches"}, "shares the parser of partition specs"),
+    "core/table/history.py": ({"branches"}, "reads where a branch began from its lineage record"),
+    "core/table/inspect.py": ({"branches"}, "lists the lineage records of branches"),
+    "core/commit/staging.py": ({"branches"}, "makes and deletes a branch of its own"),
+    "core/commit/ledger.py": ({"requests"}, "hashes a request"),
+    "core/commit/once.py": ({"requests"}, "wraps the operation of a request"),
+    "core/schema/tables.py": ({"branches"}, "refuses to change what protects a branch"),
+    "core/branches/publish.py": ({"chain"}, "refuses to publish a branch of a chain table"),
+    "core/maintenance/expire_partitions.py": ({"chain"}, "expires chain tables by segments"),
+}
+
+
+def room_faults(source: str, path: Path) -> dict[str, list[str]]:
+    """Imports of later rooms of the core: room -> the lines that import it."""
+    room = path.parts[2].removesuffix(".py")
+    before = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else ()
+    faults: dict[str, list[str]] = {}
+    for line, module in imported(ast.parse(source)):
+        parts = module.split(".")
+        if parts[:2] == [PACKAGE, "core"] and len(parts) > 2 and parts[2] not in before:
+            faults.setdefault(parts[2], []).append(f"{path}:{line}: room {room!r} imports {module}")
+    return faults
+
+
+def test_the_rooms_of_the_core_import_only_the_rooms_before_them() -> None:
+    faults, needless = [], {name: set(rooms) for name, (rooms, _) in UPWARD.items()}
+    for path in (path for path in sources() if path.parts[1] == "core"):
+        name = path.relative_to(PACKAGE).as_posix()
+        allowed = UPWARD.get(name, (set(), ""))[0]
+        for room, lines in room_faults((REPO_ROOT / path).read_text(), path).items():
+            needless.get(name, set()).discard(room)
+            faults += [] if room in allowed else lines
+    assert not faults, "\n".join(faults)
+    assert not any(needless.values()), f"exceptions that nothing needs any more: {needless}"
+
+
+def test_the_committer_knows_nothing_of_chain_tables() -> None:
+    modules = [path for path in sources() if path.parts[1:3] == ("core", "commit")]
+    assert len(modules) > 5
+    assert not [path for path in modules if "core.chain" in (REPO_ROOT / path).read_text()]
+
+
+IMPURE = {"time", "random", "uuid", "os", "secrets", "socket", "subprocess", "pathlib", "tempfile"}
+
+
+def purity_faults(source: str, path: Path) -> list[str]:
+    """What a ``*_plan.py`` module must not do: reach a store, a clock or chance."""
+    tree = executed(source)
+    faults = [
+        f"{path}:{line}: a plan imports {module}"
+        for line, module in imported(tree)
+        if module.partition(".")[0] in IMPURE | set(STORAGE_LIBRARIES) or module.startswith(f"{PACKAGE}.core.store")
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"store", "now", "utcnow", "today"}:
+            faults.append(f"{path}:{node.lineno}: a plan uses .{node.attr}")
+    return faults
+
+
+def test_plans_are_pure() -> None:
+    plans = [path for path in sources() if path.stem.endswith("_plan")]
+    assert len(plans) > 10
+    faults = [fault for path in plans for fault in purity_faults((REPO_ROOT / path).read_text(), path)]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import time", "from uuid import uuid4", "from airflow_paimon.core.store import Store", "table.store.read('x')",
+     "datetime.now(UTC)"],
+)  # fmt: skip
+def test_an_impure_plan_is_found(source: str) -> None:
+    assert len(purity_faults(source, Path("x_plan.py"))) == 1
+
+
+def test_an_arrow_between_rooms_that_points_up_is_found() -> None:
+    path = Path(PACKAGE, "core", "table", "x.py")
+    assert room_faults("from airflow_paimon.core.commit.put import execute", path).keys() == {"commit"}
+    assert not room_faults("from airflow_paimon.core.format.schema import TableSchema", path)
+
+
 def test_core_modules_form_no_cycle() -> None:
     core = [path for path in sources() if path.parts[1] == "core"]
     modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in core}

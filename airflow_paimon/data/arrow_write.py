@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.chain.guard import OnStale
+from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
     Receipt,
@@ -207,12 +207,13 @@ def commit_write(
     Raises:
         NOTHING_PUBLISHED: the files can be discarded.
     """
+    options = ChainOptions(on_stale=on_stale)
     if mode == "append":
-        return commit_append(table, messages, planned_on=write.planned_on, identity=identity, on_stale=on_stale)
+        return commit_append(table, messages, planned_on=write.planned_on, identity=identity, guard_options=options)
     specs: Overwrite = None if partition is None else [partition]
     if mode == "dynamic_overwrite" and write.schema.partition_keys:
         specs = "dynamic"
-    return commit_overwrite(table, messages, partitions=specs, identity=identity, on_stale=on_stale)
+    return commit_overwrite(table, messages, partitions=specs, identity=identity, guard_options=options)
 
 
 def discard_files(write: TableWrite, messages: Sequence[CommitMessage]) -> None:

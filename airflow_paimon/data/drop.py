@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_paimon.core.chain.commit_options import ChainOptions
 from airflow_paimon.core.commit import files as commit_files
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
 from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
@@ -47,7 +48,9 @@ def drop_partitions(
     before = landed.id - 1 or None if landed is not None else None
     if landed is None:
         try:
-            receipt = commit_files.drop_partitions(table, partitions, identity=identity, on_stale=policy)
+            receipt = commit_files.drop_partitions(
+                table, partitions, identity=identity, guard_options=ChainOptions(on_stale=policy)
+            )
         except NOTHING_PUBLISHED:
             if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
                 forget(table, entry.operation_id)

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_paimon.core.branches.catch_up import parse_spec
-from airflow_paimon.core.chain.guard import OnStale
+from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.read_plan import ChainReadMode, GapPolicy
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, verify_landed
 from airflow_paimon.core.commit.files import CommitMessage

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.chain.expiry_needs import stale_needs
 from airflow_paimon.core.chain.expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
 from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, Values
@@ -44,6 +45,7 @@ class _ChainExpiry:
     cutoff: datetime
     limit: int
     min_anchors: int
+    guard_options: ChainOptions = CHECKED_BY_CALLER
 
     @property
     def branch(self) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
+from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
 from airflow_paimon.core.chain.layout import chain_layout
 from airflow_paimon.core.chain.post_commit_check import Watch, anchors_needed, listed, records_in
 from airflow_paimon.core.chain.provenance import (
@@ -24,6 +24,7 @@ from airflow_paimon.core.chain.rebuild import ASSUMED, records_of, what_is_lacki
 from airflow_paimon.core.chain.staleness import provenances_in
 from airflow_paimon.core.chain.state import chain_views, splits_by_partition
 from airflow_paimon.core.chain.write_plan import Affected, affected, chain_neighbours, veto
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
@@ -33,10 +34,6 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_scan, plan_snapshot
 from airflow_paimon.core.table.table import Table
-
-OnStale = Literal["refuse", "record", "rebuild", "drop"]
-"""What a writer of the delta branch wants of snapshot partitions that it makes stale. ``refuse``: appends that would be
-hidden are refused, anything else is recorded. The guard refuses what could not be done; the writer does it."""
 
 _NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 _Held = dict[Values, tuple[BucketSplit, ...]]
@@ -62,27 +59,33 @@ def refuse_chain_branch(branch: Table) -> None:
         )
 
 
+class ChainGuard:
+    """The guard of chain tables, as ``core/commit/guards.py`` wants it."""
+
+    def check(self, table: Table, head: Snapshot | None, draft: Draft) -> Watch | None:
+        """See ``guard_chain``."""
+        options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
+        return guard_chain(table, head, draft.schema, draft.entries, draft.kind, options)
+
+
+CHAIN_GUARD = ChainGuard()
+
+
 def guard_chain(
     table: Table,
     head: Snapshot | None,
     schema: TableSchema,
     entries: Sequence[ManifestEntry],
     kind: CommitKind,
-    *,
-    on_stale: OnStale = "refuse",
-    settled: bool = False,
-    forgone: frozenset[Values] = frozenset(),
+    options: ChainOptions,
 ) -> Watch | None:
-    """Check a commit, and write what has to be recorded before it. ``settled``: whoever planned it looks at what it
-    goes together with, before and behind it, and nothing has to be recorded; only anchors that it drops are looked at.
-    ``forgone``: delta partitions that were dropped on purpose, and shall be missing from now on.
-
-    Gives what to look at again when the commit has landed.
+    """Check a commit, and write what has to be recorded before it. Gives what to check again when it has landed.
 
     Raises:
         UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
             numbers of buckets differ. NotFoundError: the other branch does not exist.
     """
+    settled, forgone, on_stale = options.checked_by_caller, options.may_be_missing, options.on_stale
     role = chain_role(table, schema)
     if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.chain.provenance import Provenance
 from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.rebuild import is_proven
@@ -26,7 +27,9 @@ _SHOWN = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """What a commit on the branch ``role`` relied on. ``plan``: its own branch before; ``other``: the other one, as
-    the guard saw it; ``after``: the partitions that its branch holds with it; ``forgone``: see ``guard_chain``.
+    the guard saw it; ``after``: the partitions that its branch holds with it; ``forgone``: delta partitions that
+    may be missing.
+
     """
 
     main: Table
@@ -36,6 +39,10 @@ class Watch:
     after: frozenset[Values]
     other: ScanPlan
     forgone: frozenset[Values] = frozenset()
+
+    def run(self) -> Broken | None:
+        """See ``look_again``."""
+        return look_again(self)
 
     @property
     def dropped(self) -> frozenset[Values]:
@@ -49,13 +56,14 @@ class Broken:
     watch: Watch
     partitions: frozenset[Values]
     why: str
+    guard_options: ChainOptions = CHECKED_BY_CALLER
 
-    def error(self, snapshot_id: int | None) -> UnsafeOperationError:
+    def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
         """Say what happened. ``snapshot_id``: the one that put them back; None: somebody else had."""
         back = "are there" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {self._branch}"
         return self._told(f"they {back}: look at what else drops partitions there, then run it again", snapshot_id)
 
-    def stuck(self, before: int | None, why: str) -> UnsafeOperationError:
+    def not_restored(self, before: int | None, why: str) -> UnsafeOperationError:
         """Say that they could not be put back. ``before``: the snapshot that holds them."""
         way = f"run rollback_to --branch {self._branch} --snapshot {before}"
         return self._told(f"they can't be put back ({why}): {way}", before)

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_paimon import __version__
-from airflow_paimon.core.chain.guard import guard_chain
-from airflow_paimon.core.chain.post_commit_check import Broken, Watch, look_again
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
 from airflow_paimon.core.commit.draft import Draft as Draft
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.draft import restoring
+from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
 from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
@@ -60,13 +59,13 @@ def commit(
 ) -> Receipt:
     """Plan on the newest head and publish one snapshot; plan again when somebody else was faster.
 
-    What it drops of a chain table that is needed after all, as the other branch lost the rest, is put back. If it did
-    nothing but drop, that is an error; else what it added stands, and the receipt tells.
+    Every attempt passes the guards (``core/commit/guards.py``). What their post-commit checks find to be needed after
+    all is restored: an error if the commit did nothing but drop, else what it added stands and the receipt warns.
     ``make_draft`` gets the head (None: no snapshot yet) and may raise ``ConflictError``; None = nothing to do.
 
     Raises:
-        ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: the guard of
-            chain tables refuses it, or all that it dropped is back. All leave the table readable.
+        ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: a guard
+            refuses it, or all that it dropped was restored. All leave the table readable.
     """
     require_committable(table)
     identity = identity or CommitIdentity()
@@ -83,10 +82,10 @@ def commit(
         draft = _followed(draft, head) or make_draft(head)
         if draft is None:
             return Receipt(before=head, snapshot=None, attempts=attempt)
-        watch = _guard(table, head, draft)
+        checks = check_draft(table, head, draft)
         staged = _stage(table, head, draft, identity)
         if _publish(table, staged):
-            warning = None if watch is None else _looked_again(table, head, draft, watch)
+            warning = _run_checks(table, head, draft, checks)
             return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt, warning=warning)
         _discard(table, staged)
         time.sleep(retry.wait_s(attempt))
@@ -120,37 +119,31 @@ def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
     return None if draft is None or draft.follow is None or head is None else draft.follow(head)
 
 
-def _looked_again(table: Table, before: Snapshot | None, draft: Draft, watch: Watch) -> str | None:
-    """Put back what is needed after all. The commit stands by now: whoever called must not delete files of it."""
+def _run_checks(table: Table, before: Snapshot | None, draft: Draft, checks: Sequence[PostCommitCheck]) -> str | None:
+    """Restore what is needed after all. The commit stands by now: its caller must not delete any file of it."""
+    warnings = []
+    for check in checks:
+        try:
+            lost = check.run()
+        except PaimonError as error:
+            log.warning("%s: the post-commit check of the dropped partitions failed (%s)", table.label, error.message)
+            continue
+        if lost is None:
+            continue
+        restored = _restore(table, before, lost)
+        if all(e.kind != FileKind.ADD for e in draft.entries):
+            raise restored
+        log.warning("%s", restored.message)
+        warnings.append(restored.message)
+    return "; ".join(warnings) or None
+
+
+def _restore(table: Table, before: Snapshot | None, lost: LostInputs) -> UnsafeOperationError:
     try:
-        broken = look_again(watch)
+        done = commit(table, lambda head: restoring(table, before, head, lost.partitions, lost.guard_options))
     except PaimonError as error:
-        log.warning("%s: could not look again at what the dropped partitions hold (%s)", table.label, error.message)
-        return None
-    if broken is None:
-        return None
-    told = _put_back(table, before, broken)
-    if any(e.kind == FileKind.ADD for e in draft.entries):
-        log.warning("%s", told.message)
-        return told.message
-    raise told
-
-
-def _put_back(table: Table, before: Snapshot | None, broken: Broken) -> UnsafeOperationError:
-    try:
-        back = commit(table, lambda head: restoring(table, before, head, broken.partitions))
-    except PaimonError as error:
-        return broken.stuck(before.id if before else None, error.message)
-    return broken.error(back.snapshot.id if back.snapshot else None)
-
-
-def _guard(table: Table, head: Snapshot | None, draft: Draft) -> Watch | None:
-    return guard_chain(
-        *(table, head, draft.schema, draft.entries, draft.kind),
-        on_stale=draft.on_stale,
-        settled=draft.settled,
-        forgone=draft.forgone,
-    )
+        return lost.not_restored(before.id if before else None, error.message)
+    return lost.restored(done.snapshot.id if done.snapshot else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

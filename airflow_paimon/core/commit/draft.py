@@ -6,9 +6,8 @@ import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from airflow_paimon.core.chain.guard import OnStale
-from airflow_paimon.core.chain.read_plan import Values
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -50,7 +49,7 @@ class Draft:
     ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
     ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
-    ``on_stale``, ``settled``, ``forgone``: see ``guard_chain``; expiry settles what goes stale by itself.
+    ``guard_options``: what the caller tells the guard that is concerned; only that guard knows its type.
     """
 
     kind: CommitKind
@@ -63,16 +62,14 @@ class Draft:
     operation: str | None = None
     rewrite_base: bool = False
     follow: Callable[[Snapshot], Draft | None] | None = None
-    on_stale: OnStale = "refuse"
-    settled: bool = False
-    forgone: frozenset[Values] = frozenset()
+    guard_options: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = it is another try's.
 
-    ``warning``: what it dropped of a chain table and had to put back.
+    ``warning``: what it dropped and had to restore, because a post-commit check found that it is needed.
     """
 
     before: Snapshot | None
@@ -90,7 +87,11 @@ MakeDraft = Callable[[Snapshot | None], Draft | None]
 
 
 def restoring(
-    table: Table, before: Snapshot | None, head: Snapshot | None, partitions: frozenset[Values]
+    table: Table,
+    before: Snapshot | None,
+    head: Snapshot | None,
+    partitions: frozenset[tuple[Any, ...]],
+    guard_options: object,
 ) -> Draft | None:
     """Add again, by reference, what partitions held at ``before``; those that hold something at ``head`` stay so."""
     schema = table.schema()
@@ -111,5 +112,5 @@ def restoring(
         schema=schema,
         operation="OVERWRITE",
         rewrite_base=True,
-        settled=True,
+        guard_options=guard_options,
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_paimon.core.chain.guard import OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, RetryPolicy, commit
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -64,7 +63,7 @@ def commit_append(
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
     watermark: int | None = None,
-    on_stale: OnStale = "refuse",
+    guard_options: object = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Add files. ``planned_on`` is the snapshot whose bucket counts and sequence numbers the writer went by.
@@ -87,7 +86,7 @@ def commit_append(
             properties=properties or {},
             watermark=watermark,
             operation="WRITE",
-            on_stale=on_stale,
+            guard_options=guard_options,
         )
 
     return commit(table, draft, identity, retry)
@@ -149,8 +148,7 @@ def commit_overwrite(
     partitions: Overwrite = None,
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
-    on_stale: OnStale = "refuse",
-    forgone: frozenset[tuple[Any, ...]] = frozenset(),
+    guard_options: object = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Replace partitions by new files in one OVERWRITE snapshot.
@@ -179,8 +177,7 @@ def commit_overwrite(
             schema=schema,
             properties=properties or {},
             operation="OVERWRITE",
-            on_stale=on_stale,
-            forgone=forgone,
+            guard_options=guard_options,
         )
 
     return commit(table, draft, identity, retry)
@@ -192,8 +189,7 @@ def drop_partitions(
     *,
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
-    on_stale: OnStale = "refuse",
-    forgone: frozenset[tuple[Any, ...]] = frozenset(),
+    guard_options: object = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Delete all files of the given partitions (full or partial specs). Nothing there: nothing is committed."""
@@ -204,8 +200,7 @@ def drop_partitions(
         partitions=specs,
         identity=identity,
         properties=properties,
-        on_stale=on_stale,
-        forgone=forgone,
+        guard_options=guard_options,
         retry=retry,
     )
 
@@ -306,6 +301,7 @@ def commit_partition(
     check: Callable[[Snapshot | None], None],
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
+    guard_options: object = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Make a partition exactly these new files, in one snapshot. ``replaced``: all that it holds; none: it is absent.
@@ -335,7 +331,7 @@ def commit_partition(
             schema=table.schema(),
             properties=properties or {},
             operation="OVERWRITE" if gone else "WRITE",
-            settled=not gone,
+            guard_options=guard_options,
         )
 
     return commit(table, draft, identity, retry)

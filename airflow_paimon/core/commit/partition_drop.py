@@ -93,13 +93,12 @@ def drop_held(
     check: Callable[[Snapshot | None], None],
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
-    forgone: frozenset[tuple[Any, ...]] = frozenset(),
-    settled: bool = False,
+    guard_options: object = None,
 ) -> Receipt:
     """Drop partitions in one OVERWRITE snapshot: ``expected`` gives each one's ``digest`` by its ``key``.
 
     One that is gone already is passed over; are all gone, nothing is committed. ``check`` is called with every head
-    that the commit may go on top of, unless all are gone, and may raise. ``forgone``, ``settled``: see ``guard_chain``.
+    that the commit may go on top of, unless all are gone, and may raise. ``guard_options``: see ``Draft``.
 
     Raises:
         ConflictError: a partition holds other files than expected.
@@ -127,15 +126,19 @@ def drop_held(
             schema=schema,
             properties=properties or {},
             operation="OVERWRITE",
-            settled=settled,
-            forgone=forgone,
+            guard_options=guard_options,
         )
 
     return commit(view, draft, identity)
 
 
 def put_back(
-    view: Table, before: Snapshot, keys: frozenset[str], *, properties: Mapping[str, str] | None = None
+    view: Table,
+    before: Snapshot,
+    keys: frozenset[str],
+    *,
+    properties: Mapping[str, str] | None = None,
+    guard_options: object = None,
 ) -> Receipt:
     """Add again, by reference, the files that these partitions held at ``before`` and do not hold now."""
 
@@ -161,7 +164,7 @@ def put_back(
             properties=properties or {},
             operation="OVERWRITE",
             rewrite_base=True,
-            settled=True,
+            guard_options=guard_options,
         )
 
     return commit(view, draft)

@@ -51,6 +51,7 @@ class _OrdinaryExpiry:
     rule: ExpiryRule
     cutoff: datetime
     limit: int
+    guard_options: None = None
 
     @property
     def branch(self) -> str:

@@ -38,6 +38,10 @@ class ExpirySource(Protocol):
     @property
     def cutoff(self) -> datetime: ...
 
+    @property
+    def guard_options(self) -> object:
+        """``Draft.guard_options`` of its commits."""
+
     def plan(self, cutoff: datetime) -> ExpiryPlan:
         """Look at the table and plan. The steps leave out what has nothing to drop."""
 
@@ -149,7 +153,7 @@ def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: Dro
         check=lambda head: source.check(plan, step, head),
         identity=dataclasses.replace(_step_identity(context, step, number), since=plan.head(step.branch)),
         properties=properties,
-        settled=True,
+        guard_options=source.guard_options,
     )
     if receipt.snapshot is not None:
         verify_landed(view, receipt.snapshot)
@@ -181,7 +185,11 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
     view = context.table.branch(commit.step.branch)
     try:
         before = view.snapshot(commit.before or 0)
-        receipt = put_back(view, before, keys, properties={"airflow-paimon.operation": context.request.operation})
+        receipt = put_back(
+            *(view, before, keys),
+            properties={"airflow-paimon.operation": context.request.operation},
+            guard_options=source.guard_options,
+        )
     except (ConflictError, NotFoundError) as error:
         raise UnsafeOperationError(
             f"{view.label}: the anchor of partitions changed while they were dropped, and their files can't "

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER
 from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness
 from airflow_paimon.core.chain.fence import Fence
 from airflow_paimon.core.chain.provenance import (
@@ -247,6 +248,7 @@ class Committer:
                     str(row["partition"]),
                 ),
                 properties=self._properties(row),
+                guard_options=None if replaced else CHECKED_BY_CALLER,
             )
         except ConflictError as error:
             log.info("%s", error.message)

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from airflow_paimon.core.chain.guard import OnStale, chain_role, refuse_unproven
+from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
+from airflow_paimon.core.chain.guard import chain_role, refuse_unproven
 from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.rebuild import records_of, what_is_lacking
 from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
@@ -201,6 +202,6 @@ def _drop(
         check=lambda head: None,
         identity=commit_identity(operation_id, view.branch_name, "drop-stale"),
         properties={"airflow-paimon.operation": "drop-stale", _DROPPED: json.dumps(texts)},
-        forgone=gone,
+        guard_options=ChainOptions(may_be_missing=gone),
     )
     return texts
