@@ -8,6 +8,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from airflow_paimon import __version__
@@ -16,6 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonE
 
 _DEFAULT_LIMIT = 50
 JOB = "job"
+_FLAGS = ("--warehouse", "--table", "--branch", "--storage-options", "--limit", "--json", "--help", "--version")
 _JOB_HELP = """\
 usage: python -m airflow_paimon job NAME [FLAG ...]
        python -m airflow_paimon job --path NAME
@@ -62,6 +64,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         if list(argv[:1]) == [JOB]:
             return _job(argv[1:])
+        _check_flags(argv)
         options = _parser().parse_args(list(argv))
         view = _look_up(options)
         print(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text())
@@ -126,8 +129,18 @@ def _parser() -> _Parser:
         if name != "tables":
             command.add_argument("--table", required=True, help="table as db.table, or db.table$branch_name")
         if name in ("schema", "tags", "snapshots", "partitions", "files"):
-            command.add_argument("--branch", default="main", help="branch; default main")
+            command.add_argument("--branch", help="branch; default main")
     return parser
+
+
+def _check_flags(argv: Sequence[str]) -> None:
+    """Name an unknown flag before argparse complains about a required one that was misspelled."""
+    for word in argv:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag not in _FLAGS:
+            near = get_close_matches(flag, _FLAGS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_FLAGS)}"
+            raise InvalidInputError(f"There is no flag {flag}; {hint} (--help lists the commands and flags)")
 
 
 def _limit(text: str) -> int:
@@ -140,15 +153,22 @@ def _look_up(options: argparse.Namespace) -> Any:
     # Imported here: --help and mistakes need no Arrow.
     from airflow_paimon.cli import lookups
     from airflow_paimon.core.requests.arguments import read_storage_options
+    from airflow_paimon.core.table.paths import MAIN
     from airflow_paimon.core.table.table import open_table
 
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
     if options.what == "tables":
         return lookups.tables(options.warehouse, storage, limit)
-    branch = getattr(options, "branch", "main")
-    table = open_table(options.warehouse, options.table, branch=branch, storage_options=storage)
-    main = table.branch("main")
+    table = open_table(options.warehouse, options.table, storage_options=storage)
+    asked = getattr(options, "branch", None)
+    if asked is not None and table.branch_name not in (MAIN, asked):
+        raise InvalidInputError(
+            f"--table {options.table} and --branch {asked} name two different branches; give {table.name} with one of "
+            f"them"
+        )
+    table = table.branch(asked or table.branch_name)
+    main = table.branch(MAIN)
     if not main.exists():
         message = f"There is no table {table.name} at {main.store.uri}; the look-up tables lists what is there"
         raise NotFoundError(message, table=table.name)
@@ -156,5 +176,5 @@ def _look_up(options: argparse.Namespace) -> Any:
     if options.what == "chain":
         from airflow_paimon.cli.chain import chain
 
-        return chain(table.branch("main"), limit)
+        return chain(main, limit)
     return lookups.OF_A_TABLE[options.what](table, limit)

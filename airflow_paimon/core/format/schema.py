@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.snapshot import load_json_object
+from airflow_paimon.core.format.snapshot import RESTORE, load_json_object
 from airflow_paimon.core.format.types import DataField, field_to_json, max_field_id, parse_field
 
 _KEYS = frozenset(
@@ -107,6 +107,9 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
         raise UnsupportedFeatureError(
             f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon"
         )
+    missing = [key for key in ("id", "fields") if raw.get(key) is None]
+    if missing:
+        raise FormatError(f"{name} is corrupt: it lacks {', '.join(missing)}; {RESTORE}")
     try:
         fields = tuple(parse_field(f) for f in raw["fields"])
         options = {str(k): str(v) for k, v in (raw.get("options") or {}).items()}
@@ -114,7 +117,7 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
         highest = raw.get("highestFieldId")
         keys = tuple(raw.get("partitionKeys") or ()), tuple(raw.get("primaryKeys") or ())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{name} is corrupt: {type(error).__name__} {error}") from None
+        raise FormatError(f"{name} is corrupt ({type(error).__name__}: {error}); {RESTORE}") from None
     if version <= 2:
         options.setdefault("bucket", "1")
         options.setdefault("file.format", "orc")

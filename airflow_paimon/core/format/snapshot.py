@@ -143,6 +143,10 @@ _REQUIRED = (
 )
 
 
+RESTORE = "restore it from a backup (check_table lists all that is damaged)"
+"""The way out of a damaged metadata file, for messages."""
+
+
 def load_json_object(data: bytes, name: str) -> dict[str, Any]:
     """Parse a metadata file that must hold one JSON object.
 
@@ -152,9 +156,9 @@ def load_json_object(data: bytes, name: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise FormatError(f"{name} is truncated or not JSON ({error}); restore it from a backup or roll back") from None
+        raise FormatError(f"{name} is truncated or not JSON ({error}); {RESTORE}") from None
     if not isinstance(value, dict):
-        raise FormatError(f"{name} does not hold a JSON object")
+        raise FormatError(f"{name} does not hold a JSON object; {RESTORE}")
     return value
 
 
@@ -171,7 +175,7 @@ def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:
     """Build a snapshot from parsed JSON; keys we don't know land in ``unknown``."""
     missing = [key for key in _REQUIRED if raw.get(key) is None]
     if missing:
-        raise FormatError(f"{name} lacks {', '.join(missing)}; it is corrupt")
+        raise FormatError(f"{name} is corrupt: it lacks {', '.join(missing)}; {RESTORE}")
     version = raw.get("version")
     if version is not None and (not isinstance(version, int) or version > 3):
         raise UnsupportedFeatureError(
@@ -189,7 +193,7 @@ def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:
 def _checked(attribute: str, key: str, value: Any, name: str) -> Any:
     if attribute == "commit_kind":
         if value not in CommitKind.__members__:
-            raise FormatError(f"{name} has the unknown commitKind {value!r}")
+            raise FormatError(f"{name} has the unknown commitKind {value!r}; {RESTORE}")
         return CommitKind(value)
     if attribute == "properties":
         expected: type = dict

@@ -19,6 +19,8 @@ from airflow_paimon.core.store.names import folder_name, join, object_name
 from airflow_paimon.core.store.secrets import secret_values
 
 _THREADS = 8
+_NEED_HADOOP = frozenset({"hdfs", "arrow_hdfs", "viewfs"})
+_WRITABLE = "Reads and writes work on a path, file:// and s3://"
 
 
 def is_known(scheme: str) -> bool:
@@ -33,17 +35,25 @@ def _file_system(pid: int, scheme: str, options: str) -> Any:
         return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **json.loads(options))
     except ImportError as error:
         hint = known_implementations.get(scheme, {}).get("err", str(error))
-        raise UnsupportedStorageError(f"The storage {scheme}:// needs another package: {hint}") from error
+        raise UnsupportedStorageError(
+            f"Tables on {scheme}:// can only be read here, and reading needs a package that is missing ({hint}). "
+            f"{_WRITABLE}"
+        ) from error
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
             f"fsspec refuses the storage options for {scheme}:// ({type(error).__name__})"
         ) from None
     except OSError as error:
+        if scheme in _NEED_HADOOP:
+            raise UnsupportedStorageError(
+                f"Tables on {scheme}:// can only be read here, and reading needs Hadoop's native client (libhdfs, "
+                f"HADOOP_HOME and CLASSPATH), which could not be loaded. {_WRITABLE}"
+            ) from error
         raise StorageError(f"Opening {scheme}:// failed: {type(error).__name__}") from error
 
 
 class FsspecStore:
-    """Objects below one root, read through fsspec. Every mutating call is refused: no honest put-if-absent is known."""
+    """Objects below one root, read through fsspec. Every mutating call is refused: it can't be put-if-absent."""
 
     __slots__ = ("_options", "_root", "_scheme")
 
@@ -156,8 +166,8 @@ class FsspecStore:
 
     def _refuse(self, path: str) -> NoReturn:
         raise UnsupportedStorageError(
-            f"{join(self.uri, path)} can't be written: for {self._scheme}:// storages no put-if-absent is built, so a "
-            "commit could be lost. Tables there can be read; write to a local or an s3:// warehouse"
+            f"{join(self.uri, path)} can't be written: tables on {self._scheme}:// can only be read here, as no "
+            f"conditional put is implemented for that storage and a commit could be lost. {_WRITABLE}"
         )
 
 
