@@ -234,7 +234,7 @@ def _result(table: Table, mode: str, written: Written, rows: int, started: float
         "rows": rows,
         "files": sum(len(m.new_files) for m in written.messages),
         "bytes": sum(f.file_size for m in written.messages for f in m.new_files),
-        "buckets": len(written.messages),
+        "buckets": sum(bool(m.new_files) for m in written.messages),
         **written.told,
     }
     return write_result(table, "write_arrow", written, details, started)

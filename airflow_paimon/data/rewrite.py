@@ -23,9 +23,10 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.deduplicate import merge_rules, merge_runs
+from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, sorted_run
+from airflow_paimon.data.write import TableWrite
 
 NEW_BUCKET = -1
 """``max_sequence`` of a bucket that had no file at the branch point."""

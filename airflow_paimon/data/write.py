@@ -1,4 +1,4 @@
-"""Writes rows into buckets: plan once, deal rows out to buckets, let each bucket's writer make its files.
+"""Writes rows into buckets: plan once, distribute rows to buckets, let each bucket's writer make its files.
 
 A primary-key bucket gets sorted runs of level 0: sequence numbers go on from the bucket's highest, versions of one key
 in one run are merged as a read would (docs/format.md, Data files). Nothing is visible until the commit.
@@ -15,29 +15,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
-from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.bucket import bucket_of_rows, encode_columns
+from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, encode_partition
 from airflow_paimon.core.table.scan import BucketKey, live_entries, one_form
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.deduplicate import (
-    DELETE,
-    UPDATE_BEFORE,
     Indices,
     drop_retracts,
-    merge_rules,
-    pick_winners,
 )
-from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.data.merge.sorted_runs import Part, sorted_run, sorted_versions
 
 BUFFER_BYTES = 256 << 20
 """How much a primary-key bucket's writer holds in memory before it sorts and writes a run."""
@@ -131,8 +127,8 @@ class BucketRows(NamedTuple):
         return self.batch if self.indices is None else self.batch.take(pa.array(self.indices))
 
 
-def deal(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
-    """Deal rows (as ``conform_rows`` gives them) out to the buckets that they belong to."""
+def distribute(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
+    """Distribute rows (as ``conform_rows`` gives them) to the buckets that they belong to."""
     if not rows.num_rows:
         return
     codes, partitions = _partition_codes(write, rows)
@@ -181,9 +177,23 @@ def _partition_codes(
     firsts = np.unique(combined, return_index=True)[1]
     sample = rows.take(pa.array(firsts))
     columns = [sample.column(f.name) for f in fields]
-    encoded_rows = encode_columns(columns, [f.type for f in fields]) if fields else [EMPTY_ROW_BYTES]
     values = list(zip(*(to_values(c, f.type) for c, f in zip(columns, fields, strict=True)), strict=True)) or [()]
-    return combined, list(zip(encoded_rows, values, strict=True))
+    _check_partition_values(write, values)
+    types = [f.type for f in fields]
+    return combined, [(encode_partition(v, types), v) for v in values]
+
+
+def _check_partition_values(write: TableWrite, partitions: Sequence[tuple[Any, ...]]) -> None:
+    """Refuse the text that stands for null: its rows would share null's folder, and no request could name them."""
+    reserved = {DEFAULT_PARTITION, TableOptions(write.schema.options).partition_default_name}
+    for values in partitions:
+        for key, value in zip(write.schema.partition_keys, values, strict=True):
+            if isinstance(value, str) and value in reserved:
+                raise InvalidInputError(
+                    f"{write.label}: partition column {key!r} holds the text {value!r}, which stands for null in "
+                    f"partition names (option partition.default-name); write null, or another text",
+                    table=write.label,
+                )
 
 
 def _bucket_column(
@@ -218,6 +228,12 @@ class BucketWriter:
         self._plain = None if write.is_keyed else RollingWriter(self._target, self._sequence)
         self._runs: list[RollingWriter] = []
         self._files: list[DataFile] = []
+        self._took_rows = False
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the finished bucket changes the table: it got files, or its rows make a partition be replaced."""
+        return bool(self._files) or (self._write.replaces and self._took_rows)
 
     def add(self, batch: pa.RecordBatch, indices: Indices | None = None) -> None:
         """Take rows of a batch as ``conform_rows`` gives it; later rows are newer."""
@@ -261,6 +277,7 @@ class BucketWriter:
         if self._options.merge_engine == "partial-update":
             runs = sorted_versions(self._buffer, self._write.schema)
         for rows, order in runs:
+            self._took_rows = self._took_rows or rows.num_rows > 0
             numbered = rows.append_column(SEQUENCE_NUMBER, pa.array(self._sequence + order))
             run = RollingWriter(self._target)
             self._runs.append(run)
@@ -271,97 +288,22 @@ class BucketWriter:
         self._buffer, self._buffer_bytes = [], 0
 
 
-Part = tuple[pa.RecordBatch, Indices | None]
-"""Rows of a batch: those at the indices, None = all."""
-
-
-def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, Indices]:
-    """Give the winning version of each key, sorted by key, and which row of the parts each one was.
-
-    Later rows are newer. Each row is gathered once, in its final place.
-    """
-    order = run_order(_deciding(parts, schema), schema)
-    return _gathered(parts, order), order
-
-
-def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa.Table, Indices]]:
-    """As ``sorted_run``, but give all versions of a key, each in a run of its own: partial updates add up."""
-    deciding = _deciding(parts, schema)
-    kept = _not_ignored(deciding, schema)
-    if not len(kept):
-        return []
-    keys = sort_keys([[deciding.column(name) for name in merge_rules(schema).keys]])[0][kept]
-    order = np.argsort(keys, kind="stable")
-    starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1]))
-    version = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    chosen = [kept[order[version == at]] for at in range(int(version.max()) + 1)]
-    return [(_gathered(parts, rows), rows) for rows in chosen]
-
-
-def _deciding(parts: Sequence[Part], schema: TableSchema) -> pa.RecordBatch:
-    names = _deciding_columns(schema)
-    small = pa.Table.from_batches([_picked(b.select(names), i) for b, i in parts]).combine_chunks()
-    (deciding,) = small.to_batches() or [pa.RecordBatch.from_pylist([], schema=small.schema)]
-    return deciding
-
-
-def _gathered(parts: Sequence[Part], order: Indices) -> pa.Table:
-    starts = np.cumsum([0, *(b.num_rows for b, _ in parts)]).tolist()
-    places = [start + (np.arange(b.num_rows) if i is None else i) for start, (b, i) in zip(starts, parts, strict=False)]
-    return pa.Table.from_batches([b for b, _ in parts]).take(pa.array(np.concatenate(places)[order]))
-
-
-def _picked(batch: pa.RecordBatch, indices: Indices | None) -> pa.RecordBatch:
-    return batch if indices is None else batch.take(pa.array(indices))
-
-
-def _deciding_columns(schema: TableSchema) -> list[str]:
-    """Name the columns that say which version of a key wins."""
-    rules = merge_rules(schema)
-    return [*dict.fromkeys((*rules.keys, *rules.sequence)), VALUE_KIND]
-
-
-def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
-    """Give which of the rows make up a sorted run, in its order: the winning version of each key.
-
-    Later rows are newer. Deletes stay: they hide older versions elsewhere.
-    """
-    rules = merge_rules(schema)
-    kept = _not_ignored(rows, schema)
-    if not len(kept):
-        return kept
-    if len(kept) < rows.num_rows:
-        rows = rows.take(pa.array(kept))
-    keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
-    return kept[pick_winners([rows], keys, rules, presorted=False)]
-
-
-def _not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
-    """Give the rows that the table's options let in: what they ignore is not written, so it makes no partition."""
-    options = TableOptions(schema.options)
-    kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
-    dropped = np.zeros(len(kinds), bool)
-    if options.ignore_delete:
-        dropped = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
-    elif options.flag("ignore-update-before"):
-        dropped = kinds == UPDATE_BEFORE
-    return np.flatnonzero(~dropped)
-
-
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
     """Write rows of any buckets, as ``conform_rows`` gives them, with one writer per bucket.
 
-    Memory grows with the number of buckets. When it fails nothing is left of what was written.
+    Memory grows with the number of buckets. When it fails nothing is left of what was written. A message without files
+    comes from a bucket that got nothing but deletes while its partition is replaced.
     """
     writers: dict[BucketKey, BucketWriter] = {}
     try:
         for batch in batches:
-            for part in deal(write, batch):
+            for part in distribute(write, batch):
                 key = BucketKey(part.partition, part.bucket)
                 if key not in writers:
                     writers[key] = BucketWriter(write, part.partition, part.values, part.bucket)
                 writers[key].add(part.batch, part.indices)
-        return [m for w in writers.values() if (m := w.finish()).new_files]
+        finished = [(w, w.finish()) for w in writers.values()]
+        return [message for writer, message in finished if writer.is_needed]
     except BaseException:
         for writer in writers.values():
             writer.abandon()

@@ -18,6 +18,7 @@ from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.scan import data_file_path
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.evolution import nested_ids
@@ -82,7 +83,8 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
         files = part.files
         folder = _folder(read, part)
         # null and the empty string share one folder, and a folder can have one value only
-        is_owner = owners.setdefault(folder, part.bucket.values) == part.bucket.values
+        values = tuple(map(comparable, part.bucket.values))
+        is_owner = owners.setdefault(folder, values) == values
         fits = is_owner and part.is_raw and len(owners) <= MAX_FOLDERS
         fits = fits and all(readable[f.schema_id] and _is_plain(f) for f in files)
         if fits and (not elsewhere or all(read.store.exists(f"{folder}/{f.file_name}") for f in files)):
@@ -257,13 +259,13 @@ def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField]
     folders = {f.folder: f.values for f in files}
     if not keys:
         return out
-    distinct = list(dict.fromkeys(folders.values()))
-    converted = [tuple(_CONVERT.get(type(v), _as_is)(v) for v in values) for values in distinct]
+    distinct = {tuple(map(comparable, values)): values for values in folders.values()}
+    converted = [tuple(_CONVERT.get(type(v), _as_is)(v) for v in values) for values in distinct.values()]
     rows = spark.createDataFrame(converted, schema)._jdf.queryExecution().executedPlan().executeCollect()
     by_values = dict(zip(distinct, rows, strict=True))
     names = list(folders)
     for name, path in zip(names, _each(_paths(jvm, names)), strict=True):
-        row = by_values[folders[name]]
+        row = by_values[tuple(map(comparable, folders[name]))]
         out.add(jvm.org.apache.spark.sql.execution.datasources.PartitionPath(row, path))
     return out
 

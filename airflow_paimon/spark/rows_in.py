@@ -1,4 +1,4 @@
-"""Rows of a DataFrame on their way into a table: checked, dealt out to buckets, handed to tasks."""
+"""Rows of a DataFrame on their way into a table: checked, distributed to buckets, handed to tasks."""
 
 from __future__ import annotations
 

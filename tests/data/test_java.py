@@ -80,7 +80,7 @@ PARTITION_VALUES: dict[str, list[Any]] = {
     "DATE": [dt.date(1969, 12, 31), dt.date(2025, 2, 28), None],
     "DECIMAL(9, 2)": [Decimal("1.50"), Decimal("-0.01"), None],
     "DECIMAL(30, 3)": [Decimal("10000000000000000000000.125"), None],
-    "DOUBLE": [1.5, -0.001, 1e10, None],
+    "DOUBLE": [1.5, -0.001, 1e10, 0.0, -0.0, float("nan"), None],
     "TIMESTAMP(3)": [dt.datetime(2025, 1, 2, 3, 4), dt.datetime(2025, 1, 2, 3, 4, 5, 120000), None],
     "TIMESTAMP(6)": [dt.datetime(2025, 1, 2, 3, 4, 5, 123456), None],
 }

@@ -27,7 +27,7 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.write import BucketWriter, deal, plan_write, write_rows
+from airflow_paimon.data.write import BucketWriter, distribute, plan_write, write_rows
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
 
@@ -255,14 +255,14 @@ def test_the_bucket_of_a_row_is_the_partitions_own(tmp_path: Path) -> None:
     assert {row[2] for row in simple(table)} == {"n"}
 
 
-def test_dealing_puts_every_row_where_it_belongs(tmp_path: Path) -> None:
+def test_distributing_puts_every_row_where_it_belongs(tmp_path: Path) -> None:
     columns = {"p": "DOUBLE", "q": "STRING", **KV}
     table = make_table(tmp_path, columns, primary_keys=["p", "q", "k"], partition_keys=["p", "q"], bucket="4")
     write = plan_write(table)
     values = [0.0, -0.0, float("nan"), 1.5]
     rows = [{"p": values[i % 4], "q": "xyz"[i % 3], "k": i, "v": str(i)} for i in range(200)]
     batch = conform_rows(rows_of(columns, rows), write.schema, table.label)
-    parts = list(deal(write, batch))
+    parts = list(distribute(write, batch))
     assert sorted(v for p in parts for v in p.rows.column("k").to_pylist()) == list(range(200))
     for part in parts:
         for row in part.rows.to_pylist():

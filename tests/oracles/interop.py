@@ -19,7 +19,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.rewrite import fold_buckets, live_bucket, rewrite_bucket
-from airflow_paimon.data.write import deal, plan_write
+from airflow_paimon.data.write import distribute, plan_write
 from tests.oracles.canonical import Row, canonical_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle
 
@@ -138,7 +138,7 @@ class World:
         plan, write = plan_scan(view), plan_write(view)
         found = {BucketKey(split.partition, split.bucket): split for split in plan.splits}
         messages = []
-        for part in deal(write, conform_rows(data, write.schema, view.label)):
+        for part in distribute(write, conform_rows(data, write.schema, view.label)):
             split = found[BucketKey(part.partition, part.bucket)]
             highest = max(file.max_sequence_number for file in split.files)
             messages.append(rewrite_bucket(write, split, live_bucket(plan, split), [part.rows], highest))

@@ -157,3 +157,12 @@ def test_what_a_condition_says_for_sure(
 ) -> None:
     schema = create_table(str(tmp_path), "d.t", TYPES).schema()
     assert parse_where(spark, text, schema).predicate == expected
+
+
+def test_partitions_of_zero_and_minus_zero_are_read_apart(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(str(tmp_path), "d.t", [("p", "DOUBLE"), ("k", "INT")], partition_keys=["p"])
+    values = [0.0, -0.0, float("nan"), None]
+    write_arrow(table, pa.table({"p": values, "k": pa.array(range(4), pa.int32())}))
+    assert native_and_merged(spark, table) == (4, 0)
+    found = read_table(spark, str(tmp_path), "d.t").collect()
+    assert sorted((r.k, repr(r.p)) for r in found) == [(k, repr(p)) for k, p in enumerate(values)]

@@ -273,7 +273,7 @@ def _partitions(
 def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict[str, dict[str, int]]:
     """Give the live files of each spec with their creation times."""
     from airflow_paimon.core.format.binary_row import decode_row  # a poke without partitions needs none of these
-    from airflow_paimon.core.table.partitions import parse_partition_spec
+    from airflow_paimon.core.table.partitions import comparable, parse_partition_spec
     from airflow_paimon.core.table.scan import live_entries, partition_types
 
     found: dict[str, dict[str, int]] = {spec: {} for spec in specs}
@@ -289,7 +289,7 @@ def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict
     for entry in live_entries(view, snapshot).values():
         values = decode_row(entry.partition, types)
         for spec, parts in wanted.items():
-            if all(values[index] == value for index, value in parts.items()):
+            if all(comparable(values[index]) == comparable(value) for index, value in parts.items()):
                 found[spec][entry.file.file_name] = entry.file.creation_time_ms or 0
     return found
 

@@ -12,7 +12,7 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec
+from airflow_paimon.core.table.partitions import comparable, format_partition, parse_partition_spec
 from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
@@ -153,8 +153,9 @@ def commit_overwrite(
 ) -> Receipt:
     """Replace partitions by new files in one OVERWRITE snapshot.
 
-    ``partitions``: None = the whole table; "dynamic" = those that occur in ``messages`` (none: nothing happens);
-    specs = these, full or partial (``{"dt": "2025-01-01"}``), also when no row is written to them.
+    ``partitions``: None = the whole table; "dynamic" = those that occur in ``messages``, also in a message without
+    files (its rows were all deletes: the partition becomes empty); specs = these, full or partial
+    (``{"dt": "2025-01-01"}``), also when no row is written to them.
 
     Raises:
         InvalidInputError: a spec names no partition column, or a message lies outside the specs.
@@ -164,8 +165,6 @@ def commit_overwrite(
     def draft(head: Snapshot | None) -> Draft | None:
         schema = table.schema()
         hit = _partition_predicate(table, schema, messages, partitions)
-        if partitions == "dynamic" and not added:
-            return None
         gone = [e.deleted() for e in live_entries(table, head).values() if hit(e.partition)]
         if not gone and not added:
             return None
@@ -208,25 +207,25 @@ def drop_partitions(
 def _partition_predicate(
     table: Table, schema: TableSchema, messages: Sequence[CommitMessage], partitions: Overwrite
 ) -> Callable[[bytes], bool]:
-    types = partition_types(schema)
+    types, values_of = partition_types(schema), partition_values(schema)
     if partitions is None:
         return lambda _: True
     if isinstance(partitions, str):
-        wanted = {decode_row(m.partition, types) for m in messages}
-        return _cached(lambda p: decode_row(p, types) in wanted)
+        wanted = {values_of(m.partition) for m in messages}
+        return lambda p: values_of(p) in wanted
     if not schema.partition_keys:
         raise InvalidInputError(f"{table.label} is not partitioned; leave partition out", table=table.name)
     parsed = [parse_partition_spec(s, schema.partition_keys, types) for s in partitions]
     positions = {k: i for i, k in enumerate(schema.partition_keys)}
-    specs = [[(positions[k], v) for k, v in spec.items()] for spec in parsed]
+    specs = [[(positions[k], comparable(v)) for k, v in spec.items()] for spec in parsed]
 
     def matches(partition: bytes) -> bool:
-        values = decode_row(partition, types)
+        values = values_of(partition)
         return any(all(values[i] == v for i, v in spec) for spec in specs)
 
     hit = _cached(matches)
     for message in messages:
-        if message.new_files and not hit(message.partition):
+        if not hit(message.partition):
             raise InvalidInputError(
                 f"{table.label}: rows of partition {_human(schema, message.partition)} lie outside the partitions "
                 f"to overwrite; name that partition too, or filter the rows",

@@ -10,11 +10,11 @@ from typing import Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.format.binary_row import decode_row, encode_row
+from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.partitions import encode_partition, format_partition
 from airflow_paimon.core.table.scan import ScanPlan, live_entries, partition_types, read_index
 from airflow_paimon.core.table.table import Table
 
@@ -76,7 +76,7 @@ def partition_key(schema: TableSchema) -> Callable[[bytes], str]:
 
     def key(partition: bytes) -> str:
         if partition not in known:
-            known[partition] = encode_row(decode_row(partition, types), types).hex()
+            known[partition] = encode_partition(decode_row(partition, types), types).hex()
         return known[partition]
 
     return key

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec
+from airflow_paimon.core.table.partitions import comparable, format_partition, parse_partition_spec
 from airflow_paimon.core.table.scan import partition_types
 
 
@@ -20,7 +20,9 @@ class PartitionChoice:
     specs: tuple[tuple[tuple[int, Any], ...], ...] = ()
 
     def matches(self, values: Sequence[Any]) -> bool:
-        return not self.specs or any(all(values[at] == value for at, value in spec) for spec in self.specs)
+        return not self.specs or any(
+            all(comparable(values[at]) == comparable(value) for at, value in spec) for spec in self.specs
+        )
 
 
 def choose_partitions(schema: TableSchema, texts: Sequence[str]) -> PartitionChoice:

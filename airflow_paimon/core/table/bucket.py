@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.format.arrow_values import Column, canonical, to_values
-from airflow_paimon.core.format.binary_row import encode_row, header_bytes, is_compact
+from airflow_paimon.core.format.arrow_values import Column, canonical
+from airflow_paimon.core.format.binary_row import header_bytes, is_compact
 from airflow_paimon.core.format.types import DataType
 
 U32 = npt.NDArray[np.uint32]
@@ -28,12 +28,6 @@ _MASK = 0xFFFFFFFF
 _C1, _C2, _M5 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _CHUNK_ROWS = 1 << 16
 _FEW_ROWS = 16
-
-
-def encode_columns(arrays: Sequence[Column], types: Sequence[DataType]) -> list[bytes]:
-    """Encode every row of some columns as a BinaryRow. Meant for partitions: thousands of rows, not millions."""
-    columns = [to_values(a, t) for a, t in zip(arrays, types, strict=True)]
-    return [encode_row(row, types) for row in zip(*columns, strict=True)]
 
 
 def hash_row(body: bytes) -> int:

@@ -5,6 +5,7 @@ See docs/format.md, Partition folders.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -122,6 +123,19 @@ def _scaled(value: Any, data_type: DataType) -> Decimal:
     assert isinstance(data_type, AtomicType)
     unscaled = unscaled_of(value, data_type)
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -data_type.args[1]))
+
+
+def comparable(value: Any) -> Any:
+    """Give what equals exactly when two partition values are one to Paimon, which compares stored bytes.
+
+    So 0.0 and -0.0 are two, NaN is one (``encode_partition`` gives all NaNs the same bytes), and true is not 1.
+    """
+    return repr(value) if isinstance(value, float | bool) else value
+
+
+def encode_partition(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
+    """Encode a partition in the one form that we write, which is what Java writes."""
+    return encode_row([math.nan if isinstance(v, float) and math.isnan(v) else v for v in values], types)
 
 
 def format_partition(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> str:

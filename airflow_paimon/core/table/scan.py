@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.binary_row import decode_row, encode_row
+from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_list
@@ -17,7 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import partition_path
+from airflow_paimon.core.table.partitions import comparable, encode_partition, partition_path
 from airflow_paimon.core.table.paths import bucket_dir, manifest_path
 from airflow_paimon.core.table.table import Table, resolve_version
 
@@ -199,7 +199,7 @@ def one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
 
     def form(partition: bytes) -> bytes:
         if partition not in known:
-            known[partition] = encode_row(decode_row(partition, types), types)
+            known[partition] = encode_partition(decode_row(partition, types), types)
         return known[partition]
 
     return form if types else lambda partition: partition
@@ -254,7 +254,7 @@ def _plan(table: Table, snapshot: Snapshot, schema: TableSchema, partition_filte
         if partition not in groups_of:
             values = decoded[partition] = decode_row(partition, types)
             wanted = partition_filter is None or partition_filter(values)
-            groups_of[partition] = by_values.setdefault(_hashable(values), {}) if wanted else None
+            groups_of[partition] = by_values.setdefault(tuple(map(comparable, values)), {}) if wanted else None
         groups = groups_of[partition]
         if groups is not None:
             groups.setdefault(entry.bucket, []).append(entry)
@@ -273,15 +273,10 @@ def partition_values(schema: TableSchema) -> Callable[[bytes], tuple[Any, ...]]:
 
     def values(partition: bytes) -> tuple[Any, ...]:
         if partition not in known:
-            known[partition] = _hashable(decode_row(partition, types))
+            known[partition] = tuple(map(comparable, decode_row(partition, types)))
         return known[partition]
 
     return values
-
-
-def _hashable(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tell true from 1 and -0.0 from 0.0, and let NaN equal itself, when partitions are grouped by value."""
-    return tuple(repr(v) if isinstance(v, (float, bool)) else v for v in values)
 
 
 def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> str:

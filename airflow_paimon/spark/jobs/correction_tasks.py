@@ -19,7 +19,7 @@ from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.data.write import UNAWARE_TOTAL, BucketRows, TableWrite, deal, write_rows
+from airflow_paimon.data.write import UNAWARE_TOTAL, BucketRows, TableWrite, distribute, write_rows
 from airflow_paimon.spark.rows_in import conform, without_group
 
 
@@ -70,7 +70,7 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
         return
     gathered: dict[BucketKey, list[BucketRows]] = {}
     for batch in conformed:
-        for part in deal(write, batch):
+        for part in distribute(write, batch):
             check_partition(correction, part.values)
             gathered.setdefault(BucketKey(part.partition, part.bucket), []).append(part)
     for key, parts in gathered.items():

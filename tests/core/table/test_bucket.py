@@ -12,9 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
-from airflow_paimon.core.table.bucket import bucket_of, bucket_of_rows, encode_columns, hash_row, hash_rows
+from airflow_paimon.core.table.bucket import bucket_of, bucket_of_rows, hash_row, hash_rows
 from tests.core.format.row_cases import VECTORS, arrow_array, typed_values
 
 
@@ -51,7 +52,8 @@ def test_vectorised_equals_scalar(batch: tuple[list[DataType], list[list[Any]]],
     types, values = batch
     arrays = [_pieces(arrow_array(v, t), split + i) for i, (v, t) in enumerate(zip(values, types, strict=True))]
     rows = [encode_row(row, types) for row in zip(*values, strict=True)]
-    assert encode_columns(arrays, types) == rows
+    columns = [to_values(a, t) for a, t in zip(arrays, types, strict=True)]
+    assert [encode_row(row, types) for row in zip(*columns, strict=True)] == rows
     assert hash_rows(arrays, types).tolist() == [hash_row(r[4:]) for r in rows]
     assert bucket_of_rows(arrays, types, buckets).tolist() == [bucket_of(r, buckets) for r in rows]
 

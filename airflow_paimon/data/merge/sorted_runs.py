@@ -1,0 +1,90 @@
+"""Sorts rows that are about to be written into runs: each key once, in key order (docs/format.md, Data files)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.merge.deduplicate import DELETE, UPDATE_BEFORE, Indices, merge_rules, pick_winners
+from airflow_paimon.data.merge.sort_keys import sort_keys
+
+Part = tuple[pa.RecordBatch, Indices | None]
+"""Rows of a batch: those at the indices, None = all."""
+
+
+def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, Indices]:
+    """Give the winning version of each key, sorted by key, and which row of the parts each one was.
+
+    Later rows are newer. Each row is gathered once, in its final place.
+    """
+    order = run_order(_deciding(parts, schema), schema)
+    return _gathered(parts, order), order
+
+
+def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa.Table, Indices]]:
+    """As ``sorted_run``, but give all versions of a key, each in a run of its own: partial updates add up."""
+    deciding = _deciding(parts, schema)
+    kept = _not_ignored(deciding, schema)
+    if not len(kept):
+        return []
+    keys = sort_keys([[deciding.column(name) for name in merge_rules(schema).keys]])[0][kept]
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1]))
+    version = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    chosen = [kept[order[version == at]] for at in range(int(version.max()) + 1)]
+    return [(_gathered(parts, rows), rows) for rows in chosen]
+
+
+def _deciding(parts: Sequence[Part], schema: TableSchema) -> pa.RecordBatch:
+    names = _deciding_columns(schema)
+    small = pa.Table.from_batches([_picked(b.select(names), i) for b, i in parts]).combine_chunks()
+    (deciding,) = small.to_batches() or [pa.RecordBatch.from_pylist([], schema=small.schema)]
+    return deciding
+
+
+def _gathered(parts: Sequence[Part], order: Indices) -> pa.Table:
+    starts = np.cumsum([0, *(b.num_rows for b, _ in parts)]).tolist()
+    places = [start + (np.arange(b.num_rows) if i is None else i) for start, (b, i) in zip(starts, parts, strict=False)]
+    return pa.Table.from_batches([b for b, _ in parts]).take(pa.array(np.concatenate(places)[order]))
+
+
+def _picked(batch: pa.RecordBatch, indices: Indices | None) -> pa.RecordBatch:
+    return batch if indices is None else batch.take(pa.array(indices))
+
+
+def _deciding_columns(schema: TableSchema) -> list[str]:
+    """Name the columns that say which version of a key wins."""
+    rules = merge_rules(schema)
+    return [*dict.fromkeys((*rules.keys, *rules.sequence)), VALUE_KIND]
+
+
+def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
+    """Give which of the rows make up a sorted run, in its order: the winning version of each key.
+
+    Later rows are newer. Deletes stay: they hide older versions elsewhere.
+    """
+    rules = merge_rules(schema)
+    kept = _not_ignored(rows, schema)
+    if not len(kept):
+        return kept
+    if len(kept) < rows.num_rows:
+        rows = rows.take(pa.array(kept))
+    keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
+    return kept[pick_winners([rows], keys, rules, presorted=False)]
+
+
+def _not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
+    """Give the rows that the table's options let in: what they ignore is not written, so it makes no partition."""
+    options = TableOptions(schema.options)
+    kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
+    dropped = np.zeros(len(kinds), bool)
+    if options.ignore_delete:
+        dropped = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
+    elif options.flag("ignore-update-before"):
+        dropped = kinds == UPDATE_BEFORE
+    return np.flatnonzero(~dropped)

@@ -1,0 +1,114 @@
+"""Which partitions a write, an overwrite, a drop and a read take for one: floats, nulls, and rows that are deletes."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.partitions import choose_partitions
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.drop import drop_partitions
+from tests.data.tables import make_table, rows_of
+
+TEXTS = {"p": "STRING", "k": "INT NOT NULL", "v": "STRING"}
+
+
+def partitions(table: Table) -> list[tuple[str, int]]:
+    """(text of the partition value, key) of all rows."""
+    return sorted((repr(r["p"]), r["k"]) for r in read_arrow(table).to_pylist())
+
+
+VALUES = [0.0, -0.0, math.nan, 1.5, None]
+
+
+@pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT", "DOUBLE NOT NULL"])
+def test_every_float_is_a_partition_of_its_own(tmp_path: Path, kind: str) -> None:
+    """As in Paimon, which compares the stored bytes: 0.0 and -0.0 are two, and NaN is one."""
+    keyed = kind.endswith("NOT NULL")
+    columns = {"p": kind, "k": "INT NOT NULL", "v": "STRING"}
+    options: dict[str, Any] = {"primary_keys": ["p", "k"], "bucket": "1"} if keyed else {}
+    table = make_table(tmp_path, columns, partition_keys=["p"], **options)
+    values = VALUES[:-1] if keyed else VALUES
+    start = [{"p": p, "k": i, "v": "old"} for i, p in enumerate(values)]
+    for at, value in enumerate(values):
+        others = sorted((repr(v), i) for i, v in enumerate(values) if i != at)
+        write_arrow(table, rows_of(columns, start), mode="overwrite")
+        new = rows_of(columns, [{"p": value, "k": 9, "v": "new"}])
+        write_arrow(table, new, mode="dynamic_overwrite")
+        assert partitions(table) == sorted([*others, (repr(value), 9)])
+        write_arrow(table, new, mode="overwrite", partition={"p": value})
+        assert partitions(table) == sorted([*others, (repr(value), 9)])
+        drop_partitions(table, [{"p": value}])
+        assert partitions(table) == others
+        text = "__DEFAULT_PARTITION__" if value is None else value
+        choice = choose_partitions(table.schema(), [f"p={text}"])
+        assert [choice.matches((v,)) for v in values] == [i == at for i in range(len(values))]
+
+
+def test_all_bit_patterns_of_nan_are_one_partition(tmp_path: Path) -> None:
+    table = make_table(tmp_path, {"p": "DOUBLE", "k": "INT NOT NULL", "v": "STRING"}, partition_keys=["p"])
+    odd = np.frombuffer(struct.pack("<2Q", 0x7FF8000000000001, 0xFFF8000000000000), "<f8")
+    data = pa.table({"p": odd, "k": pa.array([1, 2], pa.int32()), "v": ["a", "b"]})
+    write_arrow(table, data)
+    assert partitions(table) == [("nan", 1), ("nan", 2)]
+    assert len({s.partition for s in plan_scan(table).splits}) == 1
+    write_arrow(table, data.slice(0, 1), mode="dynamic_overwrite")
+    assert partitions(table) == [("nan", 1)]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "dynamic_overwrite"])
+@pytest.mark.parametrize("default", ["__DEFAULT_PARTITION__", "nothing"])
+def test_the_text_that_names_null_is_refused_as_a_partition(tmp_path: Path, default: str, mode: str) -> None:
+    table = make_table(tmp_path, TEXTS, partition_keys=["p"], partition__default_name=default)
+    write_arrow(table, rows_of(TEXTS, [{"p": None, "k": 1}]))
+    for value in {default, "__DEFAULT_PARTITION__"}:
+        with pytest.raises(InvalidInputError, match=f"'p' holds the text '{value}', which stands for null"):
+            write_arrow(table, rows_of(TEXTS, [{"p": "a", "k": 2}, {"p": value, "k": 2}]), mode=mode)
+    assert partitions(table) == [("None", 1)]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+KEYED = {"p": "STRING NOT NULL", "k": "INT NOT NULL", "v": "STRING"}
+
+
+def keyed_table(folder: Path, **options: str) -> Table:
+    table = make_table(folder, KEYED, primary_keys=["p", "k"], partition_keys=["p"], bucket="2", **options)
+    write_arrow(table, rows_of(KEYED, [{"p": p, "k": k, "v": "old"} for p in "abc" for k in range(4)]))
+    return table
+
+
+def deletes(*rows: tuple[str, int], kinds: list[str] | None = None) -> pa.Table:
+    data = rows_of(KEYED, [{"p": p, "k": k} for p, k in rows])
+    return data.append_column("_row_kind", pa.array(kinds or ["-D"] * len(rows)))
+
+
+def test_a_dynamic_overwrite_empties_a_partition_whose_rows_are_all_deletes(tmp_path: Path) -> None:
+    table = keyed_table(tmp_path)
+    result = write_arrow(table, deletes(("a", 0), ("b", 9), kinds=["-D", "+I"]), mode="dynamic_overwrite")
+    assert partitions(table) == [("'b'", 9), *((f"'{p}'", k) for p in "c" for k in range(4))]
+    assert (result["details"]["files"], result["details"]["buckets"]) == (1, 1)
+    result = write_arrow(table, deletes(("b", 77)), mode="dynamic_overwrite")
+    assert {p for p, _ in partitions(table)} == {"'c'"} and result["changed"]
+    assert not write_arrow(table, deletes(("z", 1)), mode="dynamic_overwrite")["changed"]
+
+
+def test_deletes_outside_the_partition_to_overwrite_are_refused(tmp_path: Path) -> None:
+    table = keyed_table(tmp_path)
+    with pytest.raises(InvalidInputError, match="p=b lie outside"):
+        write_arrow(table, deletes(("b", 1)), mode="overwrite", partition={"p": "a"})
+    assert len(partitions(table)) == 12
+
+
+def test_rows_that_the_table_ignores_make_no_partition(tmp_path: Path) -> None:
+    table = keyed_table(tmp_path, ignore_delete="true")
+    assert not write_arrow(table, deletes(("a", 0)), mode="dynamic_overwrite")["changed"]
+    assert len(partitions(table)) == 12
