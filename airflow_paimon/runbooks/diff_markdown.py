@@ -17,7 +17,7 @@ def render_markdown(details: Mapping[str, Any]) -> str:
     Values are escaped, so that no text of the data becomes markup; long ones are cut, the details have them whole.
     """
     parts = [_headline(details)]
-    if details["different"]:
+    if details["partitions"]:
         parts.append(_counts(details))
         parts += _samples(details)
     parts += [f"Note: {_escape(note)}." for note in details.get("notes", ())]

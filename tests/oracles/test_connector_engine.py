@@ -202,6 +202,50 @@ def test_a_table_that_the_embedded_engine_refuses_is_corrected_and_published(
     assert run(tmp_path, "check_table").details["ok"]
 
 
+HIDES = {"deletion-vectors": {"deletion-vectors.enabled": "true"}, "first-row": {"merge-engine": "first-row"}}
+
+
+@pytest.mark.parametrize("feature", HIDES)
+def test_rows_that_wait_for_a_compaction_are_never_overwritten_unseen(
+    feature: str, connector: Run, connector_oracle: SparkConnectorOracle, tmp_path: Path
+) -> None:
+    options = {"primary-key": "dt,k", "bucket": "1", "write-only": "true", **HIDES[feature]}
+    properties = ", ".join(f"'{k}'='{v}'" for k, v in options.items())
+    connector_oracle.sql(
+        tmp_path,
+        f"CREATE TABLE t (k BIGINT, v BIGINT, dt STRING) PARTITIONED BY (dt) TBLPROPERTIES ({properties})",
+        "INSERT INTO t SELECT id, 1L, 'b' FROM range(2)",
+        "CALL sys.compact(table => 'd.t')",
+        "INSERT INTO t SELECT id, 1L, 'a' FROM range(32)",
+        database="d",
+    )
+    head = open_table(str(tmp_path), "d.t").latest_snapshot_id()
+    run(tmp_path, "create_branch", branch="fix", snapshot=head)
+    asked = {"sql": "SELECT * FROM branch WHERE dt = 'a'", "partitions": ("dt=a",)}
+    for more in ({}, {"dry_run": True}, {"sql": "SELECT 40L k, 1L v, 'a' dt", "mode": "upsert"}):
+        error = connector("correct_branch", **(asked | more))["error"]
+        assert (error["kind"], error["files"], error["rows"], error["partitions"]) == ("unsafe", 1, 32, ["dt=a"]), error
+        assert (
+            "partition dt=a holds" in error["message"]
+            and "CALL sys.compact(table => 'd.`t$branch_fix`')" in error["message"]
+        )
+    # what waits elsewhere is in nobody's way
+    assert connector("correct_branch", "SELECT k, 2L v, dt FROM branch WHERE dt = 'b'", partitions=("dt=b",))["changed"]
+    found = connector("diff_branches")["details"]
+    assert (found["total"]["changed"], found["files_not_visible"]) == (2, {"branch": 0, "against": 0})
+    # another engine drops the rows that it can't see: the diff says that it doesn't show everything
+    connector_oracle.sql(tmp_path, "INSERT OVERWRITE `t$branch_fix` PARTITION (dt = 'a') SELECT 99L, 9L", database="d")
+    found = connector("diff_branches")["details"]
+    assert found["different"] and found["files_not_visible"]["against"] == 1
+    assert any("1 files with 32 rows in dt=a, which base has and fix has not" in note for note in found["notes"])
+    # the way out that the refusal names
+    run(tmp_path, "create_branch", branch="again", snapshot=head)
+    connector_oracle.sql(tmp_path, "CALL sys.compact(table => 'd.`t$branch_again`')")
+    sql = "SELECT k, 3L v, dt FROM branch WHERE dt = 'a'"
+    done = connector("correct_branch", sql, branch="again", partitions=("dt=a",))
+    assert done["details"]["rows"] == 32
+
+
 def test_an_expired_base_is_read_by_its_tag(spark: SparkSession, connector: Run, tmp_path: Path) -> None:
     _, branch = make_branch(tmp_path)
     assert connector("correct_branch", "SELECT k, 'x' v, dt FROM branch WHERE dt = 'a'", partitions=("dt=a",))[

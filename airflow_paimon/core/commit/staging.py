@@ -78,6 +78,8 @@ def staging_schema(schema: TableSchema) -> TableSchema:
     known = TableOptions(schema.options)
     compacts = bool(schema.primary_keys) and (known.deletion_vectors or known.merge_engine == "first-row")
     options["write-only"] = "false" if compacts else "true"
+    if compacts:
+        options["lookup-wait"] = "true"
     return replace(schema, options=options)
 
 

@@ -15,7 +15,6 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.history import Difference, branch_point, difference
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
@@ -27,6 +26,7 @@ from airflow_paimon.core.table.scan import (
     read_index,
 )
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import hides_level_zero, not_visible
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.merge.sections import plan_sections
 
@@ -62,10 +62,20 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """Files of one side only whose rows no batch read shows before a compaction, so no diff either."""
+
+    files: int = 0
+    rows: int = 0
+    partitions: frozenset[tuple[Any, ...]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiffPlan:
     """``before`` is what the branch is compared with, ``after`` the branch. ``keys`` is empty without a primary key.
 
     ``rows_before``: of an append table, the rows in the differing buckets of ``before``, by partition.
+    ``hidden_before``, ``hidden_after``: what differs without being shown.
     """
 
     before: Side
@@ -78,6 +88,8 @@ class DiffPlan:
     skipped: Mapping[tuple[Any, ...], Skipped] = field(default_factory=dict)
     skipped_buckets: int = 0
     rows_before: Mapping[tuple[Any, ...], int] = field(default_factory=dict)
+    hidden_before: Hidden = Hidden()
+    hidden_after: Hidden = Hidden()
     main_snapshot: int | None = None
 
 
@@ -93,7 +105,7 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
     other, before, other_schema = _other_side(main, branch, schema, request)
     _check_keys(branch, schema, other, other_schema)
     choice = choose_partitions(schema, request.partitions)
-    found = _Buckets(branch, schema, (other, before), after, choice)
+    found = _Buckets(branch, schema, (other, before, other_schema), after, choice)
     columns, only_before, only_after = _columns(schema, other_schema)
     return DiffPlan(
         before=Side(
@@ -118,6 +130,8 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
         skipped=found.skipped,
         skipped_buckets=found.skipped_buckets,
         rows_before=found.rows_before,
+        hidden_before=_hidden(found.hidden_before),
+        hidden_after=_hidden(found.hidden_after),
         main_snapshot=main.latest_snapshot_id(),
     )
 
@@ -170,15 +184,15 @@ class _Buckets:
         self,
         branch: Table,
         schema: TableSchema,
-        other: tuple[Table, Snapshot | None],
+        other: tuple[Table, Snapshot | None, TableSchema],
         after: Snapshot | None,
         choice: PartitionChoice,
     ) -> None:
-        view, before = other
+        view, before, schema_before = other
         self._schema = schema
         self._types = partition_types(schema)
-        options = TableOptions(schema.options)
-        self._hides_new = options.deletion_vectors or options.merge_engine == "first-row"
+        self._schema_before = schema_before
+        self._hides_new = hides_level_zero(schema)
         self._choice = choice
         self._decoded: dict[bytes, tuple[Any, ...]] = {}
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
@@ -193,6 +207,8 @@ class _Buckets:
         self.rows_before: dict[tuple[Any, ...], int] = {}
         self.skipped: dict[tuple[Any, ...], Skipped] = {}
         self.skipped_buckets = 0
+        self.hidden_before: list[_InPartition] = []
+        self.hidden_after: list[_InPartition] = []
         for key in sorted(moved):
             if choice.matches(self._values(key)):
                 now = live.get(key, [])
@@ -209,6 +225,7 @@ class _Buckets:
 
     def _differs(self, key: BucketKey, then: Sequence[ManifestEntry], now: Sequence[ManifestEntry]) -> None:
         values = self._values(key)
+        self._note_hidden(values, then, now)
         if not self._schema.primary_keys:
             self.rows_before[values] = self.rows_before.get(values, 0) + _rows(then, self.index_before)
             same = _untouched(then, now, self.index_before, self.index_after)
@@ -217,6 +234,16 @@ class _Buckets:
             if entries:
                 files = tuple(e.file for e in entries)
                 side.append(BucketSplit(key.partition, values, key.bucket, entries[0].total_buckets, files))
+
+    def _note_hidden(
+        self, values: tuple[Any, ...], then: Sequence[ManifestEntry], now: Sequence[ManifestEntry]
+    ) -> None:
+        both = {e.file.file_name for e in then} & {e.file.file_name for e in now}
+        for entries, schema, found in (
+            (then, self._schema_before, self.hidden_before),
+            (now, self._schema, self.hidden_after),
+        ):
+            found += [(values, e.file) for e in not_visible(entries, schema) if e.file.file_name not in both]
 
     def _skip(self, key: BucketKey, entries: Sequence[ManifestEntry]) -> None:
         self.skipped_buckets += 1
@@ -244,6 +271,15 @@ class _Buckets:
                 pairs.setdefault(key, ([], []))[side].append(i)
                 values[key] = split.values
         return [DifferingUnit(values[k], tuple(old), tuple(new)) for k, (old, new) in pairs.items()]
+
+
+_InPartition = tuple[tuple[Any, ...], DataFile]
+
+
+def _hidden(found: Sequence[_InPartition]) -> Hidden:
+    return Hidden(
+        files=len(found), rows=sum(f.row_count for _, f in found), partitions=frozenset(values for values, _ in found)
+    )
 
 
 def _before(diff: Difference, key: BucketKey, now: Sequence[ManifestEntry]) -> list[ManifestEntry]:

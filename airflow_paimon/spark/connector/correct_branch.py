@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, verify_landed
 from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, partition_decoder, take_over
-from airflow_paimon.core.errors import (
-    InvalidInputError,
-)
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import partition_text
@@ -23,8 +21,9 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries, one_form
 from airflow_paimon.core.table.table import open_table
+from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.spark.connector.frames import Reader
-from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted
+from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted, require_visible
 from airflow_paimon.spark.connector.session import paimon_catalog
 from airflow_paimon.spark.jobs.correction import (
     Base,
@@ -48,6 +47,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         InvalidInputError: the query is refused, the rows don't fit, lie outside the partitions, or hold a key twice.
         ConflictError: the branch was written meanwhile; nothing was published.
         UnsupportedFeatureError: the session has no connector, or the table is of a kind that this doesn't write.
+        UnsafeOperationError: a partition to correct has rows that wait for a compaction, so the query can't see them.
     """
     sql, views = read_sql(request), further_views(request)
     branch = branch_to_correct(context, request)
@@ -56,6 +56,8 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     def correct(identity: CommitIdentity) -> OperationResult:
         base = look(context, request, branch)
         check_target(branch, base.schema, request.mode)
+        if request.mode == "overwrite":
+            require_visible(base, base.choice.matches)
         with rows_of(spark, request, sql, _views(reader, request, base, views)) as rows:
             return _correct(reader, context, request, base, rows, identity)
 
@@ -86,6 +88,8 @@ def _correct(
         with progress(reader.spark, what):
             counts = count_rows(given, frame, base.schema, base.table)
             check_rows(frame, counts, base.choice, base.schema, base.table, request)
+            if request.mode == "upsert":
+                require_visible(base, counts.__contains__)
             if request.dry_run:
                 return _planned(context, request, base, counts)
             return _write(reader, context, request, base, frame, counts, identity)
@@ -116,6 +120,7 @@ def _write(
     try:
         if counts:
             _append(reader, staging, rows)
+            _require_compacted(staging, base)
         taken = take_over(
             staging,
             None if upsert else base.choice.matches,
@@ -144,6 +149,20 @@ def _append(reader: Reader, staging: Staging, rows: DataFrame) -> None:
             f"{staging.onto.label}: Paimon's connector refuses the rows: {str(error).splitlines()[0]}",
             table=staging.onto.name,
         ) from error
+
+
+def _require_compacted(staging: Staging, base: Base) -> None:
+    """Refuse what the connector wrote where the branch would not show it."""
+    before = {e.identifier for e in live_entries(base.table, base.head).values()} if staging.shares else set()
+    staged = live_entries(staging.view, staging.view.latest_snapshot()).values()
+    hidden = [e for e in not_visible(staged, base.schema) if e.identifier not in before]
+    if hidden:
+        raise UnsafeOperationError(
+            f"{base.table.label}: Paimon's connector did not compact {len(hidden)} of the files that it wrote, so the "
+            f"branch would not show their rows; nothing was published. Remove table options that put compaction off "
+            f"(lookup-wait, lookup-compact)",
+            table=base.table.name,
+        )
 
 
 def _details(

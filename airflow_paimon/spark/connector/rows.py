@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.commit.staging import partition_decoder
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.spark.connector.frames import collect_arrow, partition_values_of
+from airflow_paimon.spark.jobs.correction import Base
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import spark_type
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _COUNT = "__count"
+_NAMED, _LISTED = 5, 100
 Counts = Mapping[tuple[Any, ...], int]
 
 
@@ -47,6 +52,33 @@ def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
             table=branch.name,
             details={"feature": problem[0]},
         )
+
+
+def require_visible(base: Base, chosen: Callable[[tuple[Any, ...]], bool]) -> None:
+    """Refuse to correct partitions with committed rows that no query sees before they are compacted.
+
+    Raises:
+        UnsafeOperationError: names the partitions and the way out.
+    """
+    values = partition_decoder(base.schema)
+    hidden = [
+        e for e in not_visible(live_entries(base.table, base.head).values(), base.schema) if chosen(values(e.partition))
+    ]
+    if not hidden:
+        return
+    names = sorted({partition_text(base.schema, values(e.partition)) for e in hidden})
+    where = f"partition{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}" if names != [""] else "the table"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    rows = sum(e.file.row_count for e in hidden)
+    database, _, name = base.table.name.partition(".")
+    call = f"CALL sys.compact(table => '{database}.`{name}$branch_{base.table.branch_name}`')"
+    raise UnsafeOperationError(
+        f"{base.table.label}: {where}{more} hold{'s' * (len(names) == 1)} {len(hidden)} files with {rows} committed "
+        f"rows that wait for a compaction. No query sees them before, so a correction would lose them. Compact the "
+        f"branch first, in a Spark session with Paimon's connector: {call}",
+        table=base.table.name,
+        details={"partitions": names[:_LISTED], "files": len(hidden), "rows": rows},
+    )
 
 
 def fitted(rows: DataFrame, schema: TableSchema, branch: Table) -> DataFrame:

@@ -14,6 +14,7 @@ from airflow_paimon.spark.spark_types import unshippable
 KINDS = ("added", "changed", "deleted")
 _LISTED = 1000
 WITH_SAMPLES = 100
+_NAMED = 5
 
 
 def diff_details(
@@ -40,7 +41,7 @@ def diff_details(
         "branch_snapshot": _id(plan.after),
         "against_snapshot": _id(plan.before),
         "main_snapshot": plan.main_snapshot,
-        "different": bool(differing),
+        "different": bool(differing or plan.hidden_before.files or plan.hidden_after.files),
         "key": list(plan.keys),
         "columns": list(plan.columns),
         "columns_only_in_branch": list(plan.columns_after_only),
@@ -53,6 +54,7 @@ def diff_details(
             "compared": len({(s.partition, s.bucket) for p in (plan.before, plan.after) for s in p.scan.splits}),
             "skipped": plan.skipped_buckets,
         },
+        "files_not_visible": {"branch": plan.hidden_after.files, "against": plan.hidden_before.files},
         "notes": _notes(plan, exact, len(differing)),
     }
 
@@ -74,7 +76,7 @@ def _partition(name: str, found: Findings, skipped: Skipped, with_samples: bool)
 
 
 def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
-    notes = []
+    notes = _not_visible(plan)
     if not exact:
         notes.append(
             "unchanged is an upper bound: buckets that are the same on both sides were not read, and some of them hold "
@@ -89,4 +91,22 @@ def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
         notes.append(f"{differing - _LISTED} more partitions differ than are listed")
     if differing > WITH_SAMPLES:
         notes.append(f"samples are given for the first {WITH_SAMPLES} partitions")
+    return notes
+
+
+def _not_visible(plan: DiffPlan) -> list[str]:
+    """Say which files differ although no read shows their rows. Replacing their bucket would lose these."""
+    notes = []
+    for hidden, side, other in (
+        (plan.hidden_after, plan.after, plan.before),
+        (plan.hidden_before, plan.before, plan.after),
+    ):
+        if hidden.files:
+            names = sorted(partition_text(plan.after.schema, v) for v in hidden.partitions)
+            where = f" in {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}" if names != [""] else ""
+            notes.append(
+                f"this diff is not complete: {hidden.files} files with {hidden.rows} rows{where}, which {side.name} "
+                f"has and {other.name} has not, wait for a compaction, and no read shows them before. Compact them "
+                f"with CALL sys.compact of Paimon's Spark connector"
+            )
     return notes
