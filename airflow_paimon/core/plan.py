@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -61,7 +62,55 @@ class DeleteTree:
     reason: str
 
 
-Action = PutNew | Replace | Delete | DeleteTree
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTag:
+    """A commit tags a snapshot before it publishes; when the tag was made depends on the moment, so it is no part."""
+
+    path: str
+    snapshot_id: int
+    retained: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceBucket:
+    """A commit takes data files (by name) out of a bucket and puts others in, by reference."""
+
+    path: str
+    delete: tuple[str, ...]
+    add: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPartition:
+    """A commit takes a whole partition out of a branch. ``path`` is ``branch: partition``."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutSnapshot:
+    """A commit publishes a snapshot under an id that must be free. Its uuid and time belong to the moment."""
+
+    path: str
+    schema_id: int
+    reason: str
+
+
+FileAction = PutNew | Replace | Delete | DeleteTree
+"""What ``execute`` carries out, one file or folder each."""
+CommitAction = SetTag | ReplaceBucket | DropPartition | PutSnapshot
+"""What the committer does; a plan lists it, and executing the plan means to commit."""
+Action = FileAction | CommitAction
+
+
+def _identity(action: Action) -> dict[str, Any]:
+    """Say what an action does: its kind and its values, contents as a digest. The reason is for people."""
+    values = {f.name: getattr(action, f.name) for f in dataclasses.fields(action) if f.name != "reason"}
+    plain = {k: hashlib.sha256(v).hexdigest() if isinstance(v, bytes) else v for k, v in values.items()}
+    return {"action": type(action).__name__, **plain}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +131,7 @@ class Plan:
 
     @property
     def plan_id(self) -> str:
-        """Deterministic: the same inputs give the same id, whatever the time of day."""
+        """Identify what the plan does and relies on: the same inputs, ``now`` among them, give the same id."""
         canonical = json.dumps(self._identity(), sort_keys=True, default=str)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -91,7 +140,7 @@ class Plan:
             "operation": self.operation,
             "table": self.table,
             "preconditions": [p.to_json() for p in self.preconditions],
-            "actions": [(type(a).__name__, a.path) for a in self.actions],
+            "actions": [_identity(a) for a in self.actions],
             "summary": self.summary,
         }
 

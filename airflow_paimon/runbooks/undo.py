@@ -52,7 +52,7 @@ def _about(publish: Published) -> str:
 def describe_plan(params: Mapping[str, Any], planned: Mapping[str, Any], preview: Mapping[str, Any]) -> dict[str, Any]:
     """Render the dry run for the approver: ``{"subject", "markdown"}``."""
     details = preview["details"]
-    actions = details["plan"]["actions"]
+    actions = [a for a in details["plan"]["actions"] if a["action"] == "ReplaceBucket"]
     rows = [f"| {a['path']} | {a['reason']} |" for a in actions[:_LISTED]]
     if len(actions) > _LISTED:
         rows.append(f"| and {len(actions) - _LISTED} more | |")

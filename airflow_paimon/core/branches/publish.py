@@ -23,6 +23,7 @@ from airflow_paimon.core.branches.publish_plan import (
     merge_buckets,
     merged_index,
     neutral_kinds,
+    publish_actions,
     summarize,
     within_reach,
 )
@@ -44,6 +45,7 @@ from airflow_paimon.core.branches.safeguards import (
     plan_undo_tag,
     replayed,
     result_of,
+    undo_tag_action,
 )
 from airflow_paimon.core.branches.tags import expire_undo_tags
 from airflow_paimon.core.chain.guard import refuse_chain_branch
@@ -55,10 +57,10 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.plan import Plan, Precondition, PutNew
+from airflow_paimon.core.plan import Action, Plan, Precondition, PutSnapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, PublishBranch
 from airflow_paimon.core.requests.result import OperationResult
@@ -96,6 +98,9 @@ class _Decided:
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
     plan: Plan
+    index: Sequence[IndexEntry] | None
+    keep: Plan
+    came_back: bool
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -149,7 +154,7 @@ def _publish(
 
     def draft(head: Snapshot | None) -> Draft | None:
         gathered = _gather(main, branch, theirs, head, request)
-        decided = _decide(context, request, gathered)
+        decided = _decide(context, request, branch, gathered)
         seen[:] = [decided]
         if not decided.changes and not decided.schemas.new:
             return None
@@ -214,7 +219,7 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
     )
 
 
-def _decide(context: Context, request: PublishBranch, g: _Gathered) -> _Decided:
+def _decide(context: Context, request: PublishBranch, branch: Table, g: _Gathered) -> _Decided:
     table = context.table.name
     main_schema = g.main_schemas[-1]
     if TableOptions(main_schema.options).flag("data-evolution.enabled"):
@@ -234,6 +239,8 @@ def _decide(context: Context, request: PublishBranch, g: _Gathered) -> _Decided:
     used = {e.file.schema_id for c in changes for e in c.add}
     schemas = plan_schemas(table, base_schema, g.main_schemas, g.branch_schemas, used, context.now_ms)
     _check_sequences(context, request, g, changes, name)
+    index, returning = _index_and_returning(context.table, branch, g, changes)
+    keep, came_back = plan_keep_tags(context.table, g.base.id, g.head, returning, request.operation)
     summary = {
         "branch": request.branch,
         "branch_snapshot": g.theirs.id,
@@ -251,20 +258,42 @@ def _decide(context: Context, request: PublishBranch, g: _Gathered) -> _Decided:
             _precondition(MAIN, g.head, main_schema),
             _precondition(request.branch, g.theirs, by_id[g.branch_schemas[-1].id]),
         ),
-        actions=tuple(_described(c, name) for c in changes),
+        actions=(*keep.actions, *_actions(context, request, g, changes, schemas)),
         summary=summary,
     )
-    return _Decided(changes=changes, schemas=schemas, plan=plan, summary=summary)
+    return _Decided(
+        changes=changes, schemas=schemas, plan=plan, index=index, keep=keep, came_back=came_back, summary=summary
+    )
+
+
+def _index_and_returning(
+    main: Table, branch: Table, g: _Gathered, changes: Sequence[BucketChange]
+) -> tuple[Sequence[IndexEntry] | None, set[str]]:
+    """Give main's new index entries (None = as they are) and the names of all files that may come back."""
+    returning = {e.file.file_name for c in changes for e in c.add}
+    if not changes or not (g.head.index_manifest or g.theirs.index_manifest):
+        return None, returning
+    now = read_index(main, g.head)
+    index = merged_index(now, read_index(branch, g.theirs), changes, one_form(g.main_schemas[-1]))
+    return index, returning | (index_files(index) - index_files(now))
+
+
+def _actions(
+    context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], schemas: SchemaMapping
+) -> tuple[Action, ...]:
+    if not changes and not schemas.new:
+        return ()
+    main, schema = context.table, schemas.latest or g.main_schemas[-1]
+    snapshot = PutSnapshot(
+        path=main.paths.snapshot(g.head.id + 1), schema_id=schema.id, reason=f"publishes branch {request.branch}"
+    )
+    undo = undo_tag_action(request, main, g.head)
+    whose = f"take the files of branch {request.branch}"
+    return publish_actions(MAIN, undo, changes, bucket_namer(g.main_schemas[-1]), schemas.new, snapshot, whose)
 
 
 def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondition:
     return Precondition(branch=branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id)
-
-
-def _described(change: BucketChange, name: Callable[[BucketKey], str]) -> PutNew:
-    """One line of the plan for people: a publish has a single real action, the snapshot."""
-    reason = f"take the branch's files: {len(change.delete)} out, {len(change.add)} in"
-    return PutNew(path=name(change.bucket), data=b"", reason=reason)
 
 
 def _check_sequences(
@@ -357,13 +386,8 @@ def _draft(
 ) -> Draft:
     """Tag what must be kept, append the columns, check that every file is there; then give the snapshot's content."""
     main, changes = context.table, decided.changes
-    index, returning = None, {e.file.file_name for c in changes for e in c.add}
-    if g.head.index_manifest or g.theirs.index_manifest:
-        now = read_index(main, g.head)
-        index = merged_index(now, read_index(branch, g.theirs), changes, one_form(g.main_schemas[-1]))
-        returning |= index_files(index) - index_files(now)
-    keep, came_back = plan_keep_tags(main, g.base.id, g.head, returning, request.operation)
-    execute(main, keep)
+    index = decided.index
+    execute(main, decided.keep)
     execute(main, plan_undo_tag(context, main, g.head, marks, request.undo_retention))
     schema = decided.schemas.latest or g.main_schemas[-1]
     check_files_exist(main, schema, changes, index or ())
@@ -385,7 +409,7 @@ def _draft(
         BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
         "airflow-paimon.base-snapshot": str(g.base.id),
     }
-    if came_back:
+    if decided.came_back:
         properties[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,

@@ -14,8 +14,10 @@ from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.plan import Action, PutNew, PutSnapshot, ReplaceBucket, SetTag
 from airflow_paimon.core.table.history import Difference
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import BranchPaths
 from airflow_paimon.core.table.scan import BucketKey
 
 MAX_LISTED = 20
@@ -262,6 +264,35 @@ def summarize(changes: Sequence[BucketChange]) -> dict[str, Any]:
         "rows_added": sum(e.file.row_count for c in changes for e in c.add),
         "rows_deleted": sum(e.file.row_count for c in changes for e in c.delete),
     }
+
+
+def publish_actions(
+    view: str,
+    undo: SetTag,
+    changes: Sequence[BucketChange],
+    name_bucket: Callable[[BucketKey], str],
+    new_schemas: Sequence[TableSchema],
+    snapshot: PutSnapshot,
+    whose: str,
+) -> tuple[Action, ...]:
+    """List what a publish onto the branch ``view`` does, in order; ``whose`` files go in, for people.
+
+    Retention tags on the new snapshot itself follow it (``protect_published``); they are not in the list.
+    """
+    paths = BranchPaths(view)
+    schemas = [
+        PutNew(path=paths.schema(s.id), data=s.to_bytes(), reason="columns that the branch added") for s in new_schemas
+    ]
+    buckets = [
+        ReplaceBucket(
+            path=name_bucket(c.bucket),
+            delete=tuple(sorted(e.file.file_name for e in c.delete)),
+            add=tuple(sorted(e.file.file_name for e in c.add)),
+            reason=f"{whose}: {len(c.delete)} files out, {len(c.add)} in",
+        )
+        for c in changes
+    ]
+    return (undo, *schemas, *buckets, snapshot)
 
 
 def _listed(names: Sequence[str]) -> str:

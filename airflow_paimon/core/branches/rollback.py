@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from airflow_paimon.core.branches.publish_plan import (
     merge_buckets,
     merged_index,
     neutral_kinds,
+    publish_actions,
     state_buckets,
     summarize,
     within_reach,
@@ -33,6 +35,7 @@ from airflow_paimon.core.branches.safeguards import (
     plan_undo_tag,
     replayed,
     result_of,
+    undo_tag_action,
 )
 from airflow_paimon.core.commit.committer import Draft, commit, execute, require_committable, verify_landed
 from airflow_paimon.core.errors import (
@@ -41,9 +44,9 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.plan import Plan, Precondition, PutNew
+from airflow_paimon.core.plan import Action, Plan, Precondition, PutSnapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.requests.result import OperationResult
@@ -59,6 +62,9 @@ class _Decided:
 
     changes: list[BucketChange]
     plan: Plan
+    index: Sequence[IndexEntry] | None
+    keep: Plan
+    came_back: bool
     undone: Difference | None = None
     summary: dict[str, Any] = field(default_factory=dict)
 
@@ -148,6 +154,9 @@ def _decide(context: Context, request: RollbackTo, view: Table, target: Snapshot
         changes, undone = _undo_changes(view, request.tag, target, head, name)
     else:
         changes = state_buckets(difference(view, head, target))
+    index, returning = _index_and_returning(view, target, head, changes)
+    targets = (target,) if returning else ()
+    keep, came_back = plan_keep_tags(view, target.id, head, returning, request.operation, *targets)
     summary = {
         "target_snapshot": target.id,
         "target_tag": request.tag,
@@ -161,17 +170,35 @@ def _decide(context: Context, request: RollbackTo, view: Table, target: Snapshot
         preconditions=(
             Precondition(branch=request.branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id),
         ),
-        actions=tuple(
-            PutNew(
-                path=name(c.bucket),
-                data=b"",
-                reason=f"back to snapshot {target.id}: {len(c.delete)} files out, {len(c.add)} in",
-            )
-            for c in changes
-        ),
+        actions=(*keep.actions, *_actions(request, view, target, head, changes)),
         summary=summary,
     )
-    return _Decided(changes=changes, plan=plan, undone=undone, summary=summary)
+    return _Decided(
+        changes=changes, plan=plan, index=index, keep=keep, came_back=came_back, undone=undone, summary=summary
+    )
+
+
+def _index_and_returning(
+    view: Table, target: Snapshot, head: Snapshot, changes: list[BucketChange]
+) -> tuple[Sequence[IndexEntry] | None, set[str]]:
+    """Give the new index entries (None = as they are) and the names of all files that may come back."""
+    returning = {e.file.file_name for c in changes for e in c.add}
+    if not changes or not (head.index_manifest or target.index_manifest):
+        return None, returning
+    now = read_index(view, head)
+    index = merged_index(now, read_index(view, target), changes, one_form(view.schema()))
+    return index, returning | (index_files(index) - index_files(now))
+
+
+def _actions(
+    request: RollbackTo, view: Table, target: Snapshot, head: Snapshot, changes: list[BucketChange]
+) -> tuple[Action, ...]:
+    if not changes:
+        return ()
+    schema, undo = view.schema(), undo_tag_action(request, view, head)
+    back = f"back to snapshot {target.id}"
+    snapshot = PutSnapshot(path=view.paths.snapshot(head.id + 1), schema_id=schema.id, reason=back)
+    return publish_actions(view.branch_name, undo, changes, bucket_namer(schema), (), snapshot, back)
 
 
 def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
@@ -236,21 +263,14 @@ def _draft(
     decided: _Decided,
     marks: PublishMarks,
 ) -> Draft:
-    changes = decided.changes
-    index, returning = None, {e.file.file_name for c in changes for e in c.add}
-    if head.index_manifest or target.index_manifest:
-        now = read_index(view, head)
-        index = merged_index(now, read_index(view, target), changes, one_form(view.schema()))
-        returning |= index_files(index) - index_files(now)
-    targets = (target,) if returning else ()
-    keep, came_back = plan_keep_tags(view, target.id, head, returning, request.operation, *targets)
-    execute(view, keep)
+    changes, index = decided.changes, decided.index
+    execute(view, decided.keep)
     execute(view, plan_undo_tag(context, view, head, marks, request.undo_retention))
     schema = view.schema()
     check_files_exist(view, schema, changes, index or ())
     entries = mapped_entries(changes, {})
     properties = marks.properties(context) | {"airflow-paimon.target-snapshot": str(target.id)}
-    if came_back:
+    if decided.came_back:
         properties[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,

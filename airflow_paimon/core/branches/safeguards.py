@@ -23,7 +23,7 @@ from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEn
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.tag import Tag
-from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.plan import Plan, Replace, SetTag
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.requests.result import OperationResult
@@ -123,6 +123,17 @@ def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishM
         path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"undo is rollback_to this tag ({retention})"
     )
     return Plan(operation=context.request.operation, table=view.name, actions=(action,))
+
+
+def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:
+    """Give the undo tag as a plan lists it; without an operation id its name is made up when the tag is set."""
+    name = undo_tag_name(request.operation_id) if request.operation_id else f"{UNDO_TAG_PREFIX}*"
+    return SetTag(
+        path=view.paths.tag(name),
+        snapshot_id=head.id,
+        retained=request.undo_retention,
+        reason=f"undo is rollback_to this tag ({request.undo_retention})",
+    )
 
 
 def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) -> bool:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from airflow_paimon.core.errors import AlreadyExistsError, UnsupportedStorageError
-from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, PutNew, Replace
+from airflow_paimon.core.plan import (
+    Action,
+    Delete,
+    DeleteTree,
+    DropPartition,
+    Plan,
+    PutNew,
+    PutSnapshot,
+    Replace,
+    ReplaceBucket,
+    SetTag,
+)
 from airflow_paimon.core.table.table import Table
 
 
@@ -41,6 +52,8 @@ def execute(table: Table, plan: Plan, on_action: Callable[[Action], None] | None
 
 def _perform(table: Table, action: Action) -> None:
     match action:
+        case SetTag() | ReplaceBucket() | DropPartition() | PutSnapshot():
+            raise AssertionError(f"{action.path}: only the committer carries out a {type(action).__name__}")
         case PutNew():
             try:
                 table.store.create(action.path, action.data)

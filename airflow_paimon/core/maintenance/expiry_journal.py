@@ -16,7 +16,7 @@ from airflow_paimon.core.commit.committer import put_new
 from airflow_paimon.core.commit.ledger import name_part
 from airflow_paimon.core.commit.partition_drop import HeldPartition
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError
-from airflow_paimon.core.plan import Delete, Plan, Precondition
+from airflow_paimon.core.plan import DropPartition, Plan, Precondition
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
@@ -83,7 +83,9 @@ class ExpiryPlan:
 
     def to_plan(self, operation: str, table: str) -> Plan:
         """Give the printable plan: an action for each partition, in the order in which they go."""
-        actions = tuple(Delete(path=f"{s.branch}: {d.text}", reason=d.reason) for s in self.steps for d in s.drops)
+        actions = tuple(
+            DropPartition(path=f"{s.branch}: {d.text}", reason=d.reason) for s in self.steps for d in s.drops
+        )
         summary = dict(self.report)
         return Plan(
             operation=operation, table=table, preconditions=self.preconditions, actions=actions, summary=summary

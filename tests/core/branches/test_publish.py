@@ -150,11 +150,15 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would(table: Table, fix: Tab
     rewrite(fix, "a")
     before = table.store.walk("")
     first = run(table, "merge_branch", branch="fix", dry_run=True, operation_id="op")
-    second = run(table, "merge_branch", branch="fix", dry_run=True)
+    second = run(table, "merge_branch", branch="fix", dry_run=True, operation_id="op")
     assert table.store.walk("") == before
     assert first.changed
     assert first.plan_id == second.plan_id
-    assert first.details["plan"]["actions"][0]["path"] == "dt=a/bucket-0"
+    assert [(a["action"], a["path"]) for a in first.details["plan"]["actions"]] == [
+        ("SetTag", "tag/tag-airflow-paimon-undo-op"),
+        ("ReplaceBucket", "dt=a/bucket-0"),
+        ("PutSnapshot", "snapshot/snapshot-4"),
+    ]
 
 
 def test_a_missing_file_is_not_published(table: Table, fix: Table) -> None:
