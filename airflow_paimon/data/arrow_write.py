@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
+from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
     Receipt,
@@ -36,7 +37,6 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 
@@ -64,9 +64,9 @@ def write_arrow(
     in the rows. A column ``_row_kind`` (``+I -U +U -D``) expresses deletes. With ``operation_id`` a retry returns the
     first try's result and writes nothing.
 
-    ``on_stale`` goes with the delta branch of a chain table, whose snapshot partitions the rows may make stale: rows
-    appended to a partition that one hides are refused unless it is ``record`` (leave it, listed in ``details.stale``),
-    ``rebuild`` (build it and what was built from it again) or ``drop``; overwriting records unless told otherwise.
+    ``on_stale`` goes with the delta branch of a chain table: a write to a partition that a full one hides is refused
+    (``refuse``, the default of ``append``), or done, and the full partitions that it makes stale are listed in
+    ``details["stale"]`` (``record``, the default of the other modes) for ``compact_chain_table --pending``.
 
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.
@@ -78,7 +78,7 @@ def write_arrow(
     check_mode(table, mode, partition)
     table.require()
     require_committable(table)
-    policy = parse_on_stale(table, on_stale, mode)
+    policy = parse_on_stale(table, on_stale)
     written = write_once(
         table,
         "write_arrow",
@@ -87,7 +87,7 @@ def write_arrow(
         lambda identity: commit_in_tries(
             table, mode, partition, identity, policy, lambda write: write_rows(write, _batches(data, write)), _TRIES
         ),
-        lambda landed: settle(table, touched_by(table, landed), policy, operation_id),
+        lambda landed: report_write(table, landed),
     )
     return _result(table, mode, written, data.num_rows, started)
 
@@ -163,7 +163,7 @@ def commit_in_tries(
     mode: str,
     partition: Mapping[str, Any] | None,
     identity: CommitIdentity,
-    on_stale: OnStale,
+    on_stale: OnStale | None,
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
     tries: int,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
@@ -200,7 +200,7 @@ def commit_write(
     mode: str,
     partition: Mapping[str, Any] | None,
     identity: CommitIdentity,
-    on_stale: OnStale = "refuse",
+    on_stale: OnStale | None = None,
 ) -> Receipt:
     """Publish what a write made, as its mode says.
 

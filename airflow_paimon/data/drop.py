@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.chain.commit_options import ChainOptions
+from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit import files as commit_files
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
 from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED
-from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 
 OPERATION = "drop_partitions"
 
@@ -37,7 +37,7 @@ def drop_partitions(
     started = time.monotonic()
     table.require()
     require_committable(table)
-    policy = parse_on_stale(table, on_stale, "overwrite")
+    policy = parse_on_stale(table, on_stale)
     identity, entry, landed = CommitIdentity(), None, None
     if operation_id is not None:
         identity = commit_identity(operation_id, table.branch_name, OPERATION)
@@ -63,6 +63,6 @@ def drop_partitions(
         changed=landed is not None,
         snapshot_before=before,
         snapshot_after=before if landed is None else landed.id,
-        details=settle(table, touched_by(table, landed), policy, operation_id),
+        details=report_write(table, landed),
         duration_s=time.monotonic() - started,
     ).to_json()

@@ -28,6 +28,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.read_plan import ChainReadMode, GapPolicy
+from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, verify_landed
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.ledger import commit_identity, open_ledger
@@ -41,7 +42,6 @@ from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
-from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
@@ -263,7 +263,7 @@ class PaimonWriter(DataSourceArrowWriter):
         mode: str,
         partition: Mapping[str, Any] | None,
         identity: CommitIdentity,
-        on_stale: OnStale,
+        on_stale: OnStale | None,
         landed: Snapshot | None = None,
     ) -> None:
         self._table = table
@@ -302,7 +302,7 @@ class PaimonWriter(DataSourceArrowWriter):
             if receipt.replayed:  # another try of the operation was faster, with files of its own
                 discard_files(self._write, files)
             landed = receipt.snapshot
-        for name, told in settle(self._table, touched_by(self._table, landed), self._on_stale).items():
+        for name, told in report_write(self._table, landed).items():
             log.warning("%s: %s: %s", self._table.label, name, told)
         if landed is not None:
             verify_landed(self._table, landed)
@@ -338,7 +338,7 @@ def _plan_writer(
 ) -> PaimonWriter:
     table.require()
     check_mode(table, mode, partition)
-    policy = parse_on_stale(table, on_stale, mode)
+    policy = parse_on_stale(table, on_stale)
     require_committable(table)
     conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
     identity = CommitIdentity()

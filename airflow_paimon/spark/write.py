@@ -6,20 +6,18 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
-from airflow_paimon.data.chain.stale import parse_on_stale, settle, touched_by
 from airflow_paimon.data.write import TableWrite, write_rows
 from airflow_paimon.spark.failures import task_errors
-from airflow_paimon.spark.jobs.compact_chain_table import compact_chain_table
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
@@ -61,8 +59,7 @@ def write_table(
     table = open_table(warehouse, name, branch, storage_options, path=path).require()
     check_mode(table, mode, partition)
     require_committable(table)
-    policy = parse_on_stale(table, on_stale, mode)
-    compact = partial(compact_chain_table, frame.sparkSession)
+    policy = parse_on_stale(table, on_stale)
     check_frame(frame, table.schema(), table.label)
     written = write_once(
         table,
@@ -72,7 +69,7 @@ def write_table(
         lambda identity: commit_in_tries(
             table, mode, partition, identity, policy, lambda write: write_files(frame, write), _TRIES
         ),
-        lambda landed: settle(table, touched_by(table, landed), policy, operation_id, compact),
+        lambda landed: report_write(table, landed),
     )
     return _result(table, mode, written, started)
 

@@ -147,15 +147,21 @@ def test_writes(spark: SparkSession, tmp_path: Path) -> None:
     late = spark.createDataFrame([(3, 2, "late", "20250811")], "k int, s int, v string, dt string")
     with pytest.raises(UnsafeOperationError, match="would be invisible"):
         write_table(late, str(tmp_path), "d.t", branch="delta")
-    done = write_table(late, str(tmp_path), "d.t", branch="delta", on_stale="rebuild", operation_id="late")
-    assert [r["outcome"] for r in done["details"]["rebuilt"]] == ["stale-rebuilt"]
+    with pytest.raises(InvalidInputError, match="compact_chain_table --pending"):
+        write_table(late, str(tmp_path), "d.t", branch="delta", on_stale="rebuild")
+    done = write_table(late, str(tmp_path), "d.t", branch="delta", on_stale="record", operation_id="late")
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250811"]
+    compact(table, pending=True, max_chain_length=9)
     full = on("20250811", (1, 1, "a"), (2, 1, "b"), (3, 2, "late"))
     assert seen(table, where=day_is("20250811")) == full
-    again = write_table(late, str(tmp_path), "d.t", branch="delta", on_stale="rebuild", operation_id="late")
+    again = write_table(late, str(tmp_path), "d.t", branch="delta", on_stale="record", operation_id="late")
     assert again["snapshot_after"] == done["snapshot_after"]
     register(spark)
     source = late.write.format("airflow_paimon").option("warehouse", str(tmp_path)).option("table", "d.t$branch_delta")
     with pytest.raises(PySparkException, match="would be invisible"):
         source.mode("append").save()
-    source.option("mode", "dynamic_overwrite").option("on-stale", "rebuild").mode("overwrite").save()
+    with pytest.raises(PySparkException, match="compact_chain_table --pending"):
+        source.option("on-stale", "drop").mode("append").save()
+    source.option("mode", "dynamic_overwrite").option("on-stale", "record").mode("overwrite").save()
+    compact(table, pending=True, max_chain_length=9)
     assert seen(table, where=day_is("20250811")) == on("20250811", (1, 1, "a"), (3, 2, "late"))

@@ -58,7 +58,7 @@ days = st.lists(
     st.tuples(targets, batches, st.sampled_from(["", "", "full", "full", "loaded"])), min_size=1, max_size=4
 )
 """Rows of deltas, and whether these partitions are then made full, or a full one is loaded beside them."""
-policies = st.sampled_from([None, None, "record", "rebuild", "drop"])
+policies = st.sampled_from([None, None, "record", "record", "refuse"])
 
 
 class ChainMachine(RuleBasedStateMachine):
@@ -126,7 +126,7 @@ class ChainMachine(RuleBasedStateMachine):
             may_refuse = any(d[0] == p[0] and d >= p for p in there for d in near)
             must_refuse = self.model.orphaned(there)
         else:
-            may_refuse, must_refuse = how in ("rebuild", "drop") and bool(self._behind(there)), False
+            may_refuse = must_refuse = how == "refuse" and bool(there & self.model.held[FULL].keys())
         asked = [self._spec(p) for p in sorted(some)]
         done = self._try(
             f"drop {branch} {how}",
@@ -135,9 +135,7 @@ class ChainMachine(RuleBasedStateMachine):
             must_refuse,
         )
         if done is not None:
-            behind = self._behind(there)
             self.model.drop(branch, some)
-            self._settled(done, behind if how in ("rebuild", "drop") else set())
 
     @rule(some=st.sets(targets, min_size=1, max_size=3), again=st.booleans(), carry=st.booleans())
     def compact(self, some: set[Partition], again: bool, carry: bool) -> None:
@@ -221,17 +219,16 @@ class ChainMachine(RuleBasedStateMachine):
         at, how = self._mine(at), how if branch == DELTA else None
         found, data = self._rows(at, rows)
         mode: dict[str, Any] = {"mode": "overwrite", "partition": self._spec(at)} if overwrite else {}
-        hidden = branch == DELTA and not overwrite and how is None and at in self.model.held[FULL]
-        settles = how in ("rebuild", "drop")
+        refuses = how == "refuse" or (how is None and not overwrite)
+        hidden = branch == DELTA and refuses and at in self.model.held[FULL]
         done = self._try(
             f"{mode.get('mode', 'append')} {branch} {how}",
             lambda: write_arrow(self.table.branch(branch), data, **mode, on_stale=how),
-            hidden or (settles and bool(self._behind({at}))),
+            hidden,
             hidden,
         )
         if done is not None:
             self.model.write(branch, at, found, overwrite)
-            self._settled(done, self._behind({at}) if settles else set())
 
     def _try(self, what: str, act: Callable[[], Any], may_refuse: bool, must_refuse: bool) -> Any:
         """Do it and give the result; None: it was refused, and nothing was changed."""
@@ -246,21 +243,6 @@ class ChainMachine(RuleBasedStateMachine):
         assert not must_refuse, "rows would be lost or invisible"
         event(f"{what}: done")
         return done
-
-    def _behind(self, changed: set[Partition]) -> set[Partition]:
-        """The full partitions that a change of deltas may make stale."""
-        return {f for f in self.model.held[FULL] if any(f[0] == c[0] and f >= c for c in changed)}
-
-    def _settled(self, done: dict[str, Any], behind: set[Partition]) -> None:
-        """Take over what was dropped or built again because it went stale: only that may have changed."""
-        rows = done["details"].get("rebuilt", ())
-        rebuilt = self._partitions({r["partition"]: r["outcome"] for r in rows if r["outcome"] in WRITTEN})
-        dropped = self.model.held[FULL].keys() - self._held(FULL)
-        assert rebuilt.keys() | dropped <= behind
-        self.model.drop(FULL, dropped | rebuilt.keys())
-        self.model.make_full(rebuilt)
-        if rebuilt or dropped:
-            event(f"settled: {bool(rebuilt)} rebuilt, {bool(dropped)} dropped")
 
     def _hangs(self, at: Partition, found: dict[Partition, str]) -> bool:
         record = self.model.record(at)

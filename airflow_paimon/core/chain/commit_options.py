@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from airflow_paimon.core.chain.read_plan import Values
-
-OnStale = Literal["refuse", "record", "rebuild", "drop"]
-"""What a writer of the delta branch wants of snapshot partitions that it makes stale. ``refuse``: appends that would be
-hidden are refused, anything else is recorded. The guard refuses what could not be done; the writer does it."""
+OnStale = Literal["refuse", "record"]
+"""What becomes of a write to delta partitions that a full partition hides: it is refused, or done, and the full
+partitions that it makes stale are recorded. Rebuilding them is left to compaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +15,12 @@ class ChainOptions:
     """What a commit on a branch of a chain table tells the guard (``Draft.guard_options``).
 
     ``checked_by_caller``: whoever planned the commit compares the branches before and after it, and nothing has to be
-    recorded; the guard looks only at the anchors that it drops.
-    ``may_be_missing``: delta partitions that were dropped on purpose and shall stay away.
+    recorded; the guard looks only at the anchors that it drops. ``on_stale`` None: appends are refused, overwrites and
+    drops are recorded.
     """
 
-    on_stale: OnStale = "refuse"
+    on_stale: OnStale | None = None
     checked_by_caller: bool = False
-    may_be_missing: frozenset[Values] = frozenset()
 
 
 CHECKED_BY_CALLER = ChainOptions(checked_by_caller=True)

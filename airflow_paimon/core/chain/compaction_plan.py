@@ -55,12 +55,14 @@ class Staleness:
 
     ``lost``: those that can't be built again, because something that they were built from is gone (expired), and what.
     ``unproven``: those that are built again only when they are asked for with overwrite, and why.
+    ``incomplete``: those of which deltas are gone: built without them only when named one by one, with overwrite.
     ``anchors``: which snapshot partition each was built from, where that is known.
     """
 
     stale: Mapping[Values, str] = field(default_factory=dict)
     lost: Mapping[Values, str] = field(default_factory=dict)
     unproven: Mapping[Values, str] = field(default_factory=dict)
+    incomplete: Mapping[Values, str] = field(default_factory=dict)
     anchors: Mapping[Values, Values] = field(default_factory=dict)
 
 
@@ -198,6 +200,12 @@ class _GroupPlanner:
             return Action.NOTHING_TO_DO, "the snapshot branch has it, and there is no delta of its own to build it from"
         if lost is not None or (anchor is None and not deltas):
             return Action.ALREADY_THERE, f"it can't be built again: {lost or 'nothing that it was built from is left'}"
+        gone = self._known.incomplete.get(values)
+        if gone is not None and not (targets.overwrite and targets.names(self._layout, moment)):
+            return Action.ALREADY_THERE, (
+                f"it is stale: {gone}; where those rows are to be gone, name the partition with --overwrite, which "
+                f"builds it without them"
+            )
         if unproven is not None:
             return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: --overwrite of it builds it again"
         if why is not None:

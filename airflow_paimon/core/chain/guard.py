@@ -6,7 +6,7 @@ partitions were built from before one of their deltas is changed, so that they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ from airflow_paimon.core.chain.provenance import (
     record_provenance,
 )
 from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.rebuild import ASSUMED, records_of, what_is_lacking
+from airflow_paimon.core.chain.rebuild import ASSUMED
 from airflow_paimon.core.chain.staleness import provenances_in
 from airflow_paimon.core.chain.state import chain_views, splits_by_partition
 from airflow_paimon.core.chain.write_plan import Affected, affected, chain_neighbours, veto
@@ -85,7 +85,7 @@ def guard_chain(
         UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
             numbers of buckets differ. NotFoundError: the other branch does not exist.
     """
-    settled, forgone, on_stale = options.checked_by_caller, options.may_be_missing, options.on_stale
+    settled = options.checked_by_caller
     role = chain_role(table, schema)
     if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
         return None
@@ -99,17 +99,13 @@ def guard_chain(
     layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
     change = _change(table, head, schema, entries)
     if role == Branch.SNAPSHOT:
-        other = _guard_snapshot(main, layout, change, head, settled, forgone)
+        other = _guard_snapshot(main, layout, change, head, settled)
     else:
-        if on_stale == "refuse" and kind != CommitKind.APPEND:
-            on_stale = "record"
-        forgone = frozenset()
+        on_stale = options.on_stale or ("refuse" if kind == CommitKind.APPEND else "record")
         other = _guard_delta(main, layout, change, on_stale, head, settled)
     if settled or change.before.keys() <= change.after:
         return None
-    return Watch(
-        main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other, forgone=forgone
-    )
+    return Watch(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +141,7 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
 
 
 def _guard_snapshot(
-    main: Table,
-    layout: ChainLayout,
-    change: _Change,
-    head: Snapshot | None,
-    settled: bool,
-    forgone: frozenset[Values],
+    main: Table, layout: ChainLayout, change: _Change, head: Snapshot | None, settled: bool
 ) -> ScanPlan:
     before = frozenset(change.before)
     delta = plan_scan(main.branch(layout.delta_branch))
@@ -158,7 +149,7 @@ def _guard_snapshot(
     _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
     if before - change.after:
         records = records_in(main, layout, change.plan)
-        needed = veto(layout, before, change.after, frozenset(deltas), records, forgone)
+        needed = veto(layout, before, change.after, frozenset(deltas), records)
         if needed:
             raise anchors_needed(main, layout, needed)
     if change.touched & change.after and not settled:
@@ -182,89 +173,24 @@ def _guard_delta(
     found = affected(layout, change.touched, frozenset(snapshots), frozenset(change.before))
     if settled:
         return snapshot
-    unplaced = tuple(v for v in found.hidden if v not in found.rebuilt)
-    if found.hidden and (on_stale == "refuse" or (unplaced and on_stale != "record")):
-        raise _hidden(main, layout, found.hidden, unplaced)
-    dropped = frozenset(change.before) - change.after
-    going: frozenset[Values] = frozenset()
-    if on_stale in ("rebuild", "drop"):
-        going = _check_proven(main, layout, change, found, snapshot, dropped)
-    if going and (on_stale == "drop" or dropped):
-        held, records = frozenset(snapshots), records_in(main, layout, snapshot)
-        needed = veto(layout, held, held - going, change.after, records, dropped)
-        if needed:
-            raise anchors_needed(main, layout, needed)
+    if found.hidden and on_stale == "refuse":
+        raise _hidden(main, layout, found.hidden)
     ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}
     _assume(main, layout, found, snapshot, change.before, ids)
     return snapshot
 
 
-def _hidden(
-    main: Table, layout: ChainLayout, hidden: Sequence[Values], unplaced: Sequence[Values]
-) -> UnsafeOperationError:
+def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> UnsafeOperationError:
     texts = [layout.text_of(v) for v in hidden]
-    ways = (
-        "on_stale='rebuild' (builds the snapshot partition again), 'drop' (drops it) or 'record' (leaves it, listed as "
-        "stale)"
-    )
-    if unplaced:
-        no_time = listed([layout.text_of(v) for v in unplaced])
-        ways = f"on_stale='record' (leaves it; {no_time} has no place in time, so it can't be built again)"
+    timeless = [layout.text_of(v) for v in hidden if layout.parsed_time(v) is None]
+    never = f" ({listed(timeless)} is without a partition time, so it can't be rebuilt)" if timeless else ""
     return UnsafeOperationError(
-        f"{main.label}: rows appended to {listed(texts)} of branch {layout.delta_branch} would be invisible: the "
-        f"snapshot branch holds that partition in full. Write with {ways}, or write the rows to a later partition",
+        f"{main.label}: rows written to {listed(texts)} of branch {layout.delta_branch} would be invisible: the "
+        f"snapshot branch holds that partition in full. Write with on_stale='record', which lists it as stale, and "
+        f"rebuild it with compact_chain_table --pending{never}; or write the rows to a later partition",
         table=main.name,
         details={"partitions": texts},
     )
-
-
-def _check_proven(
-    main: Table,
-    layout: ChainLayout,
-    change: _Change,
-    found: Affected,
-    snapshot: ScanPlan,
-    dropped: frozenset[Values],
-) -> frozenset[Values]:
-    """Refuse to drop or to build again a partition whose rows may be nowhere else, before anything is committed.
-
-    Gives those that may go stale: of the ones without a delta of their own those that compaction carried forward.
-    """
-    held = frozenset(s.values for s in snapshot.splits)
-    behind = affected(layout, change.touched, held, frozenset(change.before) | held).rebuilt
-    records = provenances_in(main, layout, snapshot, behind.keys())
-    concerned = [v for v in behind if v in found.rebuilt or v in records]
-    refuse_unproven(main, layout, concerned, records, held, change.after, dropped)
-    return frozenset(concerned)
-
-
-def refuse_unproven(
-    main: Table,
-    layout: ChainLayout,
-    concerned: Iterable[Values],
-    records: Mapping[Values, Provenance],
-    snapshots: frozenset[Values],
-    deltas: frozenset[Values],
-    forgone: frozenset[Values],
-) -> None:
-    """Refuse to drop or to build again snapshot partitions that can't be had again from ``snapshots`` and ``deltas``.
-
-    Raises:
-        UnsafeOperationError: there is one.
-    """
-    record_of = records_of(main, layout)
-    judged = ((v, what_is_lacking(layout, records.get(v), snapshots, deltas, record_of, forgone)) for v in concerned)
-    lacking = {layout.text_of(v): why for v, why in judged if why is not None}
-    if lacking:
-        first, why = next(iter(lacking.items()))
-        more = f" (nor {listed(list(lacking)[1:])})" if len(lacking) > 1 else ""
-        raise UnsafeOperationError(
-            f"{main.label}: snapshot partition {first} can't be rebuilt or dropped{more}: {why}. Write with "
-            f"on_stale='record', and load it again or ask compact_chain_table for it with overwrite; or write the rows "
-            f"to a later partition",
-            table=main.name,
-            details={"partitions": list(lacking)},
-        )
 
 
 def _assume(

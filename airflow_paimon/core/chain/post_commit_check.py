@@ -27,9 +27,7 @@ _SHOWN = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """What a commit on the branch ``role`` relied on. ``plan``: its own branch before; ``other``: the other one, as
-    the guard saw it; ``after``: the partitions that its branch holds with it; ``forgone``: delta partitions that
-    may be missing.
-
+    the guard saw it; ``after``: the partitions that its branch holds with it.
     """
 
     main: Table
@@ -38,7 +36,6 @@ class Watch:
     plan: ScanPlan
     after: frozenset[Values]
     other: ScanPlan
-    forgone: frozenset[Values] = frozenset()
 
     def run(self) -> Broken | None:
         """See ``look_again``."""
@@ -99,7 +96,7 @@ def look_again(watch: Watch) -> Broken | None:
 
 def _needed_anchors(watch: Watch, deltas: frozenset[Values]) -> Broken | None:
     held, records = partitions_in(watch.plan), records_in(watch.main, watch.layout, watch.plan)
-    needed = veto(watch.layout, held, watch.after, deltas, records, watch.forgone)
+    needed = veto(watch.layout, held, watch.after, deltas, records)
     if not needed:
         return None
     missing = sorted({watch.layout.text_of(m) for n in needed for m in n.missing if m is not None})

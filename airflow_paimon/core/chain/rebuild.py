@@ -39,12 +39,8 @@ def what_is_lacking(
     snapshots: Set[Values],
     deltas: Set[Values],
     record_of: RecordOf,
-    forgone: Set[Values] = frozenset(),
 ) -> str | None:
-    """Say why a partition can't be had again from live partitions; None: it can.
-
-    ``forgone``: deltas that were dropped on purpose, whose rows are to be missing.
-    """
+    """Say why a partition can't be rebuilt from live partitions; None: it can."""
     if built is None or not is_proven(built):
         return UNPROVEN
     current: Provenance | None = built
@@ -53,7 +49,7 @@ def what_is_lacking(
     for _ in range(_LONGEST):
         if current is None or not is_proven(current):
             break
-        gone = [text(d.values) for d in current.deltas if d.values not in deltas and d.values not in forgone]
+        gone = [text(d.values) for d in current.deltas if d.values not in deltas]
         if gone:
             return f"{', '.join(gone)} is gone"
         anchor = current.anchor

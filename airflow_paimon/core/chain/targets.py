@@ -47,6 +47,10 @@ class ChainTargets:
         """Tell whether the specs, if there are any, allow a partition or (a prefix of values) a group."""
         return not self.specs or any(_fits(spec, values) for spec in self.specs)
 
+    def names(self, layout: ChainLayout, moment: datetime) -> bool:
+        """Tell whether a spec names the partitions of this very time, rather than many at once."""
+        return any(moment_of(layout, spec) == moment for spec in self.specs) and not self.is_range
+
     def in_range(self, moment: datetime) -> bool:
         return (self.first is None or self.first <= moment) and (self.last is None or moment <= self.last)
 

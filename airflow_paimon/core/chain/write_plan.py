@@ -36,14 +36,12 @@ def veto(
     after: frozenset[Values],
     deltas: frozenset[Values],
     built_from: BuiltFrom,
-    forgone: frozenset[Values] = frozenset(),
 ) -> list[NeededAnchor]:
     """Find what keeps snapshot partitions (``before`` to ``after`` the commit) from being dropped.
 
     One may go if no delta builds on it, or if the nearest one that stays and the deltas behind that, up to its own,
     give its rows again. Its own delta builds on it, too: without it a read of that partition merges. What it was built
     from is taken from the record, else each step of the grid is asked for.
-    ``forgone``: deltas that may be missing, because they were dropped on purpose.
     """
     needed = []
     lines = {name: time_lines(layout, held) for name, held in (("before", before), ("after", after), ("delta", deltas))}
@@ -64,9 +62,9 @@ def veto(
             missing = []  # as in Paimon: the earlier one and its own delta are what is left of it
         elif at:
             parts = _parts(layout, values, stays.times[at - 1], lines["before"].get(group), built_from)
-            missing = [d for d in parts if d not in deltas and d not in forgone]
+            missing = [d for d in parts if d not in deltas]
         elif alone and recorded is not None and recorded[0] is None:
-            missing = [d for d in recorded[1] if d not in deltas and d not in forgone]
+            missing = [d for d in recorded[1] if d not in deltas]
         if missing:
             needed.append(NeededAnchor(values=values, followers=followers, missing=tuple(missing)))
     return needed

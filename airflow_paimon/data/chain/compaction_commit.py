@@ -148,18 +148,22 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
     provenances = gather_provenances(table, state, asked)
     stale = find_stale(state, provenances, history_of(state)) if provenances else ()
     held = state.partitions
-    lost = {s.values: f"{', '.join(map(layout.text_of, s.lost))} is gone" for s in stale if s.lost}
+    lost: dict[Values, str] = {}
     unproven: dict[Values, str] = {}
+    incomplete: dict[Values, str] = {}
     record_of = records_of(table, layout)
     for values, built in provenances.items():
         lacking = what_is_lacking(layout, built, held.snapshot, held.delta, record_of)
         has_anchor = built.anchor is not None and built.anchor.values in held.snapshot
-        if lacking is not None:
-            (unproven if has_anchor and not is_proven(built) else lost)[values] = lacking
+        if lacking is None:
+            continue
+        kind = lost if not has_anchor else incomplete if is_proven(built) else unproven
+        kind[values] = lacking
     return provenances, Staleness(
         stale={s.values: s.reason for s in stale},
         lost=lost,
         unproven=unproven,
+        incomplete=incomplete,
         anchors={v: b.anchor.values for v, b in provenances.items() if b.anchor is not None},
     )
 

@@ -64,8 +64,9 @@ def test_overwriting_the_delta_of_the_first_anchor() -> None:
     table = chain(writes)
     compact(table, "dt=20250810")
     new: Any = rows_of("20250810", (1, 2, "new"))
-    done = write_arrow(table.branch("delta"), new, mode="overwrite", partition={"dt": "20250810"}, on_stale="rebuild")
-    assert [r["partition"] for r in done["details"]["rebuilt"]] == ["dt=20250810"]
+    done = write_arrow(table.branch("delta"), new, mode="overwrite", partition={"dt": "20250810"})
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]
+    assert outcomes(compact(table, pending=True, max_chain_length=5)) == {"dt=20250810": "stale-rebuilt"}
     assert seen(table, where=day_is("20250811")) == on("20250811", (1, 2, "new"), (2, 1, "b"))
 
 

@@ -11,13 +11,12 @@ from airflow_paimon.core.chain.staleness import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import bucket_folder, partition_types, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.stale import _drop
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, outcomes
 from tests.data.chain.compactions import drop as drop_unseen
@@ -113,23 +112,15 @@ def expired() -> Table:
     return table
 
 
-@pytest.mark.parametrize("on_stale", ["rebuild", "drop"])
-def test_a_delta_of_a_kept_anchor_is_not_dropped_with_it(expired: Table, on_stale: str) -> None:
-    before = seen(expired)
-    with pytest.raises(UnsafeOperationError, match="dt=20250102 is gone"):
-        drop(expired.branch("delta"), "20250201", on_stale=on_stale)
-    assert both(expired) == ("0201", "0201") and seen(expired) == before
-
-
-@pytest.mark.parametrize("on_stale", ["rebuild", "drop"])
 @pytest.mark.parametrize("mode", ["append", "dynamic_overwrite"])
-def test_rows_for_a_kept_anchor_do_not_cost_its_own(expired: Table, mode: str, on_stale: str) -> None:
+def test_rows_for_a_kept_anchor_do_not_cost_its_own(expired: Table, mode: str) -> None:
     before = rows(expired, "20250201")
-    with pytest.raises(UnsafeOperationError, match="can't be rebuilt or dropped"):
-        put(expired.branch("delta"), "20250201", (500, 500, "late"), mode=mode, on_stale=on_stale)
-    assert rows(expired, "20250201") == before and len(seen(expired.branch("delta"))) == 2
     put(expired.branch("delta"), "20250201", (500, 500, "late"), mode=mode, on_stale="record")
     assert rows(expired, "20250201") == before
+    assert night(expired) == {"dt=20250201": "already-there"}
+    assert outcomes(compact(expired, "dt=20250201", overwrite=True)) == {"dt=20250201": "already-there"}
+    drop(expired.branch("delta"), "20250201")
+    assert night(expired) == {"dt=20250201": "already-there"} and rows(expired, "20250201") == before
 
 
 def test_a_kept_anchor_is_not_dropped_while_its_own_delta_lives(expired: Table) -> None:
@@ -138,12 +129,11 @@ def test_a_kept_anchor_is_not_dropped_while_its_own_delta_lives(expired: Table) 
     assert len(rows(expired, "20250201")) == 4
 
 
-@pytest.mark.parametrize("on_stale", ["rebuild", "drop"])
-def test_a_loaded_first_partition_with_a_delta_of_its_own_stays(on_stale: str) -> None:
+def test_a_loaded_first_partition_with_a_delta_of_its_own_stays() -> None:
     loaded: Writes = [("snapshot", "20250801", [(1, 1, "a"), (2, 1, "a")]), ("delta", "20250801", [(1, 2, "b")])]
     table = chain(loaded)
-    with pytest.raises(UnsafeOperationError, match="nobody recorded"):
-        put(table.branch("delta"), "20250801", (1, 3, "c"), on_stale=on_stale)
+    put(table.branch("delta"), "20250801", (1, 3, "c"), on_stale="record")
+    assert night(table) == {"dt=20250801": "already-there"}
     with pytest.raises(UnsafeOperationError, match="can't be dropped"):
         drop(table.branch("snapshot"), "20250801")
     assert rows(table, "20250801") == [(1, 1, "a"), (2, 1, "a")]
@@ -158,21 +148,9 @@ def test_a_first_partition_built_from_deltas_that_are_there_may_go() -> None:
 
 def test_another_on_stale_is_another_request() -> None:
     table = chain([w for w in LOADED if w[:2] != ("snapshot", "20250803")])
-    drop(table.branch("delta"), "20250803", operation_id="out", on_stale="drop")
+    drop(table.branch("delta"), "20250803", operation_id="out", on_stale="refuse")
     with pytest.raises(InvalidInputError, match="another request"):
         drop(table.branch("delta"), "20250803", operation_id="out", on_stale="record")
-
-
-def test_what_somebody_loaded_again_is_not_dropped_as_stale() -> None:
-    """Between the judgement and the drop."""
-    table = chain([w for w in LOADED if w[:2] != ("snapshot", "20250803")])
-    compact(table, "dt=20250803")
-    put(table.branch("delta"), "20250802", (2, 4, "B"), on_stale="record")
-    judged = gather_chain(table)
-    change(table, "snapshot", "20250803", [(9, 9, "only here")], mode="dynamic_overwrite")
-    with pytest.raises(ConflictError, match="dt=20250803"):
-        _drop(table, judged, [("20250803",)], frozenset(), None)
-    assert rows(table, "20250803") == [(9, 9, "only here")]
 
 
 # -- what is found to be stale -----------------------------------------------------------------------------------------
@@ -207,8 +185,9 @@ def test_a_full_partition_that_paimon_compacted_is_built_again() -> None:
     assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250803"]
     assert night(table) == {"dt=20250803": "stale-rebuilt"}
     rewrite(table.branch("snapshot"), "20250803")
-    done = put(table.branch("delta"), "20250802", (8, 8, "later"), on_stale="rebuild")
-    assert [r["outcome"] for r in done["details"]["rebuilt"]] == ["stale-rebuilt"]
+    done = put(table.branch("delta"), "20250802", (8, 8, "later"))
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250803"]
+    assert night(table) == {"dt=20250803": "stale-rebuilt"}
     assert rows(table, "20250803") == [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (7, 7, "late"), (8, 8, "later")]
 
 
@@ -221,10 +200,10 @@ def test_rows_added_to_an_anchor_make_what_stands_on_it_stale(day: str) -> None:
     assert stale(table) == ["20250803"]
 
 
-@pytest.mark.parametrize("on_stale", [None, "rebuild", "drop"])
-def test_rows_hidden_in_a_partition_without_a_place_in_time_are_refused(on_stale: str | None) -> None:
+@pytest.mark.parametrize("on_stale", [None, "refuse"])
+def test_rows_hidden_in_a_partition_without_a_time_are_refused(on_stale: str | None) -> None:
     table = chain([*LOADED, ("snapshot", "x", [(1, 1, "a")])])
-    with pytest.raises(UnsafeOperationError, match=r"dt=x of branch delta would be invisible.*on_stale='record'"):
+    with pytest.raises(UnsafeOperationError, match=r"dt=x of branch delta would be invisible.*dt=x is without"):
         put(table.branch("delta"), "x", (2, 2, "b"), on_stale=on_stale)
     put(table.branch("delta"), "x", (2, 2, "b"), on_stale="record")
 

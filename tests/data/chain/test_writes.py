@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.chain.provenance import FOLDER
+from airflow_paimon.core.chain.staleness import stale_partitions
+from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
@@ -16,7 +18,6 @@ from airflow_paimon.data import drop_partitions, write_arrow
 from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen, set_options
-from tests.stores import Crash, FaultStore
 
 COLUMNS = {"k": pa.int32(), "s": pa.int32(), "v": pa.string(), "dt": pa.string(), "_row_kind": pa.string()}
 
@@ -64,7 +65,7 @@ def test_rows_that_nobody_would_see_are_refused(table: Table) -> None:
     """With connector 2.0.0 they are invisible that day and every later day, and compaction returns false."""
     delta = table.branch("delta")
     before = seen(table)
-    with pytest.raises(UnsafeOperationError, match=r"20250812 of branch delta would be invisible.*='rebuild'"):
+    with pytest.raises(UnsafeOperationError, match=r"20250812 of branch delta would be invisible.*--pending"):
         put(delta, "20250812", (9, 9, "late"))
     assert seen(table) == before and len(seen(delta)) == 4
     done = put(delta, "20250812", (9, 9, "late"), on_stale="record")
@@ -75,27 +76,42 @@ def test_rows_that_nobody_would_see_are_refused(table: Table) -> None:
     ]
 
 
-def test_late_rows_are_built_in(table: Table) -> None:
-    done = put(table.branch("delta"), "20250812", (9, 9, "late"), on_stale="rebuild", operation_id="late")
-    outcomes = [(r["partition"], r["outcome"]) for r in done["details"]["rebuilt"]]
-    assert outcomes == [("dt=20250812", "stale-rebuilt"), ("dt=20250813", "stale-rebuilt")]
-    assert "stale" not in done["details"]
+def rebuild(table: Table) -> dict[str, str]:
+    return outcomes(compact(table, pending=True, max_chain_length=9))
+
+
+def test_late_rows_are_built_in_by_compaction(table: Table) -> None:
+    done = put(table.branch("delta"), "20250812", (9, 9, "late"), on_stale="record", operation_id="late")
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250812", "dt=20250813"]
+    assert rebuild(table) == {"dt=20250812": "stale-rebuilt", "dt=20250813": "stale-rebuilt"}
     late = (9, 9, "late")
     assert seen(table, where=day_is("20250812")) == on("20250812", (1, 2, "b"), (2, 3, "c"), late)
     assert seen(table, where=day_is("20250814"))[-1] == (*late, "20250814")
-    again = put(table.branch("delta"), "20250812", (9, 9, "late"), on_stale="rebuild", operation_id="late")
+    again = put(table.branch("delta"), "20250812", (9, 9, "late"), on_stale="record", operation_id="late")
     assert again["snapshot_after"] == done["snapshot_after"] and len(seen(table.branch("delta"))) == 5
+    assert "stale" not in again["details"]
 
 
-def test_a_retry_goes_on_with_the_rebuild(table: Table) -> None:
-    """The write landed, then the process died: what is left follows from the branches."""
+def test_refuse_is_for_overwrites_and_drops_as_well(table: Table) -> None:
     delta = table.branch("delta")
-    asked = {"mode": "overwrite", "partition": {"dt": "20250811"}, "operation_id": "x"}
-    put(delta, "20250811", (1, 9, "new"), **asked)
-    assert seen(table, where=day_is("20250813"))[0] == (1, 2, "b", "20250813")
-    put(delta, "20250811", (1, 9, "new"), **asked, on_stale="rebuild")
-    assert seen(table, where=day_is("20250813"))[0] == (1, 9, "new", "20250813")
-    assert seen(table, where=day_is("20250814"))[0] == (1, 9, "new", "20250814")
+    head = delta.latest_snapshot_id()
+    asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250812"}, "on_stale": "refuse"}
+    with pytest.raises(UnsafeOperationError, match=r"20250812 of branch delta would be invisible"):
+        put(delta, "20250812", (1, 9, "new"), **asked)
+    with pytest.raises(UnsafeOperationError, match=r"20250813 of branch delta would be invisible"):
+        drop(delta, "20250813", on_stale="refuse")
+    assert delta.latest_snapshot_id() == head
+    put(delta, "20250815", (1, 9, "new"), on_stale="refuse")
+
+
+@pytest.mark.parametrize("choice", ["rebuild", "drop"])
+def test_rebuilding_is_left_to_compaction(table: Table, choice: str) -> None:
+    delta = table.branch("delta")
+    head = delta.latest_snapshot_id()
+    for write in (lambda: put(delta, "20250815", (1, 9, "x"), on_stale=choice), lambda: drop(delta, on_stale=choice)):
+        with pytest.raises(InvalidInputError, match=r"on_stale='record'.*compact_chain_table --pending"):
+            write()
+    assert delta.latest_snapshot_id() == head
 
 
 def test_rows_before_a_later_full_partition_make_it_stale(table: Table) -> None:
@@ -112,8 +128,6 @@ def test_a_loaded_partition_is_not_built_from_a_chain(table: Table) -> None:
     delta = table.branch("delta")
     put(table.branch("snapshot"), "20250816", (1, 1, "loaded"))
     assert "stale" not in put(delta, "20250815", (5, 5, "f"))["details"]
-    with pytest.raises(UnsafeOperationError, match="nobody recorded"):
-        put(delta, "20250816", (6, 6, "g"), on_stale="rebuild")
     with pytest.raises(InvalidInputError, match="delta branch"):
         put(table.branch("snapshot"), "20250817", (1, 1, "x"), on_stale="record")
     with pytest.raises(InvalidInputError, match="on_stale is one of"):
@@ -129,12 +143,10 @@ def test_an_overwritten_delta_of_the_first_anchor(tmp_path: Path) -> None:
     compact(table, "dt=20250810")
     delta = table.branch("delta")
     asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250810"}}
-    with pytest.raises(UnsafeOperationError, match="can't be dropped"):
-        put(delta, "20250810", (1, 2, "new"), **asked, on_stale="drop")
-    assert seen(delta, where=day_is("20250810")) == on("20250810", (1, 1, "a"))  # nothing was committed
     done = put(delta, "20250810", (1, 2, "new"), **asked)
     assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]
-    put(delta, "20250810", (1, 3, "newer"), **asked, on_stale="rebuild")
+    put(delta, "20250810", (1, 3, "newer"), **asked)
+    assert rebuild(table) == {"dt=20250810": "stale-rebuilt"}
     assert seen(table, where=day_is("20250810")) == on("20250810", (1, 3, "newer"))
     assert seen(table, where=day_is("20250811")) == on("20250811", (1, 3, "newer"), (2, 1, "b"))
 
@@ -148,8 +160,6 @@ def test_a_first_anchor_that_another_engine_loaded_is_never_built_again(tmp_path
     ]
     table = chain_table(tmp_path, writes)
     asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250810"}}
-    with pytest.raises(UnsafeOperationError, match="nobody recorded what it was built"):
-        put(table.branch("delta"), "20250810", (1, 2, "new"), **asked, on_stale="rebuild")
     done = put(table.branch("delta"), "20250810", (1, 2, "new"), **asked)
     assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]
     night = compact(table, pending=True, max_chain_length=0)
@@ -157,57 +167,37 @@ def test_a_first_anchor_that_another_engine_loaded_is_never_built_again(tmp_path
     assert seen(table, where=day_is("20250811"))[-1] == (7, 1, "only here", "20250811")
 
 
-def test_stale_partitions_are_dropped_on_demand(table: Table) -> None:
-    delta, snapshot = table.branch("delta"), table.branch("snapshot")
-    asked: dict[str, Any] = {"mode": "overwrite", "partition": {"dt": "20250811"}}
-    done = put(delta, "20250811", (1, 9, "new"), **asked, on_stale="drop")
-    assert done["details"]["dropped"] == ["dt=20250812", "dt=20250813"]
-    assert days_of(snapshot) == ["20250810"]
-    assert seen(table, where=day_is("20250813")) == on("20250813", (1, 9, "new"), (2, 3, "c"), (3, 4, "d"))
-
-
-def test_a_dropped_delta_is_taken_out_of_what_was_built_from_it(table: Table) -> None:
-    delta, snapshot = table.branch("delta"), table.branch("snapshot")
-    kept = drop(delta, "20250812")
-    stale = {s["partition"]: s["reason"] for s in kept["details"]["stale"]}
+def test_a_dropped_delta_stays_in_what_was_built_from_it_until_somebody_asks(table: Table) -> None:
+    """No run leaves rows out unasked; naming the partition with overwrite does, and what stands on it follows."""
+    delta = table.branch("delta")
+    before = seen(table, where=day_is("20250813"))
+    done = drop(delta, "20250812", operation_id="out")
+    assert drop(delta, "20250812", operation_id="out")["snapshot_after"] == done["snapshot_after"]
+    stale = {s["partition"]: s["reason"] for s in done["details"]["stale"]}
     assert "dt=20250812 is gone" in stale["dt=20250812"] and "dt=20250813" in stale
-    put(delta, "20250812", (2, 3, "c"), on_stale="record")
-    done = drop(delta, "20250812", on_stale="rebuild", operation_id="out")
-    assert [(r["partition"], r["outcome"]) for r in done["details"]["rebuilt"]] == [("dt=20250813", "compacted")]
-    assert days_of(snapshot) == ["20250810", "20250813"] and "stale" not in done["details"]
+    for asked in (
+        {"pending": True, "max_chain_length": 9},
+        {"from_": "dt=20250812", "to": "dt=20250813", "overwrite": True},
+    ):
+        result = compact(table, **asked)
+        assert outcomes(result)["dt=20250812"] == "already-there"
+        assert "name the partition with --overwrite" in result.details["partitions"][0]["reason"]
+    assert seen(table, where=day_is("20250813")) == before
+    found = outcomes(compact(table, "dt=20250812", overwrite=True))
+    assert found == {"dt=20250812": "stale-rebuilt", "dt=20250813": "stale-rebuilt"}
     assert seen(table, where=day_is("20250813")) == on("20250813", (1, 2, "b"), (2, 1, "a"), (3, 4, "d"))
-
-
-def test_a_rebuild_that_was_killed_goes_on(table: Table) -> None:
-    """Between the drop of what is to be built again and its rebuild."""
-    commits: list[str] = []
-
-    def die(method: str, path: str) -> None:
-        if method == "create" and "branch-snapshot/snapshot/snapshot-" in path:
-            commits.append(path)
-            if len(commits) == 2:
-                raise Crash
-
-    faulty = Table(FaultStore(table.store, on_mutation=die), table.name, "delta")
-    asked: dict[str, Any] = {"on_stale": "rebuild", "operation_id": "out"}
-    with pytest.raises(Crash):
-        drop(faulty, "20250812", **asked)
-    expected = on("20250813", (1, 2, "b"), (2, 1, "a"), (3, 4, "d"))
-    assert days_of(table.branch("snapshot")) == ["20250810"]
-    assert seen(table, where=day_is("20250813")) == expected
-    done = drop(table.branch("delta"), "20250812", **asked)
-    assert [r["outcome"] for r in done["details"]["rebuilt"]] == ["compacted"]
-    assert days_of(table.branch("snapshot")) == ["20250810", "20250813"]
-    assert seen(table, where=day_is("20250813")) == expected
+    drop(table.branch("snapshot"), "20250812")  # the day without a delta is a gap again
+    assert seen(table, where=day_is("20250812")) == []
+    assert stale_partitions(table, gather_chain(table)) == ()
 
 
 def test_several_deltas_dropped_at_once(table: Table) -> None:
     delta = table.branch("delta")
-    done = drop(delta, "20250811", "20250812", on_stale="drop", operation_id="gone")
-    assert done["changed"] and done["details"]["dropped"] == ["dt=20250812", "dt=20250813"]
-    assert days_of(delta) == ["20250813", "20250814"] and days_of(table.branch("snapshot")) == ["20250810"]
-    again = drop(delta, "20250811", "20250812", on_stale="drop", operation_id="gone")
-    assert (again["snapshot_after"], again["details"]) == (done["snapshot_after"], {"dropped": []})
+    done = drop(delta, "20250811", "20250812", operation_id="gone")
+    assert done["changed"] and [s["partition"] for s in done["details"]["stale"]] == ["dt=20250812", "dt=20250813"]
+    assert days_of(delta) == ["20250813", "20250814"]
+    again = drop(delta, "20250811", "20250812", operation_id="gone")
+    assert (again["snapshot_after"], again["details"]) == (done["snapshot_after"], done["details"])
     assert not drop(delta, "20250811")["changed"]
     with pytest.raises(InvalidInputError, match="at least one"):
         drop(delta)
@@ -318,14 +308,11 @@ def test_partial_updates_of_one_write_add_up(tmp_path: Path) -> None:
     assert seen(table, where=day_is("20250811")) == on("20250811", (1, 3, "a"), (2, 2, "b"))
 
 
-def test_a_gap_that_was_made_full_is_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_gap_that_was_made_full_goes_stale_and_is_rebuilt(tmp_path: Path) -> None:
     """It has no delta of its own, but goes stale with what comes late before it, and others build on it."""
     table = chain_table(tmp_path, [("delta", "20250810", [(1, 1, "a")]), ("delta", "20250814", [(2, 1, "b")])])
     compact(table, "dt=20250812", gap_policy="carry_forward")
-    before = table.branch("delta").latest_snapshot_id()
-    with pytest.raises(UnsafeOperationError, match="20250812 can't be dropped") as refused:
-        put(table.branch("delta"), "20250811", (3, 1, "late"), on_stale="drop")
-    assert "done" not in refused.value.details
-    assert table.branch("delta").latest_snapshot_id() == before
-    put(table.branch("delta"), "20250811", (3, 1, "late"), on_stale="rebuild")
+    done = put(table.branch("delta"), "20250811", (3, 1, "late"))
+    assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250812"]
+    assert rebuild(table) == {"dt=20250812": "stale-rebuilt"}
     assert seen(table, where=day_is("20250814")) == on("20250814", (1, 1, "a"), (2, 1, "b"), (3, 1, "late"))
