@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
 from airflow_paimon.core.chain.layout import chain_layout
-from airflow_paimon.core.chain.post_commit_check import Watch, anchors_needed, listed, records_in
+from airflow_paimon.core.chain.post_commit_check import DropCheck, anchors_needed, listed, records_in
 from airflow_paimon.core.chain.provenance import (
     Part,
     Provenance,
@@ -23,7 +23,7 @@ from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.rebuild import ASSUMED
 from airflow_paimon.core.chain.staleness import provenances_in
 from airflow_paimon.core.chain.state import chain_views, splits_by_partition
-from airflow_paimon.core.chain.write_plan import Affected, affected, chain_neighbours, veto
+from airflow_paimon.core.chain.write_plan import Affected, affected, chain_neighbours, required_anchors
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -62,7 +62,7 @@ def refuse_chain_branch(branch: Table) -> None:
 class ChainGuard:
     """The guard of chain tables, as ``core/commit/guards.py`` wants it."""
 
-    def check(self, table: Table, head: Snapshot | None, draft: Draft) -> Watch | None:
+    def check(self, table: Table, head: Snapshot | None, draft: Draft) -> DropCheck | None:
         """See ``guard_chain``."""
         options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
         return guard_chain(table, head, draft.schema, draft.entries, draft.kind, options)
@@ -78,7 +78,7 @@ def guard_chain(
     entries: Sequence[ManifestEntry],
     kind: CommitKind,
     options: ChainOptions,
-) -> Watch | None:
+) -> DropCheck | None:
     """Check a commit, and write what has to be recorded before it. Gives what to check again when it has landed.
 
     Raises:
@@ -105,7 +105,7 @@ def guard_chain(
         other = _guard_delta(main, layout, change, on_stale, head, settled)
     if settled or change.before.keys() <= change.after:
         return None
-    return Watch(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
+    return DropCheck(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _guard_snapshot(
     _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
     if before - change.after:
         records = records_in(main, layout, change.plan)
-        needed = veto(layout, before, change.after, frozenset(deltas), records)
+        needed = required_anchors(layout, before, change.after, frozenset(deltas), records)
         if needed:
             raise anchors_needed(main, layout, needed)
     if change.touched & change.after and not settled:

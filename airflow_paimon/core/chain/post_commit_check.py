@@ -1,8 +1,8 @@
-"""The second look behind a commit that drops partitions of a chain table: nothing locks two branches together.
+"""The check after a commit that drops partitions of a chain table: no lock spans two branches.
 
 The guard lets an anchor go because deltas give its rows again, and deltas because an anchor holds theirs. Two such
 commits at the same moment each rely on what the other one drops. So each looks at the other branch once more when it
-has landed: whichever looks last sees both, and puts back what it dropped.
+has landed: whichever looks last sees both, and restores what it dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.rebuild import is_proven
 from airflow_paimon.core.chain.staleness import provenances_in
 from airflow_paimon.core.chain.state import splits_by_partition
-from airflow_paimon.core.chain.write_plan import BuiltFrom, NeededAnchor, veto
+from airflow_paimon.core.chain.write_plan import BuiltFrom, RequiredAnchor, required_anchors
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table
@@ -25,9 +25,11 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """What a commit on the branch ``role`` relied on. ``plan``: its own branch before; ``other``: the other one, as
-    the guard saw it; ``after``: the partitions that its branch holds with it.
+class DropCheck:
+    """What a commit that drops partitions of ``role``'s branch relied on.
+
+    ``plan``: that branch before the commit; ``after``: the partitions that it holds with it; ``other``: the other
+    branch, as the guard saw it.
     """
 
     main: Table
@@ -37,43 +39,84 @@ class Watch:
     after: frozenset[Values]
     other: ScanPlan
 
-    def run(self) -> Broken | None:
-        """See ``look_again``."""
-        return look_again(self)
-
     @property
     def dropped(self) -> frozenset[Values]:
         return partitions_in(self.plan) - self.after
 
+    @property
+    def branch(self) -> str:
+        return self.layout.snapshot_branch if self.role == Branch.SNAPSHOT else self.layout.delta_branch
+
+    def run(self) -> LostPartitions | None:
+        """Find what has to be restored, as the other branch has lost what the commit relied on; None: nothing."""
+        view, seen = self.other.table, self.other.snapshot
+        head = view.latest_snapshot()
+        if (seen.identity if seen else None) == (head.identity if head else None):
+            return None
+        now = partitions_in(plan_snapshot(view, head, view.schema()))
+        return self._needed_anchors(now) if self.role == Branch.SNAPSHOT else self._needed_deltas(now)
+
+    def not_made(self, why: str) -> UnsafeOperationError:
+        """Describe a commit that stands although ``run`` failed."""
+        texts = sorted(map(self.layout.text_of, self.dropped))
+        before = self.plan.snapshot.id if self.plan.snapshot is not None else None
+        return UnsafeOperationError(
+            f"{self.main.label}: {self.role} partitions {listed(texts)} are dropped, but the check whether another "
+            f"writer dropped at the same moment what they rely on could not be made ({why}). Look at them with "
+            f"check_chain_table; rollback_to --branch {self.branch} --snapshot {before} restores them",
+            table=self.main.name,
+            details={"partitions": texts, "snapshot": before},
+        )
+
+    def _needed_anchors(self, deltas: frozenset[Values]) -> LostPartitions | None:
+        held, records = partitions_in(self.plan), records_in(self.main, self.layout, self.plan)
+        needed = required_anchors(self.layout, held, self.after, deltas, records)
+        if not needed:
+            return None
+        missing = sorted({self.layout.text_of(m) for n in needed for m in n.missing if m is not None})
+        branch = self.layout.delta_branch
+        why = f"{listed(missing)} of branch {branch}" if missing else "deltas that build on them were added"
+        return LostPartitions(check=self, partitions=frozenset(n.values for n in needed), why=why)
+
+    def _needed_deltas(self, anchors: frozenset[Values]) -> LostPartitions | None:
+        held = partitions_in(self.other)
+        if held <= anchors:
+            return None
+        records = records_in(self.main, self.layout, self.other)
+        needed = required_anchors(self.layout, held, anchors, self.after, records)
+        missing = self.dropped & {m for n in needed for m in n.missing if m is not None}
+        if not missing:
+            return None
+        gone = sorted(self.layout.text_of(n.values) for n in needed if missing & set(n.missing))
+        why = f"{listed(gone)} of branch {self.layout.snapshot_branch}, which held their rows"
+        return LostPartitions(check=self, partitions=frozenset(missing), why=why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class LostPartitions:
     """Partitions that a commit dropped and that are needed after all; ``why`` goes behind their names."""
 
-    watch: Watch
+    check: DropCheck
     partitions: frozenset[Values]
     why: str
     guard_options: ChainOptions = CHECKED_BY_CALLER
 
     def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
-        """Say what happened. ``snapshot_id``: the one that put them back; None: somebody else had."""
-        back = "are there" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {self._branch}"
-        return self._told(f"they {back}: look at what else drops partitions there, then run it again", snapshot_id)
+        """Describe what happened. ``snapshot_id``: the one that restored them; None: somebody else had."""
+        branch = self.check.branch
+        back = "are there" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {branch}"
+        return self._error(f"they {back}: look at what else drops partitions there, then run it again", snapshot_id)
 
     def not_restored(self, before: int | None, why: str) -> UnsafeOperationError:
-        """Say that they could not be put back. ``before``: the snapshot that holds them."""
-        way = f"run rollback_to --branch {self._branch} --snapshot {before}"
-        return self._told(f"they can't be put back ({why}): {way}", before)
+        """Describe what happened when restoring failed. ``before``: the snapshot that holds them."""
+        way = f"run rollback_to --branch {self.check.branch} --snapshot {before}"
+        return self._error(f"they can't be restored ({why}): {way}", before)
 
-    @property
-    def _branch(self) -> str:
-        layout = self.watch.layout
-        return layout.snapshot_branch if self.watch.role == Branch.SNAPSHOT else layout.delta_branch
-
-    def _told(self, then: str, snapshot_id: int | None) -> UnsafeOperationError:
-        main, texts = self.watch.main, sorted(map(self.watch.layout.text_of, self.partitions))
+    def _error(self, then: str, snapshot_id: int | None) -> UnsafeOperationError:
+        main, texts = self.check.main, sorted(map(self.check.layout.text_of, self.partitions))
         return UnsafeOperationError(
-            f"{main.label}: {self.watch.role} partitions {listed(texts)} went at the same moment as {self.why}; {then}",
+            f"{main.label}: {self.check.role} partitions {listed(texts)} were dropped at the same moment as "
+            f"{self.why}; {then}",
             table=main.name,
             details={"partitions": texts, "snapshot": snapshot_id},
         )
@@ -82,40 +125,6 @@ class Broken:
 def partitions_in(plan: ScanPlan) -> frozenset[Values]:
     """Give the partitions that have a live file."""
     return frozenset(s.values for s in plan.splits)
-
-
-def look_again(watch: Watch) -> Broken | None:
-    """Tell what has to be put back, as the other branch lost meanwhile what the commit relied on; None: nothing."""
-    view, seen = watch.other.table, watch.other.snapshot
-    head = view.latest_snapshot()
-    if (seen.identity if seen else None) == (head.identity if head else None):
-        return None
-    now = partitions_in(plan_snapshot(view, head, view.schema()))
-    return _needed_anchors(watch, now) if watch.role == Branch.SNAPSHOT else _needed_deltas(watch, now)
-
-
-def _needed_anchors(watch: Watch, deltas: frozenset[Values]) -> Broken | None:
-    held, records = partitions_in(watch.plan), records_in(watch.main, watch.layout, watch.plan)
-    needed = veto(watch.layout, held, watch.after, deltas, records)
-    if not needed:
-        return None
-    missing = sorted({watch.layout.text_of(m) for n in needed for m in n.missing if m is not None})
-    why = f"{listed(missing)} of branch {watch.layout.delta_branch}" if missing else "deltas came that build on them"
-    return Broken(watch=watch, partitions=frozenset(n.values for n in needed), why=why)
-
-
-def _needed_deltas(watch: Watch, anchors: frozenset[Values]) -> Broken | None:
-    held = partitions_in(watch.other)
-    if held <= anchors:
-        return None
-    records = records_in(watch.main, watch.layout, watch.other)
-    needed = veto(watch.layout, held, anchors, watch.after, records)
-    missing = watch.dropped & {m for n in needed for m in n.missing if m is not None}
-    if not missing:
-        return None
-    gone = sorted(watch.layout.text_of(n.values) for n in needed if missing & set(n.missing))
-    why = f"{listed(gone)} of branch {watch.layout.snapshot_branch}, which held their rows"
-    return Broken(watch=watch, partitions=frozenset(missing), why=why)
 
 
 def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:
@@ -135,7 +144,7 @@ def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFro
     return built_from
 
 
-def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[NeededAnchor]) -> UnsafeOperationError:
+def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[RequiredAnchor]) -> UnsafeOperationError:
     """Say why anchors can't be dropped."""
     first, text = needed[0], layout.text_of
     lacking = [m for m in first.missing if m is not None]

@@ -20,7 +20,7 @@ BuiltFrom = Callable[[Values], tuple[Values | None, tuple[Values, ...]] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NeededAnchor:
+class RequiredAnchor:
     """A snapshot partition that can't go. ``followers``: deltas that build on it; ``missing``: what would have to be
     there in its place: deltas, or an earlier snapshot partition (None among them).
     """
@@ -30,13 +30,13 @@ class NeededAnchor:
     missing: tuple[Values | None, ...]
 
 
-def veto(
+def required_anchors(
     layout: ChainLayout,
     before: frozenset[Values],
     after: frozenset[Values],
     deltas: frozenset[Values],
     built_from: BuiltFrom,
-) -> list[NeededAnchor]:
+) -> list[RequiredAnchor]:
     """Find what keeps snapshot partitions (``before`` to ``after`` the commit) from being dropped.
 
     One may go if no delta builds on it, or if the nearest one that stays and the deltas behind that, up to its own,
@@ -66,7 +66,7 @@ def veto(
         elif alone and recorded is not None and recorded[0] is None:
             missing = [d for d in recorded[1] if d not in deltas]
         if missing:
-            needed.append(NeededAnchor(values=values, followers=followers, missing=tuple(missing)))
+            needed.append(RequiredAnchor(values=values, followers=followers, missing=tuple(missing)))
     return needed
 
 

@@ -65,7 +65,8 @@ def commit(
 
     Raises:
         ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: a guard
-            refuses it, or all that it dropped was restored. All leave the table readable.
+            refuses it, all that it dropped was restored, or nobody knows whether it is needed. All leave the table
+            readable.
     """
     require_committable(table)
     identity = identity or CommitIdentity()
@@ -125,16 +126,15 @@ def _run_checks(table: Table, before: Snapshot | None, draft: Draft, checks: Seq
     for check in checks:
         try:
             lost = check.run()
+            problem = None if lost is None else _restore(table, before, lost)
         except PaimonError as error:
-            log.warning("%s: the post-commit check of the dropped partitions failed (%s)", table.label, error.message)
+            problem = check.not_made(error.message)
+        if problem is None:
             continue
-        if lost is None:
-            continue
-        restored = _restore(table, before, lost)
         if all(e.kind != FileKind.ADD for e in draft.entries):
-            raise restored
-        log.warning("%s", restored.message)
-        warnings.append(restored.message)
+            raise problem
+        log.warning("%s", problem.message)
+        warnings.append(problem.message)
     return "; ".join(warnings) or None
 
 

@@ -44,6 +44,9 @@ class PostCommitCheck(Protocol):
     def run(self) -> LostInputs | None:
         """Give what has to be restored; None: nothing."""
 
+    def not_made(self, why: str) -> UnsafeOperationError:
+        """Describe a commit that stands although ``run`` failed: nobody knows whether what it dropped is needed."""
+
 
 class CommitGuard(Protocol):
     """Checks every attempt of every commit. It may write records of its own room, never a snapshot."""

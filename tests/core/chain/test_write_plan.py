@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_paimon.core.chain.read_plan import ChainLayout, Values
-from airflow_paimon.core.chain.write_plan import affected, chain_neighbours, veto
+from airflow_paimon.core.chain.write_plan import affected, chain_neighbours, required_anchors
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.partition_time import partition_clock
 
@@ -37,7 +37,7 @@ def needed(before: str, after: str, deltas: str, **built: tuple[str, str]) -> di
         day(name[1:]): (day(anchor) if anchor else None, tuple(sorted(days(parts))))
         for name, (anchor, parts) in built.items()
     }
-    found = veto(LAYOUT, days(before), days(after), days(deltas), records.get)
+    found = required_anchors(LAYOUT, days(before), days(after), days(deltas), records.get)
     return {n.values[1][-2:]: (len(n.followers), len(n.missing)) for n in found}
 
 
