@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
+
+from tests.randomness import VARIABLE, choose_seed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +61,27 @@ def _pin_environment() -> str:
 
 
 _AIRFLOW_HOME = _pin_environment()
+_SEED = choose_seed()
+# Without deadlines, which would measure the machine's other work; fresh examples in CI as well, where Hypothesis
+# repeats the same ones by default.
+settings.register_profile("airflow-paimon", deadline=None, derandomize=False, print_blob=True, database=None)
+settings.load_profile("airflow-paimon")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"random tests: {VARIABLE}={_SEED} repeats this run's seeds")
+
+
+# Folders whose files take long go first: a file is one worker's, and a long one at the end leaves the other one idle.
+_LONG_FIRST = ("dags", "oracles", "airflow", "spark", "stateful", "jobs", "golden")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(REPO_ROOT / "tests").parts[0]
+        return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
+
+    items.sort(key=place)  # stable: the order within a file stays
 
 
 def require(condition: object, reason: str) -> None:

@@ -1,15 +1,11 @@
-"""A small table with a branch; and Hypothesis without deadlines, which would measure the machine's other work."""
+"""A small table with a branch."""
 
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
-
-settings.register_profile("airflow-paimon", deadline=None)
-settings.load_profile("airflow-paimon")
 
 
 @pytest.fixture

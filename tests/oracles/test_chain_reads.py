@@ -11,6 +11,7 @@ import pytest
 from airflow_paimon.data import read_arrow
 from tests.data.chain.tables import Row, Writes, chain_table
 from tests.oracles.drivers import JavaOracle
+from tests.randomness import chance as chance_of
 
 pytestmark = pytest.mark.oracle
 
@@ -33,7 +34,7 @@ def random_writes(chance: random.Random) -> Writes:
 def test_java_reads_the_same_rows_of_our_chain_tables(java_oracle: JavaOracle, tmp_path: Path) -> None:
     for seed in range(8):
         folder = tmp_path / str(seed)
-        chance = random.Random(seed)
+        chance = chance_of(seed)
         table = chain_table(folder, random_writes(chance), buckets=chance.randint(1, 3))
         for branch in ("main", "snapshot", "delta"):
             ours = read_arrow(table.branch(branch)).to_pylist()

@@ -11,6 +11,7 @@ import os
 import uuid
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,6 +22,8 @@ from airflow_paimon.core.maintenance.check import find_all
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, make_table, overwrite, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
+
+pytestmark = pytest.mark.random
 
 Buckets = dict[tuple[bytes, int], set[str]]
 DAYS = st.sampled_from("ab")

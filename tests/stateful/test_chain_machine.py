@@ -39,6 +39,8 @@ from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
 from tests.stateful.chain_model import DELTA, FULL, MAIN, ChainModel, Partition, Row
 
+pytestmark = pytest.mark.random
+
 START = datetime(2025, 8, 11, 20)
 MOMENTS = 6
 WRITTEN = ("compacted", "stale-rebuilt")

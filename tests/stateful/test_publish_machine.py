@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -30,6 +31,8 @@ from airflow_paimon.core.table.scan import BucketKey, live_entries, partition_ty
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, make_table, message, run
 from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel
+
+pytestmark = pytest.mark.random
 
 KID = "kid"
 WORD = st.sampled_from(["", "writers_stopped", "rewrite"])

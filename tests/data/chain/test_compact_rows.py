@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.data.chain.tables import (
     write,
 )
 from tests.data.chain.test_read import model
+from tests.randomness import chance as chance_of
 
 
 def test_partial_update(tmp_path: Path) -> None:
@@ -108,10 +108,11 @@ def test_buckets_with_little_memory_and_several_files(tmp_path: Path) -> None:
     assert len(set(keys)) == len(keys) > 1
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", range(20))
 def test_compaction_equals_the_model(tmp_path: Path, seed: int) -> None:
     """Random chains of both engines; each read of main says the same before and after some partition became full."""
-    chance = random.Random(seed)
+    chance = chance_of(seed)
     partial = seed % 2 == 1
     writes: list[tuple[str, str, list[Any]]] = []
     number = 0

@@ -9,7 +9,6 @@ of writing) wins, or with partial updates each column's last value does; a delet
 from __future__ import annotations
 
 import os
-import random
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from airflow_paimon.data.chain.read import read_chain
 from airflow_paimon.data.chain.scan import plan_chain
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import chain_table
+from tests.randomness import chance as chance_of
 
 SEEDS = int(os.environ.get("AIRFLOW_PAIMON_SEEDS", "40"))
 KINDS = ("+I", "+I", "+I", "+U", "-D", "-U")
@@ -126,7 +126,7 @@ class Life:
     """One table and its model, through some random steps."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.chance = chance_of(seed)
         self.layout = LAYOUTS[self.chance.choice(list(LAYOUTS))]
         self.keys = list(self.layout["partitions"])
         partial = self.chance.random() < 0.4
@@ -243,6 +243,7 @@ def _sorted(rows: pa.Table) -> list[tuple[Any, ...]]:
     return sorted((tuple(r.values()) for r in rows.to_pylist()), key=repr)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_chain_tables(seed: int) -> None:
     life = Life(seed)

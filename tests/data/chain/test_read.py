@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from tests.data.chain.tables import (
     write,
 )
 from tests.data.tables import make_table
+from tests.randomness import chance as chance_of
 
 
 @pytest.fixture(scope="module")
@@ -363,9 +363,10 @@ def _folded(rows: Sequence[Row]) -> list[Row]:
     return [tuple(state)] if state else []
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", range(16))
 def test_reads_equal_the_model(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
+    chance = chance_of(seed)
     partial = seed % 2 == 1
     writes: list[tuple[str, str, list[Row]]] = []
     for _ in range(chance.randint(3, 14)):

@@ -7,7 +7,6 @@ What `test_chain_differential` does for texts. Filters must never change an answ
 from __future__ import annotations
 
 import os
-import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from airflow_paimon.data.chain.scan import plan_chain
 from airflow_paimon.data.chain.splits import divide_split
 from airflow_paimon.data.files.arrow_types import arrow_type
 from tests.data.chain.compactions import compact, outcomes
+from tests.randomness import chance as chance_of
 
 SEEDS = int(os.environ.get("AIRFLOW_PAIMON_SEEDS", "14"))
 DAYS = [date(2025, 2, 26) + timedelta(days=n) for n in range(7)]
@@ -113,7 +113,7 @@ class Life:
     """One table and what each branch's partitions hold: every row ever written to them, in order."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = chance = random.Random(seed)
+        self.chance = chance = chance_of(seed)
         self.layout = LAYOUTS[seed % len(LAYOUTS)]
         self.engine = chance.choice(list(ENGINES))
         self.partition_keys = list(self.layout["columns"])
@@ -358,6 +358,7 @@ def _texts(rows: pa.Table) -> list[str]:
     return sorted(map(_text, zip(*(c.to_pylist() for c in rows.columns), strict=True)))
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_chain_tables_of_all_shapes(seed: int) -> None:
     life = Life(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import random
 from collections.abc import Iterator, Sequence
 from decimal import Context, Decimal
 from typing import Any
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.data.merge.deduplicate import MergeRules, merge_runs
 from airflow_paimon.data.merge.sort_keys import order_values, sort_keys
+from tests.randomness import chance as chance_of
 
 Row = dict[str, Any]
 
@@ -117,9 +117,10 @@ def test_merge_equals_the_model(problem: tuple[list[list[Row]], MergeRules, list
     assert merged(runs, rules, sizes) == expected
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("seed", range(6))
 def test_merge_of_many_rows_equals_the_model(seed: int) -> None:
-    chance = random.Random(seed)
+    chance = chance_of(seed)
     rules = MergeRules(keys=("k",), sequence=("s1",) if seed % 2 else ())
     runs = []
     for run in range(5):
