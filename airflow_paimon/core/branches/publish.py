@@ -13,7 +13,6 @@ from airflow_paimon.core.branches.publish_follow import with_follow
 from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
     Sides,
-    assign_row_ids,
     check_bucket_counts,
     check_sequences,
     fast_forward_buckets,
@@ -27,7 +26,13 @@ from airflow_paimon.core.branches.publish_plan import (
     summarize,
     within_reach,
 )
-from airflow_paimon.core.branches.published import last_published, main_since
+from airflow_paimon.core.branches.published import (
+    ROW_IDS_KEPT,
+    ROW_IDS_PROPERTY,
+    LastPublish,
+    last_publish_of,
+    main_since,
+)
 from airflow_paimon.core.branches.retention_tags import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
@@ -64,6 +69,7 @@ from airflow_paimon.core.plan import Action, Plan, Precondition, PutSnapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, PublishBranch
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
 from airflow_paimon.core.table.history import (
     Difference,
@@ -89,6 +95,7 @@ class _Gathered:
     theirs: Snapshot
     base: Snapshot
     sides: Sides
+    last: LastPublish | None
     main_schemas: Sequence[TableSchema]
     branch_schemas: Sequence[TableSchema]
 
@@ -205,17 +212,24 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
     main_schemas = main.schemas()
     strict = isinstance(request, FastForward)
     candidates = our_diff.buckets if strict else within_reach(our_diff, their_diff, main_schemas[-1])
-    between = snapshots_between(main, base.id, head.id) if candidates else []
+    between = snapshots_between(main, base.id, head.id)
     neutral = neutral_kinds(main_schemas[-1])
+    last = last_publish_of(main, branch, main_since(main, base, head) if between is None else between)
     sides = Sides(
         theirs=their_diff,
         ours=our_diff,
         theirs_real=really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral),
         ours_real=really_changed(main, between, candidates, neutral),
-        published=last_published(branch, base, main_since(main, base, head) if between is None else between),
+        published=None if last is None else difference(branch, base, last.branch),
     )
     return _Gathered(
-        head=head, theirs=theirs, base=base, sides=sides, main_schemas=main_schemas, branch_schemas=branch.schemas()
+        head=head,
+        theirs=theirs,
+        base=base,
+        sides=sides,
+        last=last,
+        main_schemas=main_schemas,
+        branch_schemas=branch.schemas(),
     )
 
 
@@ -381,6 +395,12 @@ def _check_approved(main: Table, request: PublishBranch, head: Snapshot, changes
     )
 
 
+def id_space(g: _Gathered) -> IdSpace:
+    """After a publish that kept the row ids, the two sides agree on all that the branch had given out by then."""
+    kept = g.last.branch if g.last is not None and g.last.kept_row_ids else g.base
+    return IdSpace(shared=kept.next_row_id or 0, target=g.head.next_row_id or 0, source=g.theirs.next_row_id or 0)
+
+
 def _draft(
     context: Context, request: PublishBranch, branch: Table, g: _Gathered, decided: _Decided, marks: PublishMarks
 ) -> Draft:
@@ -399,16 +419,19 @@ def _draft(
                 f"{main.name}: main was altered at the same moment; run it again", table=main.name
             ) from None
     entries = mapped_entries(changes, decided.schemas.ids)
-    next_row_id = max(g.head.next_row_id or 0, g.theirs.next_row_id or 0)
-    if TableOptions(schema.options).row_tracking:
-        known = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
-        entries, next_row_id = assign_row_ids(entries, known, next_row_id)
     properties = marks.properties(context) | {
         BRANCH_PROPERTY: request.branch,
         BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
         BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
         "airflow-paimon.base-snapshot": str(g.base.id),
     }
+    next_row_id = None
+    if TableOptions(schema.options).row_tracking:
+        space = id_space(g)
+        known = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
+        entries, next_row_id = assign_row_ids(main.name, entries, known, space)
+        if space.same:
+            properties[ROW_IDS_PROPERTY] = ROW_IDS_KEPT
     if decided.came_back:
         properties[CAME_BACK_PROPERTY] = "true"
     return Draft(

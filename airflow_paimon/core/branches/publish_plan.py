@@ -214,31 +214,6 @@ def mapped_entries(changes: Sequence[BucketChange], schema_ids: Mapping[int, int
     return [*deletes, *adds]
 
 
-def assign_row_ids(
-    entries: Sequence[ManifestEntry], known: set[FileId], next_row_id: int
-) -> tuple[list[ManifestEntry], int]:
-    """Give files that main never had new row ids: both branches counted on from the same number.
-
-    Raises:
-        UnsafeOperationError: a file holds its ids inside; it would have to be rewritten.
-
-    See docs/format.md, Row tracking.
-    """
-    out = []
-    for entry in entries:
-        file = entry.file
-        if entry.kind == FileKind.ADD and entry.identifier not in known and file.first_row_id is not None:
-            if file.write_cols is not None and "_ROW_ID" in file.write_cols:
-                raise UnsafeOperationError(
-                    f"File {file.file_name} of the branch holds row ids that main may use for "
-                    f"other rows; it can't be published by reference"
-                )
-            entry = entry._replace(file=file._replace(first_row_id=next_row_id))
-            next_row_id += file.row_count
-        out.append(entry)
-    return out, next_row_id
-
-
 def merged_index(
     head: Sequence[IndexEntry],
     theirs: Sequence[IndexEntry],

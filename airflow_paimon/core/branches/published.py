@@ -16,6 +16,8 @@ from airflow_paimon.core.table.table import Table
 
 _PREFIX = "airflow-paimon."
 _LISTED = 20
+ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
+ROW_IDS_KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,20 +173,40 @@ def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
     A publish is among them while its branch lives: the tag that protects what the two share is on it.
     """
     found = {t.snapshot.id: t.snapshot for t in main.tags() if base.id < t.snapshot.id <= head.id}
-    for number in main.snapshot_ids():
-        if base.id < number <= head.id and (snapshot := main.find_snapshot(number)) is not None:
-            found[number] = snapshot
+    there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
+    try:
+        found |= {s.id: s for s in main.snapshots(there)}
+    except NotFoundError:  # expired meanwhile
+        found |= {s.id: s for number in there if (s := main.find_snapshot(number)) is not None}
     return [found[number] for number in sorted(found)]
 
 
-def last_published(branch: Table, base: Snapshot, since: Sequence[Snapshot]) -> Difference | None:
-    """Give how the branch stood when it was last published, by the properties of main's snapshots since the base."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastPublish:
+    """The newest publish of a branch that main's history still has: main's snapshot, and the branch's one in it."""
+
+    main: Snapshot
+    branch: Snapshot
+
+    @property
+    def kept_row_ids(self) -> bool:
+        """Whether the branch's row ids reached main as they were."""
+        return self.main.properties.get(ROW_IDS_PROPERTY) == ROW_IDS_KEPT
+
+
+def last_publish_of(main: Table, branch: Table, since: Sequence[Snapshot]) -> LastPublish | None:
+    """Find the newest publish of this branch by the properties of main's snapshots since the base.
+
+    None also when the branch's snapshot in it is gone, or another engine has rolled main back behind it.
+    """
     for snapshot in reversed(since):
         identity = snapshot.properties.get(f"{_PREFIX}branch-identity")
         if snapshot.properties.get(f"{_PREFIX}branch") != branch.branch_name or identity is None:
             continue
-        number = int(snapshot.properties.get(f"{_PREFIX}branch-snapshot", "0"))
-        if number in branch.snapshot_ids():
-            then = branch.snapshot(number)
-            return difference(branch, base, then) if then.identity == identity else None
+        number = snapshot.properties.get(f"{_PREFIX}branch-snapshot", "")
+        then = branch.find_snapshot(int(number)) if number.isdigit() else None
+        now = main.find_snapshot(snapshot.id)
+        if then is None or then.identity != identity or (now is not None and now.identity != snapshot.identity):
+            return None
+        return LastPublish(main=snapshot, branch=then)
     return None

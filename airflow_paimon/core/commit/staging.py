@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS, plan_delete_branch
 from airflow_paimon.core.branches.lineage import Lineage, lineage_path
-from airflow_paimon.core.branches.publish_plan import BucketChange, assign_row_ids, merged_index
+from airflow_paimon.core.branches.publish_plan import BucketChange, merged_index
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit, execute
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -29,6 +29,7 @@ from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_ids
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import format_partition
@@ -172,7 +173,7 @@ def take_over(
     next_row_id: int | None = None
     fresh: Sequence[ManifestEntry] = added
     if TableOptions(schema.options).row_tracking:
-        fresh, next_row_id = assign_row_ids(added, set(), head.next_row_id or 0)
+        fresh, next_row_id = assign_row_ids(onto.name, added, (), _id_space(staging))
 
     def draft(now: Snapshot | None) -> Draft | None:
         if now is None or now.identity != head.identity or onto.schema().id != schema.id:
@@ -195,6 +196,15 @@ def take_over(
         )
 
     return Taken(receipt=commit(onto, draft, identity), removed=removed, added=fresh)
+
+
+def _id_space(staging: Staging) -> IdSpace:
+    """A staging branch that shares the head goes on from its row ids; an empty one begins at 0."""
+    ours = staging.head.next_row_id or 0
+    if not staging.shares:
+        return IdSpace(shared=0, target=ours, source=0)
+    staged = staging.view.latest_snapshot()
+    return IdSpace(shared=ours, target=ours, source=(staged.next_row_id if staged else None) or 0)
 
 
 _Change = tuple[list[ManifestEntry], list[ManifestEntry], list[IndexEntry] | None]
