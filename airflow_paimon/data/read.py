@@ -48,10 +48,15 @@ def read_versions(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]
     """Read a whole bucket as it is stored, for whoever writes it again: all columns, and of a primary-key table
     ``_VALUE_KIND`` and ``_SEQUENCE_NUMBER`` of each key's winning version, deletes included. Sorted by key.
     """
-    reader = _SplitReader(read, split)
     system = (SEQUENCE_FIELD, VALUE_KIND_FIELD) if read.is_keyed else ()
+    yield from read_stored(read, split, (*read.schema.fields, *system))
+
+
+def read_stored(read: TableRead, split: ReadSplit, fields: Sequence[DataField]) -> Iterator[pa.RecordBatch]:
+    """As ``read_versions``, but these columns only; where versions meet, those that decide must be among them."""
+    reader = _SplitReader(read, split)
     for section in split.sections:
-        yield from reader.stored(section, (*read.schema.fields, *system))
+        yield from reader.stored(section, tuple(fields))
 
 
 _FULL_RUNS, _LEAST_ROWS = 8, 4096

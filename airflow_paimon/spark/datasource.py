@@ -11,11 +11,10 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -38,12 +37,12 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
-from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
@@ -65,9 +64,6 @@ OPTIONS = (
 )  # fmt: skip
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
-_ROWS_PER_TASK = 1 << 27
-"""Sequence numbers that each write task has to itself: rows of one bucket may come from several tasks."""
-
 
 def register(spark: SparkSession) -> None:
     """Make the format ``airflow_paimon`` known to a session.
@@ -82,7 +78,8 @@ def register(spark: SparkSession) -> None:
 class PaimonDataSource(DataSource):
     """``version`` of digits is a snapshot id; ``partition`` is JSON or ``dt=2025-01-01``; ``columns`` are separated by
     commas; ``where`` is a condition of the kind that ``where_text`` parses; ``storage-options`` names a JSON file of
-    the driver's machine. Of two rows with one key that come from different tasks the one of the higher task wins.
+    the driver's machine. Of two rows with one key that come from different tasks either may win, unless
+    ``sequence.field`` decides.
     """
 
     @classmethod
@@ -280,18 +277,15 @@ class PaimonWriter(DataSourceArrowWriter):
             for _ in iterator:
                 pass
             return TaskFiles(())
-        context = TaskContext.get()
-        number = context.partitionId() if context is not None else 0
-        own = replace(write, next_sequence=_Sequences(write.next_sequence, number * _ROWS_PER_TASK))
         try:
-            return TaskFiles(tuple(write_rows(own, (conform(b, own.schema, own.label) for b in iterator))))
+            return TaskFiles(tuple(write_rows(write, (conform(b, write.schema, write.label) for b in iterator))))
         finally:
             forget_zip_importers()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         landed = self._landed
         if self._write is not None:
-            files = [m for task in messages if isinstance(task, TaskFiles) for m in task.messages]
+            files = merged_messages(self._write, [t.messages for t in messages if isinstance(t, TaskFiles)])
             try:
                 receipt = commit_write(
                     self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale
@@ -309,23 +303,6 @@ class PaimonWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files: Spark calls this after a failed commit as well, which may have landed."""
-
-
-class _Sequences(Mapping[BucketKey, int]):
-    """First sequence numbers of one task: as planned, moved to a range of its own."""
-
-    def __init__(self, planned: Mapping[BucketKey, int], offset: int) -> None:
-        self._planned = planned
-        self._offset = offset
-
-    def __getitem__(self, key: BucketKey) -> int:
-        return self._planned.get(key, 0) + self._offset
-
-    def __iter__(self) -> Iterator[BucketKey]:
-        return iter(self._planned)
-
-    def __len__(self) -> int:
-        return len(self._planned)
 
 
 def _plan_writer(

@@ -13,6 +13,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
@@ -92,7 +93,7 @@ def test_writes(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_of_two_tasks_with_one_key_one_wins_everywhere(spark: SparkSession, tmp_path: Path) -> None:
-    """Each task has sequence numbers of its own, so no reader can take the tie another way."""
+    """No two rows of a key have the same sequence number, so no reader can take the tie another way."""
     register(spark)
     main, _ = make_branch(tmp_path, bucket="1")
     twins = spark.range(0, 2, 1, 2).selectExpr("1L as k", "concat('task', id) as v", "'a' as dt")
@@ -100,6 +101,18 @@ def test_of_two_tasks_with_one_key_one_wins_everywhere(spark: SparkSession, tmp_
     assert (1, "task1", "a") in rows_of(main)
     put(main, [(1, "later", "a")])
     assert (1, "later", "a") in rows_of(main)
+
+
+def test_a_write_uses_up_no_more_numbers_than_it_has_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Else a writer that stays open over it would lose its newer rows to this write's until it has counted that far."""
+    register(spark)
+    main, _ = make_branch(tmp_path, bucket="1")
+    highest = max(f.max_sequence_number for s in plan_scan(main).splits for f in s.files)
+    rows = spark.range(0, 4000, 1, 8).selectExpr("id as k", "'w' as v", "'a' as dt")
+    rows.write.format("airflow_paimon").options(warehouse=str(tmp_path), table="d.t").mode("append").save()
+    files = [f for s in plan_scan(main).splits for f in s.files]
+    assert max(f.max_sequence_number for f in files) <= highest + 500, "tasks of 500 rows that share no key"
+    assert len([r for r in rows_of(main) if r[2] == "a"]) == 4000
 
 
 COLUMNS = [("k", "INT"), ("s", "STRING"), ("d", "DECIMAL(6, 2)"), ("day", "DATE"), ("b", "BOOLEAN"), ("f", "DOUBLE"),
