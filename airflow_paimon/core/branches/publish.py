@@ -21,18 +21,10 @@ from airflow_paimon.core.branches.publish_plan import (
     mapped_entries,
     merge_buckets,
     merged_index,
-    neutral_kinds,
     publish_actions,
     summarize,
-    within_reach,
 )
-from airflow_paimon.core.branches.published import (
-    ROW_IDS_KEPT,
-    ROW_IDS_PROPERTY,
-    LastPublish,
-    last_publish_of,
-    main_since,
-)
+from airflow_paimon.core.branches.publish_sides import ROW_IDS_KEPT, ROW_IDS_PROPERTY, LastPublish, gather_sides
 from airflow_paimon.core.branches.retention_tags import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
@@ -169,7 +161,7 @@ def _publish(
         if request.dry_run:
             return None
         planned = _draft(context, request, branch, gathered, decided, marks)
-        return with_follow(context, request, main, planned, gathered.head, gathered.sides.theirs, marks, moved)
+        return with_follow(context, request, main, planned, gathered.head, _reach(gathered), marks, moved)
 
     def moved(head: Snapshot) -> None:
         seen[:] = [replace(seen[0], summary={**seen[0].summary, "main_snapshot": head.id})]
@@ -194,6 +186,10 @@ def _publish(
     )
 
 
+def _reach(g: _Gathered) -> set[BucketKey]:
+    return g.sides.theirs.buckets | g.sides.theirs_real
+
+
 def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None, request: PublishBranch) -> _Gathered:
     base = branch_point(main, branch)
     if base is None or head is None:
@@ -208,19 +204,15 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
             table=main.name,
             details={"expected_main_snapshot": request.expected_main_snapshot, "main_snapshot": head.id},
         )
-    their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
     main_schemas = main.schemas()
-    strict = isinstance(request, FastForward)
-    candidates = our_diff.buckets if strict else within_reach(our_diff, their_diff, main_schemas[-1])
-    between = snapshots_between(main, base.id, head.id)
-    neutral = neutral_kinds(main_schemas[-1])
-    last = last_publish_of(main, branch, main_since(main, base, head) if between is None else between)
-    sides = Sides(
-        theirs=their_diff,
-        ours=our_diff,
-        theirs_real=really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral),
-        ours_real=really_changed(main, between, candidates, neutral),
-        published=None if last is None else difference(branch, base, last.branch),
+    sides, last = gather_sides(
+        main,
+        branch,
+        base=base,
+        head=head,
+        theirs=theirs,
+        schema=main_schemas[-1],
+        whole=isinstance(request, FastForward),
     )
     return _Gathered(
         head=head,
@@ -395,7 +387,7 @@ def _check_approved(main: Table, request: PublishBranch, head: Snapshot, changes
     )
 
 
-def id_space(g: _Gathered) -> IdSpace:
+def _id_space(g: _Gathered) -> IdSpace:
     """After a publish that kept the row ids, the two sides agree on all that the branch had given out by then."""
     kept = g.last.branch if g.last is not None and g.last.kept_row_ids else g.base
     return IdSpace(shared=kept.next_row_id or 0, target=g.head.next_row_id or 0, source=g.theirs.next_row_id or 0)
@@ -427,7 +419,7 @@ def _draft(
     }
     next_row_id = None
     if TableOptions(schema.options).row_tracking:
-        space = id_space(g)
+        space = _id_space(g)
         known = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
         entries, next_row_id = assign_row_ids(main.name, entries, known, space)
         if space.same:

@@ -17,7 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch, RollbackTo
-from airflow_paimon.core.table.history import Difference, snapshots_between
+from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, one_form, read_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
@@ -32,11 +32,11 @@ def with_follow(
     view: Table,
     planned: Draft,
     head: Snapshot,
-    theirs: Difference,
+    theirs: set[BucketKey],
     marks: PublishMarks,
     moved: Moved,
 ) -> Draft:
-    """Give the draft with its ``follow``; ``theirs`` is all that it changes.
+    """Give the draft with its ``follow``; ``theirs``: the buckets that it changes.
 
     A strict publish, or one of an expected head, is planned anew each time.
     """
@@ -53,8 +53,10 @@ def with_follow(
     return replace(planned, follow=follow)
 
 
-def stands_aside(view: Table, old: Snapshot, new: Snapshot, theirs: Difference, schema: TableSchema) -> bool:
-    """Whether the commits from ``old`` to ``new`` touch nothing that a three-way merge of ``theirs`` went by."""
+def stands_aside(view: Table, old: Snapshot, new: Snapshot, theirs: set[BucketKey], schema: TableSchema) -> bool:
+    """Whether the commits from ``old`` to ``new`` touch nothing that a three-way merge went by.
+
+    ``theirs``: the buckets that it changes."""
     if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
         return False
     if view.schema().id != schema.id or TableOptions(schema.options).row_tracking:
@@ -70,4 +72,4 @@ def stands_aside(view: Table, old: Snapshot, new: Snapshot, theirs: Difference, 
     form = one_form(schema)
     manifests = [m for s in between for m in read_delta_list(view, s)]
     touched = {BucketKey(form(e.partition), e.bucket) for part in read_entries(view, manifests) for e in part}
-    return not within_reach(Difference(added={bucket: {} for bucket in touched}), theirs, schema)
+    return not within_reach(touched, theirs, schema)

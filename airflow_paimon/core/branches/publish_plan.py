@@ -26,16 +26,17 @@ POSTPONED_BUCKET = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Both sides' changes since the base. ``*_real``: the buckets changed by more than compaction.
+    """Both sides' changes since the base.
 
-    ``published``: how the branch stood when it was last published, compared with the base; None = never.
+    ``theirs_real``: the buckets that the branch changed by more than compaction, and those that it published and then
+    rolled back to the base. ``ours_real``: the buckets that main changed by more than compaction and by more than
+    publishes of this branch.
     """
 
     theirs: Difference
     ours: Difference
     theirs_real: set[BucketKey]
     ours_real: set[BucketKey]
-    published: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,11 @@ def key_scope(schema: TableSchema) -> Scope:
     return lambda bucket: None
 
 
-def within_reach(ours: Difference, theirs: Difference, schema: TableSchema) -> set[BucketKey]:
-    """Buckets of ours that may hold keys which theirs changed."""
+def within_reach(ours: set[BucketKey], theirs: set[BucketKey], schema: TableSchema) -> set[BucketKey]:
+    """Give the buckets of ours that may hold keys of the buckets that theirs changed."""
     scope = key_scope(schema)
-    reached = {scope(b) for b in theirs.buckets}
-    return {b for b in ours.buckets if scope(b) in reached}
+    reached = {scope(b) for b in theirs}
+    return {b for b in ours if scope(b) in reached}
 
 
 def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
@@ -87,7 +88,7 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> l
     Raises:
         ConflictError: buckets that both sides changed, listed as ``name_bucket`` spells them.
     """
-    ours = {scope(b) for b in sides.ours_real if not _settled(sides, b)}
+    ours = {scope(b) for b in _ours(sides)}
     theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
     conflicts = sorted(name_bucket(b) for b in theirs if scope(b) in ours)
     if conflicts:
@@ -100,11 +101,9 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> l
     return _changes(sides, sides.theirs_real)
 
 
-def _settled(sides: Sides, bucket: BucketKey) -> bool:
-    """Main's change of a bucket is the branch's own: published before, and main has not touched it since."""
-    if sides.theirs.same_in(bucket, sides.ours):
-        return True
-    return sides.published is not None and sides.published.same_in(bucket, sides.ours)
+def _ours(sides: Sides) -> set[BucketKey]:
+    """Buckets that main changed otherwise than the branch."""
+    return {b for b in sides.ours_real if not sides.theirs.same_in(b, sides.ours)}
 
 
 def fast_forward_buckets(table: str, sides: Sides, name_bucket: Any, *, discard_main: bool) -> list[BucketChange]:
@@ -113,7 +112,7 @@ def fast_forward_buckets(table: str, sides: Sides, name_bucket: Any, *, discard_
     Raises:
         UnsafeOperationError: main changed since the branch point and ``discard_main`` is not given.
     """
-    lost = sorted(name_bucket(b) for b in sides.ours_real if not _settled(sides, b))
+    lost = sorted(name_bucket(b) for b in _ours(sides))
     if lost and not discard_main:
         raise UnsafeOperationError(
             f"{table}: main changed {_listed(lost)} since the branch point, and a fast-forward would drop that. "

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.branches.publish_sides import gather_sides
 from airflow_paimon.core.branches.safeguards import bucket_namer
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.requests import FastForward
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.scan import BucketKey
@@ -16,8 +18,6 @@ from airflow_paimon.core.table.table import Table
 
 _PREFIX = "airflow-paimon."
 _LISTED = 20
-ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
-ROW_IDS_KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def last_publish(main: Table) -> Published:
 
 
 def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapshot: int) -> dict[str, Any]:
-    """Compare a publish with its branch: every bucket the branch changed holds its files, no other bucket changed.
+    """Compare a publish with its branch: every bucket that was to be taken holds its files, no other bucket changed.
 
     Raises:
         FormatError: main does not hold what the branch held; the message lists the buckets.
@@ -109,8 +109,17 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
                 f"it, or this is no publish of {branch!r}",
                 table=main.name,
             )
-    wanted = difference(view, base, theirs).buckets
+    wanted = _taken(main, view, base, main.snapshot(snapshot_id - 1), theirs, published)
     return _verify(main, source=theirs, published=published, wanted=wanted)
+
+
+def _taken(
+    main: Table, view: Table, base: Snapshot, before: Snapshot, theirs: Snapshot, published: Snapshot
+) -> set[BucketKey]:
+    """Which buckets the publish was to take from the branch."""
+    whole = published.properties.get(f"{_PREFIX}operation") == FastForward.operation
+    sides, _ = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=main.schema(), whole=whole)
+    return sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
 
 
 def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_later: bool) -> dict[str, Any]:
@@ -165,48 +174,3 @@ def _by_partition(view: Table, change: Difference) -> dict[str, dict[str, int]]:
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
     return {k.removeprefix(_PREFIX): v for k, v in properties.items() if k.startswith(_PREFIX)}
-
-
-def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
-    """Give what is left of main's history behind ``base``: snapshots that are there still, and those that tags hold.
-
-    A publish is among them while its branch lives: the tag that protects what the two share is on it.
-    """
-    found = {t.snapshot.id: t.snapshot for t in main.tags() if base.id < t.snapshot.id <= head.id}
-    there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
-    try:
-        found |= {s.id: s for s in main.snapshots(there)}
-    except NotFoundError:  # expired meanwhile
-        found |= {s.id: s for number in there if (s := main.find_snapshot(number)) is not None}
-    return [found[number] for number in sorted(found)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastPublish:
-    """The newest publish of a branch that main's history still has: main's snapshot, and the branch's one in it."""
-
-    main: Snapshot
-    branch: Snapshot
-
-    @property
-    def kept_row_ids(self) -> bool:
-        """Whether the branch's row ids reached main as they were."""
-        return self.main.properties.get(ROW_IDS_PROPERTY) == ROW_IDS_KEPT
-
-
-def last_publish_of(main: Table, branch: Table, since: Sequence[Snapshot]) -> LastPublish | None:
-    """Find the newest publish of this branch by the properties of main's snapshots since the base.
-
-    None also when the branch's snapshot in it is gone, or another engine has rolled main back behind it.
-    """
-    for snapshot in reversed(since):
-        identity = snapshot.properties.get(f"{_PREFIX}branch-identity")
-        if snapshot.properties.get(f"{_PREFIX}branch") != branch.branch_name or identity is None:
-            continue
-        number = snapshot.properties.get(f"{_PREFIX}branch-snapshot", "")
-        then = branch.find_snapshot(int(number)) if number.isdigit() else None
-        now = main.find_snapshot(snapshot.id)
-        if then is None or then.identity != identity or (now is not None and now.identity != snapshot.identity):
-            return None
-        return LastPublish(main=snapshot, branch=then)
-    return None

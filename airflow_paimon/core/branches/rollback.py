@@ -109,7 +109,7 @@ def _roll_back(
         planned = _draft(context, request, view, target, head, decided, marks)
         if decided.undone is None:
             return planned
-        return with_follow(context, request, view, planned, head, decided.undone, marks, moved)
+        return with_follow(context, request, view, planned, head, decided.undone.buckets, marks, moved)
 
     def moved(head: Snapshot) -> None:
         seen[:] = [replace(seen[0], summary={**seen[0].summary, "head_snapshot": head.id})]
@@ -236,7 +236,7 @@ def _undo_changes(
     _check_follows(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)
     schema = view.schema()
-    candidates = within_reach(ours, theirs, schema)
+    candidates = within_reach(ours.buckets, theirs.buckets, schema)
     between = snapshots_between(view, publish.id, head.id) if candidates else []
     ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
     sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)

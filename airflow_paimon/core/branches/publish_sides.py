@@ -1,0 +1,116 @@
+"""Gathers what a publish compares: what the branch and main each did since they parted, or since the last publish."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from airflow_paimon.core.branches.publish_plan import Sides, neutral_kinds, within_reach
+from airflow_paimon.core.branches.retention_tags import (
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+)
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.table import Table
+
+ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
+ROW_IDS_KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastPublish:
+    """The newest publish of a branch that main's history still has: main's snapshot, and the branch's one in it."""
+
+    main: Snapshot
+    branch: Snapshot
+
+    @property
+    def kept_row_ids(self) -> bool:
+        """Whether the branch's row ids reached main as they were."""
+        return self.main.properties.get(ROW_IDS_PROPERTY) == ROW_IDS_KEPT
+
+
+def gather_sides(
+    main: Table, branch: Table, *, base: Snapshot, head: Snapshot, theirs: Snapshot, schema: TableSchema, whole: bool
+) -> tuple[Sides, LastPublish | None]:
+    """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
+
+    ``whole``: the branch's state is to be taken whole, so every bucket of main matters, not only those in reach.
+    """
+    their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
+    between = snapshots_between(main, base.id, head.id)
+    last = last_publish_of(main, branch, _main_since(main, base, head) if between is None else between)
+    neutral = neutral_kinds(schema)
+    taken, untouched = _of_last_publish(main, branch, base, head, our_diff, last, neutral)
+    withdrawn = taken - their_diff.buckets
+    candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
+    real = really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral)
+    sides = Sides(
+        theirs=their_diff,
+        ours=our_diff,
+        theirs_real=real | withdrawn,
+        ours_real=really_changed(main, between, candidates, neutral) - untouched,
+    )
+    return sides, last
+
+
+def _of_last_publish(
+    main: Table,
+    branch: Table,
+    base: Snapshot,
+    head: Snapshot,
+    ours: Difference,
+    last: LastPublish | None,
+    neutral: Collection[CommitKind],
+) -> tuple[set[BucketKey], set[BucketKey]]:
+    """Give the buckets that main took from the branch and still has changed, and those of them that only compaction
+    has touched since. What main has back as it was at the base counts as never taken.
+    """
+    if last is None:
+        return set(), set()
+    published = difference(branch, base, last.branch)
+    candidates = published.buckets & ours.buckets
+    same = {b for b in candidates if published.same_in(b, ours)}
+    if same == candidates:
+        return same, same
+    then = difference(main, base, last.main)
+    others = {b for b in candidates - same if published.same_in(b, then)}
+    moved = really_changed(main, snapshots_between(main, last.main.id, head.id), others, neutral)
+    return same | others, same | (others - moved)
+
+
+def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
+    """Give what is left of main's history behind ``base``: snapshots that are there still, and those that tags hold.
+
+    A publish is among them while its branch lives: the tag that protects what the two share is on it.
+    """
+    found = {t.snapshot.id: t.snapshot for t in main.tags() if base.id < t.snapshot.id <= head.id}
+    there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
+    try:
+        found |= {s.id: s for s in main.snapshots(there)}
+    except NotFoundError:  # expired meanwhile
+        found |= {s.id: s for number in there if (s := main.find_snapshot(number)) is not None}
+    return [found[number] for number in sorted(found)]
+
+
+def last_publish_of(main: Table, branch: Table, since: Sequence[Snapshot]) -> LastPublish | None:
+    """Find the newest publish of this branch by the properties of main's snapshots since the base.
+
+    None also when the branch's snapshot in it is gone, or another engine has rolled main back behind it.
+    """
+    for snapshot in reversed(since):
+        identity = snapshot.properties.get(BRANCH_IDENTITY_PROPERTY)
+        if snapshot.properties.get(BRANCH_PROPERTY) != branch.branch_name or identity is None:
+            continue
+        number = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
+        then = branch.find_snapshot(int(number)) if number.isdigit() else None
+        now = main.find_snapshot(snapshot.id)
+        if then is None or then.identity != identity or (now is not None and now.identity != snapshot.identity):
+            return None
+        return LastPublish(main=snapshot, branch=then)
+    return None
