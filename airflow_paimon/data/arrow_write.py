@@ -22,6 +22,7 @@ from airflow_paimon.core.commit.committer import (
     verify_landed,
 )
 from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -106,6 +107,7 @@ class Written:
     replayed: bool = False
 
 
+@verified_commits()
 def write_once(
     table: Table,
     operation: str,

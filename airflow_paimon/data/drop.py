@@ -12,6 +12,7 @@ from airflow_paimon.core.chain.commit_options import ChainOptions
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit import files as commit_files
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
@@ -20,6 +21,7 @@ from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED
 OPERATION = "drop_partitions"
 
 
+@verified_commits()
 def drop_partitions(
     table: Table,
     partitions: Sequence[Mapping[str, Any]],

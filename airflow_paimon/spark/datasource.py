@@ -30,6 +30,7 @@ from airflow_paimon.core.chain.read_plan import ChainReadMode, GapPolicy
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, verify_landed
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.ledger import commit_identity, open_ledger
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
@@ -282,6 +283,7 @@ class PaimonWriter(DataSourceArrowWriter):
         finally:
             forget_zip_importers()
 
+    @verified_commits()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         landed = self._landed
         if self._write is not None:

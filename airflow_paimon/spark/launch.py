@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import (
     InvalidInputError,
     OutcomeUnknownError,
@@ -155,6 +156,7 @@ def _run_metadata_operation(request: Request) -> OperationResult:
     return run_operation(request, fold=fold_buckets)
 
 
+@verified_commits()
 def _run_operation(request: Request) -> OperationResult:
     if not request.needs_spark:
         if not _in_yarn_cluster():

@@ -101,6 +101,11 @@ class LostPartitions:
     why: str
     guard_options: ChainOptions = CHECKED_BY_CALLER
 
+    @property
+    def beside_appends(self) -> bool:
+        """Late rows of a delta come on top of it; a snapshot partition that is there again was loaded anew."""
+        return self.check.role == Branch.DELTA
+
     def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
         """Describe what happened. ``snapshot_id``: the one that restored them; None: somebody else had."""
         branch = self.check.branch

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_paimon import __version__
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
@@ -18,22 +19,25 @@ from airflow_paimon.core.commit.draft import Draft as Draft
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
-from airflow_paimon.core.commit.draft import restoring
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
+from airflow_paimon.core.commit.landed import find_landed as find_landed
+from airflow_paimon.core.commit.landed import is_ours, unknown_outcome, verify_at_end
+from airflow_paimon.core.commit.landed import verify_landed as verify_landed
 from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
+from airflow_paimon.core.commit.restore import restoring
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
-    InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
     PaimonError,
     StorageError,
     UnsafeOperationError,
 )
+from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.index_manifest import write_index_manifest
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
@@ -43,7 +47,7 @@ from airflow_paimon.core.format.manifest_io import (
     write_manifest_list,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
@@ -76,7 +80,7 @@ def commit(
     for attempt in range(1, retry.max_attempts + 1):
         head = table.latest_snapshot()
         if looked is not None and head is not None:
-            landed = _landed_behind(table, identity, looked, head)
+            landed = find_landed(table, identity, looked, head)
             if landed is not None:
                 return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
             looked = head.id
@@ -85,28 +89,16 @@ def commit(
             return Receipt(before=head, snapshot=None, attempts=attempt)
         checks = check_draft(table, head, draft)
         staged = _stage(table, head, draft, identity)
-        if _publish(table, staged):
-            warning = _run_checks(table, head, draft, checks)
+        if _publish(table, head, draft, staged):
+            warning = _run_checks(table, head, draft, staged.snapshot, checks)
+            verify_at_end(table, staged.snapshot)
             return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt, warning=warning)
-        _discard(table, staged)
         time.sleep(retry.wait_s(attempt))
     raise ConflictError(
         f"{table.label}: {retry.max_attempts} attempts lost the race for the next snapshot id; nothing was published, "
         f"run it again when fewer writers commit at once",
         table=table.name,
     )
-
-
-def _landed_behind(table: Table, identity: CommitIdentity, after: int, head: Snapshot) -> Snapshot | None:
-    """Look for another try's commit, from the newest on, as far as the snapshots are still there."""
-    for snapshot_id in range(head.id, after, -1):
-        try:
-            snapshot = head if snapshot_id == head.id else table.snapshot(snapshot_id)
-        except NotFoundError:
-            return None
-        if snapshot.commit_user == identity.user and snapshot.commit_identifier == identity.identifier:
-            return snapshot
-    return None
 
 
 def _before(table: Table, landed: Snapshot) -> Snapshot | None:
@@ -120,13 +112,15 @@ def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
     return None if draft is None or draft.follow is None or head is None else draft.follow(head)
 
 
-def _run_checks(table: Table, before: Snapshot | None, draft: Draft, checks: Sequence[PostCommitCheck]) -> str | None:
+def _run_checks(
+    table: Table, before: Snapshot | None, draft: Draft, landed: Snapshot, checks: Sequence[PostCommitCheck]
+) -> str | None:
     """Restore what is needed after all. The commit stands by now: its caller must not delete any file of it."""
     warnings = []
     for check in checks:
         try:
             lost = check.run()
-            problem = None if lost is None else _restore(table, before, lost)
+            problem = None if lost is None else _restore(table, before, landed, lost)
         except PaimonError as error:
             problem = check.not_made(error.message)
         if problem is None:
@@ -138,12 +132,36 @@ def _run_checks(table: Table, before: Snapshot | None, draft: Draft, checks: Seq
     return "; ".join(warnings) or None
 
 
-def _restore(table: Table, before: Snapshot | None, lost: LostInputs) -> UnsafeOperationError:
+def _restore(table: Table, before: Snapshot | None, landed: Snapshot, lost: LostInputs) -> UnsafeOperationError:
+    types = partition_types(table.schema())
     try:
-        done = commit(table, lambda head: restoring(table, before, head, lost.partitions, lost.guard_options))
+        done = restore_partitions(
+            *(table, before, landed, lambda partition: decode_row(partition, types) in lost.partitions),
+            beside_appends=lost.beside_appends,
+            guard_options=lost.guard_options,
+        )
     except PaimonError as error:
         return lost.not_restored(before.id if before else None, error.message)
     return lost.restored(done.snapshot.id if done.snapshot else None)
+
+
+def restore_partitions(
+    table: Table,
+    before: Snapshot | None,
+    dropped: Snapshot,
+    chosen: Callable[[bytes], bool],
+    *,
+    beside_appends: bool,
+    properties: Mapping[str, str] | None = None,
+    guard_options: object = None,
+) -> Receipt:
+    """Add again, by reference, files that the snapshot ``dropped`` took from ``before``, of the chosen partitions.
+
+    ``chosen`` is asked with stored partitions. One that holds something by now is left as it is, unless it was only
+    appended to and ``beside_appends`` says that its old rows belong beside the new ones.
+    """
+    make = partial(restoring, table, before, dropped, chosen, beside_appends, properties or {}, guard_options)
+    return commit(table, make)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +214,13 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         for name, data in files.items():
             table.store.create(manifest_path(name), data)
     except StorageError:
-        _discard(table, staged)  # nothing refers to them yet: the snapshot was not even tried
+        _discard(table, staged)
         raise
+    except OutcomeUnknownError as error:  # of a manifest, which nothing refers to: the snapshot was not even tried
+        _discard(table, staged)
+        raise StorageError(
+            f"{table.label}: a manifest could not be written, nothing was published ({error.message})", table=table.name
+        ) from error
     return staged
 
 
@@ -253,63 +276,66 @@ def _highest(*values: int | None) -> int | None:
     return max(known) if known else None
 
 
-def _publish(table: Table, staged: _Staged) -> bool:
-    """Put the snapshot file if absent. False = somebody else has the id, for certain."""
+def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged) -> bool:
+    """Put the snapshot file if absent, unless the head is gone. False = it certainly did not land.
+
+    An id that is free although the head is not there any more: the branch was deleted (and perhaps made anew), or
+    rolled back by another engine. On top of that the snapshot would bring the old rows back.
+    """
+    if not _is_still_there(table, head, draft):
+        _discard(table, staged)
+        return False
     path = table.paths.snapshot(staged.snapshot.id)
     try:
         table.store.create(path, staged.snapshot.to_bytes())
+    except StorageError:
+        _discard(table, staged)
+        raise
     except AlreadyExistsError:
         landed = _settle(table, staged.snapshot, certain=True)
+        if not landed:
+            _discard(table, staged)
     except OutcomeUnknownError:
         landed = _settle(table, staged.snapshot, certain=False)
+        if not landed:  # its manifests stay: whoever built on ours before it was replaced refers to them
+            _check_nobody_goes_on(table, draft, staged.snapshot)
     else:
         landed = _settle(table, staged.snapshot, certain=False)
         if not landed:
-            raise _unknown(table, staged.snapshot, "another engine wrote over it right after it was published")
+            raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
     if landed:
         _refresh_hint(table, staged.snapshot.id)
     return landed
 
 
+def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
+    if head is None:
+        return table.store.exists(table.paths.schema(draft.schema.id))
+    now = table.find_snapshot(head.id)
+    return now is not None and now.identity == head.identity
+
+
+def _check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
+    """Refuse to commit again what a newer snapshot holds already: ours was there, and was replaced too late.
+
+    Raises:
+        OutcomeUnknownError: a file that the draft adds is live.
+    """
+    added = {e.identifier for e in draft.entries if e.kind == FileKind.ADD}
+    if added & live_entries(table, table.latest_snapshot()).keys():
+        raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
+
+
 def _settle(table: Table, snapshot: Snapshot, *, certain: bool) -> bool:
     """Read back what stands under the id. ``certain``: the storage refused our put, so an absent file is a loss."""
     try:
-        return _is_ours(table, snapshot)
+        return is_ours(table, snapshot)
     except NotFoundError:
         if certain:
             return False
-        raise _unknown(table, snapshot, "it is not there when it is read back") from None
+        raise unknown_outcome(table, snapshot, "it is not there when it is read back") from None
     except StorageError as error:
-        raise _unknown(table, snapshot, f"it could not be read back ({error})") from error
-
-
-def _is_ours(table: Table, snapshot: Snapshot) -> bool:
-    return table.snapshot(snapshot.id).uuid == snapshot.uuid
-
-
-def _unknown(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"{table.label}: it is not known whether snapshot {snapshot.id} (uuid {snapshot.uuid}) landed: {why}. "
-        f"Nothing was cleaned up. Run it again with the same operation id: it looks first",
-        table=table.name,
-        details={"snapshot": snapshot.id, "uuid": snapshot.uuid, "commit_user": snapshot.commit_user},
-    )
-
-
-def verify_landed(table: Table, snapshot: Snapshot) -> None:
-    """Look again, at the end of an operation: another engine's rename can land on top later, too.
-
-    Raises:
-        OutcomeUnknownError: the snapshot id is somebody else's now. An expired snapshot is fine.
-    """
-    try:
-        ours = _is_ours(table, snapshot)
-    except NotFoundError:
-        return
-    if not ours:
-        raise _unknown(
-            table, snapshot, "another engine's commit replaced it (two engines on one local or plain S3 table)"
-        )
+        raise unknown_outcome(table, snapshot, f"it could not be read back ({error})") from error
 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:
@@ -320,37 +346,9 @@ def _refresh_hint(table: Table, snapshot_id: int) -> None:
 
 
 def _discard(table: Table, staged: _Staged) -> None:
-    """Delete the manifests of an attempt that certainly lost. Failing to is harmless: they are orphans."""
+    """Delete the manifests of an attempt that certainly lost. A failure is harmless, and hides no other one."""
     for name in staged.files:
         try:
             table.store.delete(manifest_path(name))
-        except (StorageError, OutcomeUnknownError) as error:
+        except PaimonError as error:
             log.info("%s: left the unused manifest %s behind (%s)", table.label, name, error)
-
-
-def find_landed(table: Table, identity: CommitIdentity, after: int) -> Snapshot | None:
-    """Look for a commit of this identity among the snapshots with an id greater than ``after``.
-
-    Raises:
-        OutcomeUnknownError: some of them are expired or rolled back, so nobody can tell.
-    """
-    latest = table.latest_snapshot_id() or 0
-    for snapshot_id in range(latest, after, -1):
-        try:
-            snapshot = table.snapshot(snapshot_id)
-        except NotFoundError:
-            raise OutcomeUnknownError(
-                f"{table.label}: cannot tell whether operation {identity.user} landed: snapshot {snapshot_id}, which "
-                f"could say so, is expired. Look at the table, then run it again with a new operation id",
-                table=table.name,
-            ) from None
-        if snapshot.commit_user == identity.user and snapshot.commit_identifier == identity.identifier:
-            return snapshot
-    return None
-
-
-def check_identifier(value: int) -> int:
-    """Check that a commit identifier fits Java's long and is not negative."""
-    if not 0 <= value <= BATCH_COMMIT_IDENTIFIER:
-        raise InvalidInputError(f"Commit identifier {value} is not between 0 and 2^63 - 1")
-    return value

@@ -6,14 +6,10 @@ import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
-from airflow_paimon.core.table.scan import live_entries, partition_types, read_index
-from airflow_paimon.core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +31,14 @@ class CommitIdentity:
 
     ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). With it, a commit looks
     for one of the same identity behind it before it publishes: another try may be alive.
+    ``retry_mark``: a path below the table that another try makes before it commits; where nothing is there, no other
+    try has committed, even if the snapshots that could tell are expired.
     """
 
     user: str = field(default_factory=lambda: str(uuid.uuid4()))
     identifier: int = BATCH_COMMIT_IDENTIFIER
     since: int | None = None
+    retry_mark: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,33 +83,3 @@ class Receipt:
 
 
 MakeDraft = Callable[[Snapshot | None], Draft | None]
-
-
-def restoring(
-    table: Table,
-    before: Snapshot | None,
-    head: Snapshot | None,
-    partitions: frozenset[tuple[Any, ...]],
-    guard_options: object,
-) -> Draft | None:
-    """Add again, by reference, what partitions held at ``before``; those that hold something at ``head`` stay so."""
-    schema = table.schema()
-    types = partition_types(schema)
-    there = {e.partition for e in live_entries(table, head).values()}
-    wanted = partitions - {decode_row(p, types) for p in there}
-    missing = [e for e in live_entries(table, before).values() if decode_row(e.partition, types) in wanted]
-    if not missing:
-        return None
-    index = None
-    if before is not None and before.index_manifest:
-        now = read_index(table, head)
-        index = [*now, *(i for i in read_index(table, before) if decode_row(i.partition, types) in wanted)]
-    return Draft(
-        kind=CommitKind.OVERWRITE,
-        entries=missing,
-        index_entries=index,
-        schema=schema,
-        operation="OVERWRITE",
-        rewrite_base=True,
-        guard_options=guard_options,
-    )

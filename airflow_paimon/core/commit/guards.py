@@ -28,6 +28,10 @@ class LostInputs(Protocol):
         """Their decoded values."""
 
     @property
+    def beside_appends(self) -> bool:
+        """Whether they are restored although rows were appended to them meanwhile."""
+
+    @property
     def guard_options(self) -> object:
         """The ``Draft.guard_options`` of the commit that restores them."""
 

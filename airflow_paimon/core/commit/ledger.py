@@ -50,7 +50,7 @@ class LedgerEntry:
 
     def guard(self, identity: CommitIdentity) -> CommitIdentity:
         """Let a commit look for one that another try of the operation makes meanwhile."""
-        return dataclasses.replace(identity, since=self.head)
+        return dataclasses.replace(identity, since=self.head, retry_mark=_retried_path(self.operation_id))
 
 
 def _path(operation_id: str) -> str:

@@ -132,44 +132,6 @@ def drop_held(
     return commit(view, draft, identity)
 
 
-def put_back(
-    view: Table,
-    before: Snapshot,
-    keys: frozenset[str],
-    *,
-    properties: Mapping[str, str] | None = None,
-    guard_options: object = None,
-) -> Receipt:
-    """Add again, by reference, the files that these partitions held at ``before`` and do not hold now."""
-
-    def draft(head: Snapshot | None) -> Draft | None:
-        schema = view.schema()
-        key_of = partition_key(schema)
-        live = {e.identifier for e in live_entries(view, head).values()}
-        held = [e for e in live_entries(view, before).values() if key_of(e.partition) in keys]
-        missing = [e for e in held if e.identifier not in live]
-        if not missing:
-            return None
-        index = None
-        if before.index_manifest:
-            now = [] if head is None else read_index(view, head)
-            known = {i.file_name for i in now}
-            own = [i for i in read_index(view, before) if key_of(i.partition) in keys and i.file_name not in known]
-            index = [*now, *own]
-        return Draft(
-            kind=CommitKind.OVERWRITE,
-            entries=missing,
-            index_entries=index,
-            schema=schema,
-            properties=properties or {},
-            operation="OVERWRITE",
-            rewrite_base=True,
-            guard_options=guard_options,
-        )
-
-    return commit(view, draft)
-
-
 def _check_unchanged(
     view: Table, schema: TableSchema, found: Mapping[str, Sequence[ManifestEntry]], expected: Mapping[str, str]
 ) -> None:

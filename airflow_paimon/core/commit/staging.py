@@ -21,8 +21,7 @@ from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
-    OutcomeUnknownError,
-    StorageError,
+    PaimonError,
 )
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
@@ -144,7 +143,7 @@ def discard_staging(view: Table) -> None:
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
         execute(view, plan_delete_branch("stage", view.name, view.branch_name, files, ()))
-    except (StorageError, OutcomeUnknownError) as error:
+    except PaimonError as error:  # hides no failure of the operation
         log.warning("%s: left the staging branch %s behind (%s)", view.name, view.branch_name, error)
 
 

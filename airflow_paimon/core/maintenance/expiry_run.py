@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, verify_landed
+from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, restore_partitions
 from airflow_paimon.core.commit.ledger import commit_identity
 from airflow_paimon.core.commit.once import attempt
-from airflow_paimon.core.commit.partition_drop import drop_held, put_back
+from airflow_paimon.core.commit.partition_drop import drop_held, partition_key
 from airflow_paimon.core.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.maintenance.expiry_journal import MAX_ROUNDS, DropStep, ExpiryPlan, load_plans, save_plan
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -151,14 +152,18 @@ def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: Dro
         view,
         step.expected,
         check=lambda head: source.check(plan, step, head),
-        identity=dataclasses.replace(_step_identity(context, step, number), since=plan.head(step.branch)),
+        identity=dataclasses.replace(_step_identity(context, step, number), since=_since(view, plan)),
         properties=properties,
         guard_options=source.guard_options,
     )
-    if receipt.snapshot is not None:
-        verify_landed(view, receipt.snapshot)
     before = receipt.before.id if receipt.before else None
     return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
+
+
+def _since(view: Table, plan: ExpiryPlan) -> int | None:
+    """Where to look for another living try's commit; None where the history is expired: the drop compares files."""
+    head = plan.head(view.branch_name)
+    return head if view.snapshot_ids()[:1] <= [head + 1] else None
 
 
 def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:
@@ -184,10 +189,12 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
         return
     view = context.table.branch(commit.step.branch)
     try:
-        before = view.snapshot(commit.before or 0)
-        receipt = put_back(
-            *(view, before, keys),
+        before, dropped = view.snapshot(commit.before or 0), view.snapshot(commit.snapshot)
+        key_of = partition_key(view.schema())
+        receipt = restore_partitions(
+            *(view, before, dropped, lambda partition: key_of(partition) in keys),
             properties={"airflow-paimon.operation": context.request.operation},
+            beside_appends=True,
             guard_options=source.guard_options,
         )
     except (ConflictError, NotFoundError) as error:

@@ -9,6 +9,7 @@ from airflow_paimon.core.branches.tags import create_tag, delete_tag
 from airflow_paimon.core.chain.alter import alter_chain
 from airflow_paimon.core.chain.check import check_chain
 from airflow_paimon.core.chain.setup import create_chain
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.maintenance.check import check_table
 from airflow_paimon.core.maintenance.expire_partitions import expire_partitions
@@ -47,6 +48,7 @@ def run_operation(request: Request, *, fold: Fold | None = None) -> OperationRes
     return _dispatch(context, request, fold)
 
 
+@verified_commits()
 def _dispatch(context: Context, request: Request, fold: Fold | None) -> OperationResult:
     match request:
         case CreateBranch():

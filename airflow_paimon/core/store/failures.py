@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError, PaimonError, StorageError
+
+log = logging.getLogger(__name__)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -101,8 +104,13 @@ class Output(io.RawIOBase):
             self._abandon()
 
     def _abandon(self) -> None:
+        """Failing to discard leaves an orphan, and does not hide why the file was given up."""
         super().close()
-        self._discard()
+        failures: tuple[type[Exception], ...] = (*self._errors, OSError, PaimonError)
+        try:
+            self._discard()
+        except failures as error:
+            log.info("left an unfinished file behind (%s)", error)
 
 
 class Input(io.RawIOBase):

@@ -1,0 +1,121 @@
+"""Whether a commit is in the table: looked for before a retry, and read back when the operation that made it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from airflow_paimon.core.commit.draft import CommitIdentity
+from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.table import Table
+
+_READ_AT_ONCE = 64
+
+
+def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapshot | None = None) -> Snapshot | None:
+    """Look for a commit of this identity among the snapshots with an id greater than ``after``, the newest first.
+
+    ``head``: the newest snapshot, if the caller has read it.
+
+    Raises:
+        OutcomeUnknownError: some of them are expired or rolled back, the commit is not among the others, and another
+            try of the operation may have made it (``CommitIdentity.retry_mark``).
+    """
+    newest = table.latest_snapshot_id() or 0 if head is None else head.id
+    lost: int | None = None
+    for stop in range(newest, after, -_READ_AT_ONCE):
+        ids = list(range(stop, max(stop - _READ_AT_ONCE, after), -1))
+        for snapshot_id, snapshot in zip(ids, _read(table, ids, head), strict=True):
+            if snapshot is None:
+                lost = snapshot_id if lost is None else lost
+            elif (snapshot.commit_user, snapshot.commit_identifier) == (identity.user, identity.identifier):
+                return snapshot
+        if lost is not None:  # what is behind an expired snapshot is expired as well
+            break
+    if lost is None or (identity.retry_mark is not None and not table.store.exists(identity.retry_mark)):
+        return None
+    raise OutcomeUnknownError(
+        f"{table.label}: cannot tell whether operation {identity.user} landed: snapshot {lost}, which could say so, is "
+        f"expired. Look at the table, then run it again with a new operation id",
+        table=table.name,
+    )
+
+
+def _read(table: Table, ids: list[int], head: Snapshot | None) -> list[Snapshot | None]:
+    if head is not None and ids == [head.id]:
+        return [head]
+    try:
+        return list(table.snapshots(ids))
+    except NotFoundError:
+        return [table.find_snapshot(i) for i in ids]
+
+
+def is_ours(table: Table, snapshot: Snapshot) -> bool:
+    """Read back what stands under the snapshot's id.
+
+    Raises:
+        NotFoundError: nothing does.
+    """
+    return table.snapshot(snapshot.id).uuid == snapshot.uuid
+
+
+def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknownError:
+    """Say that nobody knows whether this snapshot is in the table."""
+    return OutcomeUnknownError(
+        f"{table.label}: it is not known whether snapshot {snapshot.id} (uuid {snapshot.uuid}) landed: {why}. "
+        f"Nothing was cleaned up. Run it again with the same operation id: it looks first",
+        table=table.name,
+        details={"snapshot": snapshot.id, "uuid": snapshot.uuid, "commit_user": snapshot.commit_user},
+    )
+
+
+def verify_landed(table: Table, snapshot: Snapshot) -> None:
+    """Check that a snapshot that was published is still ours: another engine's rename can land on top, later too.
+
+    Raises:
+        OutcomeUnknownError: the snapshot id is somebody else's now. An expired snapshot is fine.
+    """
+    try:
+        ours = is_ours(table, snapshot)
+    except NotFoundError:
+        return
+    if not ours:
+        raise unknown_outcome(
+            table, snapshot, "another engine's commit replaced it (two engines on one local or plain S3 table)"
+        )
+
+
+_published: ContextVar[list[tuple[Table, Snapshot]] | None] = ContextVar("published", default=None)
+
+
+@contextmanager
+def verified_commits() -> Iterator[None]:
+    """Read back, at the end of an operation, every snapshot that was published within; nested, the outermost does.
+
+    A commit outside of any such block is read back at its own end: none goes unverified.
+
+    Raises:
+        OutcomeUnknownError: see ``verify_landed``. Not looked for when the block itself fails.
+    """
+    if _published.get() is not None:
+        yield
+        return
+    mine: list[tuple[Table, Snapshot]] = []
+    token = _published.set(mine)
+    try:
+        yield
+    finally:
+        _published.reset(token)
+    for table, snapshot in mine:
+        verify_landed(table, snapshot)
+
+
+def verify_at_end(table: Table, snapshot: Snapshot) -> None:
+    """Have a published snapshot read back when the operation ends; outside of ``verified_commits``: now."""
+    pending = _published.get()
+    if pending is None:
+        verify_landed(table, snapshot)
+    else:
+        pending.append((table, snapshot))

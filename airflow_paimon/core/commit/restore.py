@@ -1,0 +1,68 @@
+"""The draft that takes a drop of partitions back: their files are added again, by reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.scan import live_entries, one_form, read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.table import Table
+
+
+def restoring(
+    table: Table,
+    before: Snapshot | None,
+    dropped: Snapshot,
+    chosen: Callable[[bytes], bool],
+    beside_appends: bool,
+    properties: Mapping[str, str],
+    guard_options: object,
+    head: Snapshot | None,
+) -> Draft | None:
+    """Plan ``restore_partitions`` on top of ``head``."""
+    if head is None:
+        return None
+    schema = table.schema()
+    form = one_form(schema)
+    live = live_entries(table, head)
+    held = [e for e in live_entries(table, before).values() if chosen(e.partition)]
+    doubtful = {form(e.partition) for e in held} & {form(e.partition) for e in live.values()}
+    kept = _overwritten(table, dropped, head, doubtful, form) if beside_appends else doubtful
+    missing = [e for e in held if e.identifier not in live and form(e.partition) not in kept]
+    if not missing:
+        return None
+    index = None
+    if before is not None and before.index_manifest:
+        now = read_index(table, head)
+        names = {i.file_name for i in now}
+        index = [*now]
+        wanted = {form(e.partition) for e in missing}
+        index += [i for i in read_index(table, before) if form(i.partition) in wanted and i.file_name not in names]
+    return Draft(
+        kind=CommitKind.OVERWRITE,
+        entries=missing,
+        index_entries=index,
+        schema=schema,
+        properties=properties,
+        operation="OVERWRITE",
+        rewrite_base=True,
+        guard_options=guard_options,
+    )
+
+
+def _overwritten(
+    table: Table, dropped: Snapshot, head: Snapshot, partitions: set[bytes], form: Callable[[bytes], bytes]
+) -> set[bytes]:
+    """Of the partitions that hold something: those that got it otherwise than by appends, or nobody can tell how."""
+    if not partitions:
+        return set()
+    try:
+        since = table.snapshots(list(range(dropped.id + 1, head.id + 1)))
+    except NotFoundError:
+        return partitions
+    deltas = [m for s in since if s.commit_kind == CommitKind.OVERWRITE for m in read_delta_list(table, s)]
+    written = (e for part in read_entries(table, deltas) for e in part if e.kind == FileKind.ADD)
+    return partitions & {form(e.partition) for e in written}

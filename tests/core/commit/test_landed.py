@@ -1,0 +1,295 @@
+"""What a commit makes of doubt: read-backs, foreign snapshots, expired history, branches made anew meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_landed, restore_partitions
+from airflow_paimon.core.commit.files import commit_append, commit_overwrite
+from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.put import put_new
+from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import drop_partitions
+from tests.core.tables import append, files, make_table, message, names, run
+from tests.stores import FaultStore, _Wrapper
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return make_table(tmp_path / "wh")
+
+
+class Meddler(_Wrapper):
+    """Somebody acts after (or instead of) our calls: ``after`` gets method and path, and may raise."""
+
+    def __init__(self, inner: Store, after: Callable[[str, str], None]) -> None:
+        super().__init__(inner)
+        self._after = after
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        result = action()
+        self._after(method, path)
+        return result
+
+
+def seen_by(table: Table, after: Callable[[str, str], None]) -> Table:
+    return Table(Meddler(table.store, after), table.name, table.branch_name)
+
+
+def replace_by_foreign(table: Table, snapshot_id: int) -> None:
+    """What another engine's rename does: its own snapshot lands on top of ours."""
+    ours = table.snapshot(snapshot_id)
+    table.store.replace(table.paths.snapshot(snapshot_id), replace(ours, uuid="f" * 36).to_bytes())
+
+
+def replaced_after_hint(table: Table) -> Table:
+    """The newest snapshot is replaced after it was published, read back and named in the hint."""
+
+    def after(method: str, path: str) -> None:
+        if method == "replace" and path.endswith("LATEST"):
+            replace_by_foreign(table, table.latest_snapshot_id() or 0)
+
+    return seen_by(table, after)
+
+
+# -- no path skips the second read-back --------------------------------------------------------------------------------
+
+
+def test_any_commit_is_read_back_at_its_end(table: Table) -> None:
+    with pytest.raises(OutcomeUnknownError, match="another engine's commit replaced it"):
+        append(replaced_after_hint(table), "a")
+
+
+def test_an_operation_of_several_commits_is_read_back_at_its_end(table: Table) -> None:
+    with pytest.raises(OutcomeUnknownError, match="snapshot 1"), verified_commits():
+        append(table, "a")
+        append(table, "b")
+        replace_by_foreign(table, 1)
+
+
+def test_a_failing_operation_keeps_its_own_error(table: Table) -> None:
+    with pytest.raises(FormatError, match="mine"), verified_commits():
+        append(table, "a")
+        replace_by_foreign(table, 1)
+        raise FormatError("mine")
+
+
+def test_dropped_partitions_are_read_back(table: Table) -> None:
+    append(table, "a")
+    with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
+        drop_partitions(replaced_after_hint(table), [{"dt": "a"}])
+
+
+def test_restored_files_are_read_back(table: Table) -> None:
+    before = append(table, "a").snapshot
+    dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
+    with pytest.raises(OutcomeUnknownError, match="snapshot 3"):
+        restore_partitions(replaced_after_hint(table), before, dropped, lambda _: True, beside_appends=True)
+
+
+# -- restoring ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "beside_appends", "is_back"),
+    [(None, False, True), ("append", False, False), ("append", True, True), ("overwrite", True, False)],
+)
+def test_restored_files_lie_beside_appended_ones_only(
+    table: Table, meanwhile: str | None, beside_appends: bool, is_back: bool
+) -> None:
+    before = append(table, "a").snapshot
+    append(table, "b")
+    (old,) = names(table) - names_of(table, "b")
+    dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
+    new = set()
+    if meanwhile is not None:
+        added = message(table, "a", seq=9)
+        new = {f.file_name for f in added.new_files}
+        if meanwhile == "append":
+            commit_append(table, [added], planned_on=table.latest_snapshot())
+        else:
+            commit_overwrite(table, [added], partitions=[{"dt": "a"}])
+    chosen = partition_of(table, "a")
+    receipt = restore_partitions(table, before, dropped, lambda p: p == chosen, beside_appends=beside_appends)
+    assert receipt.changed is is_back
+    assert names_of(table, "a") == new | ({old} if is_back else set())
+    assert len(names_of(table, "b")) == 1
+
+
+def partition_of(table: Table, dt: str) -> bytes:
+    return message(table, dt).partition
+
+
+def names_of(table: Table, dt: str) -> set[str]:
+    wanted = partition_of(table, dt)
+    return {name for (partition, _), group in files(table).items() for name in group if partition == wanted}
+
+
+# -- a failing clean-up hides nothing ----------------------------------------------------------------------------------
+
+
+def test_a_full_disk_under_a_manifest_is_a_storage_error(table: Table) -> None:
+    """The manifest may be there or not; the snapshot was not tried, so the outcome is known."""
+    append(table, "a")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    new = message(table, "b")
+    for fail_at in (1, 2, 3):
+        faulty = Table(FaultStore(table.store, fail_at, error=full, after=True), table.name)
+        with pytest.raises(StorageError, match="nothing was published"):
+            commit_append(faulty, [new], planned_on=table.latest_snapshot())
+    assert table.snapshot_ids() == [1]
+
+
+def test_a_failing_clean_up_does_not_hide_the_cause(table: Table) -> None:
+    append(table, "a")
+    new = message(table, "b")
+    before = set(table.store.names("manifest"))
+
+    def fail(method: str, path: str) -> None:
+        if method == "create" and "snapshot-" in path:
+            raise StorageError("No space left on device")
+        if method == "delete":
+            raise OutcomeUnknownError("connection lost")
+
+    with pytest.raises(StorageError, match="No space left"):
+        commit_append(
+            Table(FaultStore(table.store, on_mutation=fail), table.name), [new], planned_on=table.latest_snapshot()
+        )
+    assert set(table.store.names("manifest")) > before  # not cleaned up, and nobody minds
+
+
+# -- an unknown outcome, and a foreign snapshot under the id -----------------------------------------------------------
+
+
+def test_manifests_stay_when_the_outcome_is_unknown_and_the_id_is_somebody_elses(table: Table) -> None:
+    append(table, "a")
+    staged: list[str] = []
+
+    def compete(method: str, path: str) -> None:
+        if method == "create" and path.startswith("manifest/"):
+            staged.append(path)
+        if method == "create" and path.endswith("snapshot-2") and len(table.snapshot_ids()) == 1:
+            append(table, "b")
+            raise OutcomeUnknownError("connection lost")
+
+    view = Table(FaultStore(table.store, on_mutation=compete), table.name)
+    receipt = commit_append(view, [message(table, "c")], planned_on=table.latest_snapshot())
+    assert (receipt.snapshot.id, receipt.attempts) == (3, 2)
+    assert len(names(table)) == 3
+    assert all(table.store.exists(path) for path in staged), "the first attempt's manifests were deleted"
+
+
+def test_what_a_newer_snapshot_holds_already_is_not_committed_again(table: Table) -> None:
+    """Ours landed, somebody committed on top of it, then another engine's rename replaced ours."""
+    append(table, "a")
+
+    def after(method: str, path: str) -> None:
+        if method == "create" and path.endswith("snapshot-2"):
+            append(table, "b")
+            replace_by_foreign(table, 2)
+            raise OutcomeUnknownError("connection lost")
+
+    with pytest.raises(OutcomeUnknownError, match="a newer one holds its files"):
+        commit_append(seen_by(table, after), [message(table, "c")], planned_on=table.latest_snapshot())
+    assert table.latest_snapshot_id() == 3
+    assert len(names(table)) == 3
+    assert all(table.store.exists(f"manifest/{m.file_name}") for m in all_manifests(table, table.snapshot(3)))
+
+
+# -- one answer about expired history ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tried_twice", [False, True])
+def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tried_twice: bool) -> None:
+    """Only where no other try of the operation was made is it certain that none has landed in what is expired."""
+    for dt in "abc":
+        append(table, dt)
+    table.store.delete("snapshot/snapshot-2")
+    mine = CommitIdentity(user="op", identifier=7, since=1, retry_mark="_airflow_paimon/retried/op")
+    if tried_twice:
+        put_new(table, "_airflow_paimon/retried/op", b"")
+        with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
+            find_landed(table, mine, 1)
+        with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
+            commit_append(table, [message(table, "d")], planned_on=table.latest_snapshot(), identity=mine)
+        assert table.latest_snapshot_id() == 3
+    else:
+        assert find_landed(table, mine, 1) is None
+        done = commit_append(table, [message(table, "d")], planned_on=table.latest_snapshot(), identity=mine)
+        assert done.snapshot.id == 4
+    # what is still there is found whatever else is expired
+    anew = replace(mine, since=None)
+    found = commit_append(table, [message(table, "e")], planned_on=table.latest_snapshot(), identity=anew)
+    assert find_landed(table, mine, 0).id == found.snapshot.id
+
+
+def test_a_commit_far_back_is_found(table: Table) -> None:
+    mine = CommitIdentity(user="op", identifier=7)
+    commit_append(table, [message(table, "a")], planned_on=None, identity=mine)
+    base = table.snapshot(1)
+    for number in range(2, 150):
+        table.store.create(table.paths.snapshot(number), replace(base, id=number, commit_user="other").to_bytes())
+    assert find_landed(table, mine, 0).id == 1
+    assert find_landed(table, mine, 1) is None
+
+
+# -- a branch that is deleted, and made anew, while a writer plans -----------------------------------------------------
+
+
+def late_writer(table: Table, meanwhile: Callable[[], None]) -> Table:
+    """The branch as a writer sees it, with somebody who acts when its first manifest is written."""
+    acts = [meanwhile]
+
+    def compete(method: str, path: str) -> None:
+        if method == "create" and path.startswith("manifest/") and acts:
+            acts.pop()()
+
+    return Table(FaultStore(table.store, on_mutation=compete), table.name, "fix")
+
+
+@pytest.fixture
+def branched(table: Table) -> Table:
+    """Branch ``fix`` was made from snapshot 1 and has written snapshot 2."""
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    append(table.branch("fix"), "old")
+    return table
+
+
+def test_a_late_writer_does_not_revive_the_rows_of_a_branch_made_anew(branched: Table) -> None:
+    fix = branched.branch("fix")
+
+    def anew() -> None:
+        run(branched, "delete_branch", branch="fix")
+        run(branched, "create_branch", branch="fix", snapshot=1)
+
+    new = message(fix, "late")
+    receipt = commit_append(late_writer(branched, anew), [new], planned_on=fix.latest_snapshot())
+    assert (receipt.before.id, receipt.snapshot.id) == (1, 2)
+    assert len(names_of(fix, "old")) == 0
+    assert (len(names_of(fix, "a")), len(names_of(fix, "late"))) == (1, 1)
+
+
+def test_a_late_writer_leaves_no_snapshot_in_a_branch_that_is_gone(branched: Table) -> None:
+    fix = branched.branch("fix")
+    new, schema = message(fix, "late"), fix.schema()
+
+    def draft(head: Snapshot | None) -> Draft:
+        if head is None:
+            fix.schema()
+        return Draft(kind=CommitKind.APPEND, entries=new.entries(), schema=schema)
+
+    gone = late_writer(branched, lambda: run(branched, "delete_branch", branch="fix"))
+    with pytest.raises(NotFoundError, match="no branch 'fix'"):
+        commit(gone, draft)
+    assert not branched.store.walk("branch/branch-fix")
