@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,35 +15,30 @@ from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
     Receipt,
-    find_landed,
     require_committable,
     verify_landed,
 )
 from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
+from airflow_paimon.core.commit.idempotency import REFUSALS, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
-from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
-    NotFoundError,
     OutcomeUnknownError,
     StorageError,
-    UnsafeOperationError,
-    UnsupportedError,
 )
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 
 log = logging.getLogger(__name__)
 
 MODES = ("append", "overwrite", "dynamic_overwrite")
-NOTHING_PUBLISHED = (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError)
-"""Refusals of a commit after which its files can be discarded and the operation id used again."""
 _TRIES = 5
 _BATCH_ROWS = 1 << 20
 
@@ -63,7 +56,7 @@ def write_arrow(
     ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
     (typed values or their text, None = null; may be partial); ``dynamic_overwrite`` replaces the partitions that occur
     in the rows. A column ``_row_kind`` (``+I -U +U -D``) expresses deletes. With ``operation_id`` a retry returns the
-    first try's result and writes nothing.
+    first try's result and writes nothing; the same id with other rows is refused.
 
     ``on_stale`` goes with the delta branch of a chain table: a write to a partition that a full one hides is refused
     (``refuse``, the default of ``append``), or done, and the full partitions that it makes stale are listed in
@@ -89,6 +82,7 @@ def write_arrow(
             table, mode, partition, identity, policy, lambda write: write_rows(write, _batches(data, write)), _TRIES
         ),
         lambda landed: report_write(table, landed),
+        content=None if operation_id is None else content_digest(data),
     )
     return _result(table, mode, written, data.num_rows, started)
 
@@ -115,27 +109,20 @@ def write_once(
     operation_id: str | None,
     write: Callable[[CommitIdentity], tuple[Receipt, Sequence[CommitMessage]]],
     settled: Callable[[Snapshot | None], Mapping[str, Any]],
+    *,
+    content: str | None = None,
 ) -> Written:
     """Write, or find what an earlier try with this operation id has committed; ``settled`` follows the commit.
 
     Raises:
-        InvalidInputError: the operation id was used for another request than ``asked``.
+        InvalidInputError: the operation id was used for another request than ``asked``, or other rows (``content``).
     """
-    identity, entry = CommitIdentity(), None
-    if operation_id is not None:
-        identity = commit_identity(operation_id, table.branch_name, operation)
-        entry = open_ledger(table, operation_id, asked, table.branch_name)
-        identity = entry.guard(identity)
-        landed = None if entry.first_try else find_landed(table, identity, entry.head)
+    with attempt(table, operation_id, table.branch_name, asked, content) as tried:
+        landed = tried.landed(operation)
         if landed is not None:
             told = settled(landed)
             return Written(before=landed.id - 1 or None, after=landed.id, told=told, replayed=True)
-    try:
-        receipt, messages = write(identity)
-    except NOTHING_PUBLISHED:
-        if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
-            forget(table, entry.operation_id)
-        raise
+        receipt, messages = write(tried.identity(operation))
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     told = settled(receipt.snapshot)
@@ -156,8 +143,7 @@ def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> 
 
 def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: Mapping[str, Any] | None) -> str:
     """Tell one request from another: what is replaced, and the columns and number of rows."""
-    asked = {"mode": mode, "partition": partition, "columns": data.schema.names, "rows": data.num_rows}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    return digest_of({"mode": mode, "partition": partition, "columns": data.schema.names, "rows": data.num_rows})
 
 
 def commit_in_tries(
@@ -170,14 +156,14 @@ def commit_in_tries(
     tries: int,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; when a bucket moved meanwhile, with new sequence numbers again."""
-    for attempt in range(1, tries + 1):
+    for number in range(1, tries + 1):
         write = plan_write(table, overwrite=mode != "append", chained=True)
         messages = write_files(write)
         try:
             receipt = commit_write(table, write, messages, mode, partition, identity, on_stale)
-        except NOTHING_PUBLISHED as error:
+        except REFUSALS as error:
             discard_files(write, messages)
-            if not isinstance(error, ConflictError) or attempt == tries:
+            if not isinstance(error, ConflictError) or number == tries:
                 raise
             log.warning("%s: another writer came in between (%s); writing again", table.label, error.message)
             continue
@@ -207,7 +193,7 @@ def commit_write(
     """Publish what a write made, as its mode says.
 
     Raises:
-        NOTHING_PUBLISHED: the files can be discarded.
+        REFUSALS: the files can be discarded.
     """
     options = ChainOptions(on_stale=on_stale)
     if mode == "append":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,12 +9,11 @@ from typing import Any
 from airflow_paimon.core.chain.commit_options import ChainOptions
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit import files as commit_files
-from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.idempotency import attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
-from airflow_paimon.core.commit.ledger import commit_identity, forget, open_ledger
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED
 
 OPERATION = "drop_partitions"
 
@@ -40,24 +37,15 @@ def drop_partitions(
     table.require()
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
-    identity, entry, landed = CommitIdentity(), None, None
-    if operation_id is not None:
-        identity = commit_identity(operation_id, table.branch_name, OPERATION)
-        named = [dict(p) for p in partitions]
-        asked = json.dumps({"partitions": named, "on_stale": policy}, sort_keys=True, default=str)
-        entry = open_ledger(table, operation_id, hashlib.sha256(asked.encode()).hexdigest(), table.branch_name)
-        landed = None if entry.first_try else find_landed(table, identity, entry.head)
-    before = landed.id - 1 or None if landed is not None else None
-    if landed is None:
-        try:
+    asked = digest_of({"partitions": [dict(p) for p in partitions], "on_stale": policy})
+    with attempt(table, operation_id, table.branch_name, asked) as tried:
+        landed = tried.landed(OPERATION)
+        before = landed.id - 1 or None if landed is not None else None
+        if landed is None:
             receipt = commit_files.drop_partitions(
-                table, partitions, identity=identity, guard_options=ChainOptions(on_stale=policy)
+                table, partitions, identity=tried.identity(OPERATION), guard_options=ChainOptions(on_stale=policy)
             )
-        except NOTHING_PUBLISHED:
-            if entry is not None and entry.first_try:  # nothing was committed under this id: it can be used again
-                forget(table, entry.operation_id)
-            raise
-        before, landed = receipt.before.id if receipt.before else None, receipt.snapshot
+            before, landed = receipt.before.id if receipt.before else None, receipt.snapshot
     return OperationResult(
         operation=OPERATION,
         table=table.name,

@@ -6,7 +6,6 @@ offers no way to bring the rows of a bucket together before they are written. Ne
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import pickle
@@ -28,10 +27,10 @@ from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.read_plan import ChainReadMode, GapPolicy
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
-from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, verify_landed
+from airflow_paimon.core.commit.committer import require_committable, verify_landed
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
-from airflow_paimon.core.commit.ledger import commit_identity, open_ledger
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -39,7 +38,7 @@ from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.arrow_write import NOTHING_PUBLISHED, check_mode, commit_write, discard_files
+from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
@@ -260,7 +259,7 @@ class PaimonWriter(DataSourceArrowWriter):
         write: TableWrite | None,
         mode: str,
         partition: Mapping[str, Any] | None,
-        identity: CommitIdentity,
+        tried: Attempt,
         on_stale: OnStale | None,
         landed: Snapshot | None = None,
     ) -> None:
@@ -268,7 +267,8 @@ class PaimonWriter(DataSourceArrowWriter):
         self._write = write
         self._mode = mode
         self._partition = partition
-        self._identity = identity
+        self._tried = tried
+        self._identity = tried.identity(NAME)
         self._on_stale = on_stale
         self._landed = landed
 
@@ -292,8 +292,9 @@ class PaimonWriter(DataSourceArrowWriter):
                 receipt = commit_write(
                     self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale
                 )
-            except NOTHING_PUBLISHED:
+            except REFUSALS:
                 discard_files(self._write, files)
+                self._tried.forget()
                 raise
             if receipt.replayed:  # another try of the operation was faster, with files of its own
                 discard_files(self._write, files)
@@ -320,14 +321,9 @@ def _plan_writer(
     policy = parse_on_stale(table, on_stale)
     require_committable(table)
     conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
-    identity = CommitIdentity()
-    if operation_id is not None:
-        identity = commit_identity(operation_id, table.branch_name, NAME)
-        asked = json.dumps([mode, partition, schema.fieldNames()], sort_keys=True, default=str)
-        entry = open_ledger(table, operation_id, hashlib.sha256(asked.encode()).hexdigest(), table.branch_name)
-        identity = entry.guard(identity)
-        landed = None if entry.first_try else find_landed(table, identity, entry.head)
-        if landed is not None:
-            return PaimonWriter(table, None, mode, partition, identity, policy, landed)
-    write = plan_write(table, overwrite=mode != "append", chained=True)
-    return PaimonWriter(table, write, mode, partition, identity, policy)
+    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    asked = digest_of([mode, partition, columns])
+    with attempt(table, operation_id, table.branch_name, asked) as tried:
+        landed = tried.landed(NAME)
+        write = None if landed is not None else plan_write(table, overwrite=mode != "append", chained=True)
+    return PaimonWriter(table, write, mode, partition, tried, policy, landed)

@@ -14,6 +14,7 @@ from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
+from airflow_paimon.spark.plan_text import aliased
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.shares import slim_split as slim_split
 from airflow_paimon.spark.shares import weight as weight
@@ -81,7 +82,9 @@ def read_table(
         frame = frame_of(spark, layers)
     if where is not None:
         frame = frame.where(where)
-    return frame if wanted is None or needed == wanted else frame.select(*(f"`{c}`" for c in wanted))
+    if wanted is not None and needed != wanted:
+        frame = frame.select(*(f"`{c}`" for c in wanted))
+    return aliased(frame, table.label, version, timestamp, columns, str(where), policy, mode)
 
 
 def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,11 +11,13 @@ import pyarrow as pa
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite, write_rows
 from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.plan_text import plan_text
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
@@ -64,7 +64,7 @@ def write_table(
     written = write_once(
         table,
         OPERATION,
-        _request(frame, mode, partition),
+        "" if operation_id is None else _request(frame, mode, partition),
         operation_id,
         lambda identity: commit_in_tries(
             table, mode, partition, identity, policy, lambda write: write_files(frame, write), _TRIES
@@ -75,8 +75,10 @@ def write_table(
 
 
 def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -> str:
-    asked = {"mode": mode, "partition": partition, "columns": frame.columns}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    """Tell one request from another: what is replaced, and the query that makes the rows."""
+    types = [field.dataType.simpleString() for field in frame.schema.fields]
+    asked = {"mode": mode, "partition": partition, "columns": frame.columns, "types": types, "plan": plan_text(frame)}
+    return digest_of(asked)
 
 
 def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.ledger import forget, open_ledger
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.commit.idempotency import REFUSALS, attempt
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
@@ -82,16 +83,57 @@ def test_a_write_that_is_killed_between_any_two_store_calls_is_done_once(mode: s
     raise AssertionError("40 steps were not enough")
 
 
-def test_an_entry_that_a_second_try_relies_on_stays(table: Table) -> None:
-    assert open_ledger(table, "op", "asked", "main").first_try
-    assert not open_ledger(table, "op", "asked", "main").first_try
-    forget(table, "op")  # the first try is refused, the second one goes on
-    assert not open_ledger(table, "op", "asked", "main").first_try
-    with pytest.raises(InvalidInputError, match="another request"):
-        open_ledger(table, "op", "something else", "main")
+def test_a_record_that_a_second_try_relies_on_stays(table: Table) -> None:
+    with attempt(table, "op", "main", "asked") as first, attempt(table, "op", "main", "asked") as second:
+        assert (first.retried, second.retried) == (False, True)
+        first.forget()  # the first try is refused, the second one goes on
+    with attempt(table, "op", "main", "asked") as third:
+        assert third.retried
+    with pytest.raises(InvalidInputError, match="another request"), attempt(table, "op", "main", "something else"):
+        pass
 
 
-def test_an_entry_of_a_refused_first_try_goes(table: Table) -> None:
-    open_ledger(table, "op", "asked", "main")
-    forget(table, "op")
-    assert open_ledger(table, "op", "something else", "main").first_try
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_the_record_of_a_refused_first_try_goes(table: Table, kind: type[PaimonError]) -> None:
+    with pytest.raises(kind), attempt(table, "op", "main", "asked"):
+        raise kind("refused")
+    with attempt(table, "op", "main", "something else") as again:
+        assert not again.retried
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError("?"), ConflictError("", details={"done": ["dt=a"]}), Crash()])
+def test_the_record_of_what_may_have_committed_stays(table: Table, error: BaseException) -> None:
+    with pytest.raises(type(error)), attempt(table, "op", "main", "asked"):
+        raise error
+    with attempt(table, "op", "main", "asked") as again:
+        assert again.retried
+
+
+def test_a_record_of_an_earlier_version_is_understood(table: Table) -> None:
+    """Without the digest of the rows, as it was written before there was one."""
+    write_arrow(table, ROWS, operation_id="op")
+    (path,) = table.store.walk("_airflow_paimon/operations")
+    record = json.loads(table.store.read(path))
+    del record["content"]
+    table.store.replace(path, json.dumps(record).encode())
+    assert write_arrow(table, ROWS, operation_id="op")["snapshot_after"] == 1
+
+
+# -- the same id with other rows ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "dynamic_overwrite"])
+def test_the_same_id_with_other_rows_of_the_same_shape_is_refused(table: Table, mode: str) -> None:
+    write_arrow(table, ROWS, mode=mode, operation_id="op")
+    with pytest.raises(InvalidInputError, match="used for other rows"):
+        write_arrow(table, pa.table({"k": pa.array([3, 4], pa.int32())}), mode=mode, operation_id="op")
+    assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2]
+    assert write_arrow(table, ROWS, mode=mode, operation_id="op")["snapshot_after"] == 1
+
+
+def test_the_same_id_with_other_row_kinds_is_refused(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path), "d.t", [("k", "INT NOT NULL")], primary_keys=["k"], options={"bucket": "1"})
+    upsert = ROWS.append_column("_row_kind", pa.array(["+I", "+I"]))
+    write_arrow(table, upsert, operation_id="op")
+    with pytest.raises(InvalidInputError, match="used for other rows"):
+        write_arrow(table, ROWS.append_column("_row_kind", pa.array(["+I", "-D"])), operation_id="op")

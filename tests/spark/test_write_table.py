@@ -206,3 +206,20 @@ def test_a_writer_in_between_makes_it_write_again_with_higher_numbers(spark: Spa
     assert table.latest_snapshot_id() == 3
     live = {p.name for p in tmp_path.rglob("*.parquet")}
     assert len(live) == 3, "the files of the first try are gone"
+
+
+def test_the_same_id_with_another_query_is_refused_and_a_retry_is_not(spark: SparkSession, tmp_path: Path) -> None:
+    """A read of the table itself is another plan after the write, and still the same query."""
+    table = make_table(tmp_path)
+    write_table(spark.range(10).selectExpr("id as k", "'v' as v", "'a' as dt"), str(tmp_path), "d.t")
+
+    def corrected(limit: int) -> DataFrame:
+        now = read_table(spark, str(tmp_path), "d.t", where="dt = 'a'")
+        return now.where(f"k < {limit}").selectExpr("k", f"concat(v, '{limit}', uuid() is null) as v", "dt")
+
+    first = write_table(corrected(5), str(tmp_path), "d.t", mode="dynamic_overwrite", operation_id="op")
+    retry = write_table(corrected(5), str(tmp_path), "d.t", mode="dynamic_overwrite", operation_id="op")
+    assert first["snapshot_after"] == retry["snapshot_after"] == 2
+    with pytest.raises(InvalidInputError, match="another request"):
+        write_table(corrected(4), str(tmp_path), "d.t", mode="dynamic_overwrite", operation_id="op")
+    assert len(rows_of(table)) == 5

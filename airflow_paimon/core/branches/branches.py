@@ -15,7 +15,7 @@ from airflow_paimon.core.branches.branch_plan import (
 )
 from airflow_paimon.core.branches.lineage import Lineage, is_unfinished, read_lineage, read_rename, verified_lineage
 from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.commit.once import attempt
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -253,7 +253,7 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     name, table = request.branch, context.table
     if name == MAIN:
         raise InvalidInputError(f"{table.name}: branch main can't be deleted", table=table.name)
-    with attempt(context) as tried:
+    with attempt_of(context) as tried:
         return _delete_branch(context, request, name, retried=tried.retried)
 
 
@@ -351,7 +351,7 @@ def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
     table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
     if old in (MAIN, new):
         raise InvalidInputError(f"{table.name}: can't rename {old!r} to {new!r}", table=table.name)
-    with attempt(context) as tried:
+    with attempt_of(context) as tried:
         if tried.retried and _is_renamed(table, old, new):
             head = table.branch(new).latest_snapshot_id()
             details = {"renamed_from": old, "replayed": True}

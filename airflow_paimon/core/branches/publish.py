@@ -47,6 +47,7 @@ from airflow_paimon.core.branches.safeguards import (
 from airflow_paimon.core.branches.tags import expire_undo_tags
 from airflow_paimon.core.chain.guard import refuse_chain_branch
 from airflow_paimon.core.commit.committer import Draft, commit, execute, put_new, require_committable, verify_landed
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -117,17 +118,14 @@ def publish_branch(context: Context, request: PublishBranch, fold: Fold | None =
     refuse_chain_branch(branch)
     require_committable(main)
     theirs = _branch_head(branch, request)
-    marks = PublishMarks.start(context, MAIN)
-    earlier = replayed(context, marks)
-    if earlier is not None:
-        return earlier
-    try:
+    with attempt_of(context) as tried:
+        marks = PublishMarks.of(context, tried)
+        earlier = replayed(context, marks)
+        if earlier is not None:
+            return earlier
         if request.rewrite and _fold_first(context, request, branch, theirs, fold):
             theirs = _folded(branch, theirs)
         return _publish(context, request, branch, theirs, marks)
-    except (ConflictError, UnsafeOperationError, InvalidInputError):
-        marks.forget(context)
-        raise
 
 
 def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
@@ -175,7 +173,7 @@ def _publish(
     if receipt.snapshot is None:
         would = request.dry_run and bool(decided.changes or decided.schemas.new)
         if not would:
-            marks.forget(context)
+            marks.tried.forget()
         return context.result(decided.plan, branch=MAIN, changed=would, before=before, after=before, details=details)
     protect_published(main, receipt.snapshot)
     verify_landed(main, receipt.snapshot)

@@ -38,6 +38,7 @@ from airflow_paimon.core.branches.safeguards import (
     undo_tag_action,
 )
 from airflow_paimon.core.commit.committer import Draft, commit, execute, require_committable, verify_landed
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
@@ -81,16 +82,13 @@ def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
         raise InvalidInputError("rollback_to: give a tag or a snapshot to go back to", table=context.table.name)
     view = context.table.branch(request.branch).require()
     require_committable(view)
-    marks = PublishMarks.start(context, request.branch)
-    earlier = replayed(context, marks)
-    if earlier is not None:
-        return earlier
-    try:
+    with attempt_of(context, request.branch) as tried:
+        marks = PublishMarks.of(context, tried)
+        earlier = replayed(context, marks)
+        if earlier is not None:
+            return earlier
         target = view.tag(request.tag).snapshot if request.tag is not None else view.snapshot(request.snapshot or 0)
         return _roll_back(context, request, view, target, marks)
-    except (ConflictError, UnsafeOperationError, InvalidInputError, NotFoundError):
-        marks.forget(context)
-        raise
 
 
 def _roll_back(
@@ -122,7 +120,7 @@ def _roll_back(
     if receipt.snapshot is None:
         would = request.dry_run and bool(decided.changes)
         if not would:
-            marks.forget(context)
+            marks.tried.forget()
         return context.result(
             decided.plan, branch=request.branch, changed=would, before=before, after=before, details=decided.summary
         )

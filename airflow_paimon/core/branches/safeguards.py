@@ -8,15 +8,8 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.branches.publish_plan import BucketChange
 from airflow_paimon.core.branches.retention_tags import protect_published
-from airflow_paimon.core.commit.committer import CommitIdentity, find_landed
-from airflow_paimon.core.commit.ledger import (
-    LedgerEntry,
-    commit_identity,
-    forget,
-    name_part,
-    open_ledger,
-    request_hash,
-)
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.idempotency import Attempt, name_part
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
@@ -44,26 +37,19 @@ from airflow_paimon.core.table.table import Table
 class PublishMarks:
     """The identity under which one operation publishes, and what it leaves behind for the next try and for people."""
 
-    identity: CommitIdentity
+    tried: Attempt
     undo_tag: str
-    branch: str
-    ledger: LedgerEntry | None
-    request_digest: str
+    operation: str
 
     @classmethod
-    def start(cls, context: Context, branch: str) -> PublishMarks:
-        """Enter the operation in the ledger. A dry run enters nothing."""
-        request = context.request
-        digest = request_hash(request)
-        operation_id = request.operation_id
-        ledger = None
-        if operation_id and not request.dry_run:
-            ledger = open_ledger(context.table, operation_id, digest, branch)
+    def of(cls, context: Context, tried: Attempt) -> PublishMarks:
+        operation_id = context.request.operation_id
         tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else str(uuid.uuid4()))
-        identity = commit_identity(operation_id, branch, request.operation)
-        if ledger is not None:
-            identity = ledger.guard(identity)
-        return cls(identity=identity, undo_tag=tag, branch=branch, ledger=ledger, request_digest=digest)
+        return cls(tried=tried, undo_tag=tag, operation=context.request.operation)
+
+    @property
+    def identity(self) -> CommitIdentity:
+        return self.tried.identity(self.operation)
 
     def properties(self, context: Context) -> dict[str, str]:
         """Snapshot properties that every publish carries."""
@@ -76,11 +62,6 @@ class PublishMarks:
             out["airflow-paimon.approved-by"] = request.approved_by
         return out
 
-    def forget(self, context: Context) -> None:
-        """Strike the ledger entry of a first try that was refused: nothing was committed under this id."""
-        if self.ledger is not None and self.ledger.first_try:
-            forget(context.table, self.ledger.operation_id)
-
 
 def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
     """Give the first try's result if it had landed; None = go on.
@@ -88,22 +69,19 @@ def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
     Raises:
         OutcomeUnknownError: the snapshots that could tell are expired.
     """
-    if marks.ledger is None or marks.ledger.first_try:
-        return None
-    view = context.table.branch(marks.branch)
-    landed = find_landed(view, marks.identity, marks.ledger.head)
+    landed = marks.tried.landed(marks.operation)
     return None if landed is None else result_of(context, marks, landed)
 
 
 def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
     """Give the result of another try's commit."""
-    protect_published(context.table.branch(marks.branch), landed)  # that try may have been cut off before this
+    protect_published(context.table.branch(marks.tried.branch), landed)  # that try may have been cut off before this
     details: dict[str, object] = {
         k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
     }
     details |= {"replayed": True}
     return context.result(
-        None, branch=marks.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+        None, branch=marks.tried.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
     )
 
 

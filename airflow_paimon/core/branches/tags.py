@@ -8,7 +8,7 @@ from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
 from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.commit.once import Attempt, attempt
+from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -49,7 +49,7 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
     name = check_tag_name(request.tag)
     _refuse_reserved(context.table, name)
     view = context.table.branch(request.branch).require()
-    with attempt(context, request.branch) as tried:
+    with attempt_of(context, request.branch) as tried:
         existing = view.find_tag(name)
         if tried.retried and existing is not None and _is_first_trys(request, existing, tried):
             details = {"tag": name, "snapshot": existing.snapshot.id, "time_retained": request.time_retained}
@@ -163,7 +163,7 @@ def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
         UnsafeOperationError: a living branch relies on it. NotFoundError: no such tag.
     """
     view = context.table.branch(request.branch).require()
-    with attempt(context, request.branch) as tried:
+    with attempt_of(context, request.branch) as tried:
         return _delete_tag(context, request, view, tried)
 
 

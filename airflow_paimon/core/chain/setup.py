@@ -22,8 +22,7 @@ from airflow_paimon.core.chain.setup_plan import (
     same_schema,
 )
 from airflow_paimon.core.commit.committer import execute, require_committable
-from airflow_paimon.core.commit.ledger import forget
-from airflow_paimon.core.commit.once import attempt
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -224,14 +223,13 @@ def carry_out_once(context: Context, plan: Plan) -> bool:
     """Put the schemas unless it is a dry run; tell whether this operation changed, or would change, anything.
 
     An earlier try may have finished: then nothing is left to do, and it was this operation all the same. One that had
-    nothing to do leaves no ledger entry.
+    nothing to do leaves no operation record.
     """
-    request = context.request
-    if request.dry_run:
+    if context.request.dry_run:
         return bool(plan)
-    with attempt(context) as tried:
+    with attempt_of(context) as tried:
         carry_out(context.table, plan)
     changed = bool(plan) or tried.retried
-    if not changed and request.operation_id:
-        forget(context.table, request.operation_id)
+    if not changed:
+        tried.forget()
     return changed

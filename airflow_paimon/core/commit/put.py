@@ -32,7 +32,7 @@ def require_committable(table: Table) -> None:
 
 
 def put_new(table: Table, path: str, data: bytes) -> None:
-    """Put one file if absent, outside a plan: schema versions, ledger entries."""
+    """Put one file if absent, outside a plan: schema versions, operation records."""
     require_committable(table)
     table.store.create(path, data)
 

@@ -14,8 +14,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, restore_partitions
-from airflow_paimon.core.commit.ledger import commit_identity
-from airflow_paimon.core.commit.once import attempt
+from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
 from airflow_paimon.core.commit.partition_drop import drop_held, partition_key
 from airflow_paimon.core.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -86,7 +85,7 @@ def run_expiry(context: Context, source: ExpirySource) -> OperationResult:
         plan = source.plan(source.cutoff)
         return _result(context, source, plan, [], changed=bool(plan.steps))
     require_committable(context.table)
-    with attempt(context, source.branch):
+    with attempt_of(context, source.branch):
         return _run(context, source)
 
 

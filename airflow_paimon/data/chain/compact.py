@@ -19,7 +19,7 @@ from airflow_paimon.core.chain.staleness import find_stale, history_of
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.chain.targets import ChainTargets, parse_targets
 from airflow_paimon.core.commit.committer import require_committable, verify_landed
-from airflow_paimon.core.commit.ledger import LedgerEntry, forget, open_ledger, request_hash
+from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan
@@ -59,18 +59,14 @@ def compact_chain_table(
     if request.dry_run:
         return _dry_run(context, targets)
     require_committable(snapshot)
-    ledger = None
-    if request.operation_id:
-        ledger = open_ledger(context.table, request.operation_id, request_hash(request), layout.snapshot_branch)
     run_ = _Run(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
-    try:
-        return run_.finish(_landed(snapshot, ledger))
-    except PaimonError as error:
-        if run_.done:
-            error.details.setdefault("done", run_.done)
-        elif ledger is not None and ledger.first_try and not error.retryable:
-            forget(context.table, ledger.operation_id)
-        raise
+    with attempt_of(context, layout.snapshot_branch) as tried:
+        try:
+            return run_.finish(_landed(snapshot, tried))
+        except PaimonError as error:
+            if run_.done:
+                error.details.setdefault("done", run_.done)
+            raise
 
 
 def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
@@ -86,17 +82,17 @@ def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
     )
 
 
-def _landed(snapshot: Table, ledger: LedgerEntry | None) -> list[tuple[Snapshot, dict[str, Any]]]:
+def _landed(snapshot: Table, tried: Attempt) -> list[tuple[Snapshot, dict[str, Any]]]:
     """Give what an earlier try of this operation committed. What has expired is not missed: doing it again is safe."""
-    if ledger is None or ledger.first_try:
+    if not tried.retried:
         return []
     found = []
-    for snapshot_id in range(ledger.head + 1, (snapshot.latest_snapshot_id() or 0) + 1):
+    for snapshot_id in range(tried.head + 1, (snapshot.latest_snapshot_id() or 0) + 1):
         try:
             one = snapshot.snapshot(snapshot_id)
         except NotFoundError:
             continue
-        if one.commit_user == ledger.operation_id and DETAILS in one.properties:
+        if one.commit_user == tried.operation_id and DETAILS in one.properties:
             found.append((one, json.loads(one.properties[DETAILS])))
     return found
 

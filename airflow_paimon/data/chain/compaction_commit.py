@@ -25,7 +25,7 @@ from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, 
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.chain.targets import ChainTargets, quoted_spec
 from airflow_paimon.core.commit.files import commit_partition
-from airflow_paimon.core.commit.ledger import commit_identity
+from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.base import Request

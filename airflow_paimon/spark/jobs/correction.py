@@ -1,4 +1,4 @@
-"""What every correction has, whichever engine writes it: its ledger entry, its checks, its plan and its result."""
+"""What every correction has, whichever engine writes it: its operation record, its checks, its plan and its result."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable
-from airflow_paimon.core.commit.ledger import LedgerEntry, commit_identity, forget, open_ledger, request_hash
+from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
-    ConflictError,
     InvalidInputError,
-    NotFoundError,
     UnsafeOperationError,
-    UnsupportedError,
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -124,37 +121,18 @@ def correct_once(
 ) -> OperationResult:
     """Run ``correct``, or give the result of an earlier try of the same operation if it had landed.
 
-    An operation that committed nothing, refused or with nothing to do, leaves no ledger entry, so that it may be asked
-    again in another way. After an unknown outcome the entry stays.
+    An operation that committed nothing, refused or with nothing to do, leaves no operation record, so that it may be
+    asked again in another way. After an unknown outcome the record stays.
     """
-    identity, ledger = _enter(context, request, sql)
-    if ledger is not None and not ledger.first_try:
-        landed = find_landed(context.table.branch(request.branch), identity, ledger.head)
+    asked = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
+    with attempt_of(context, request.branch, asked) as tried:
+        landed = tried.landed(request.operation)
         if landed is not None:
             return result_of(context, request, landed)
-    try:
-        result = correct(identity)
-    except (ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError, UnsupportedError):
-        _strike(context, ledger)
-        raise
+        result = correct(tried.identity(request.operation))
     if not result.changed:
-        _strike(context, ledger)
+        tried.forget()
     return result
-
-
-def _enter(context: Context, request: CorrectBranch, sql: str | None) -> tuple[CommitIdentity, LedgerEntry | None]:
-    """Enter the correction in the ledger; a dry run enters nothing."""
-    identity = commit_identity(request.operation_id, request.branch, request.operation)
-    if request.operation_id is None or request.dry_run:
-        return identity, None
-    asked = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
-    ledger = open_ledger(context.table, request.operation_id, request_hash(asked), request.branch)
-    return ledger.guard(identity), ledger
-
-
-def _strike(context: Context, ledger: LedgerEntry | None) -> None:
-    if ledger is not None and ledger.first_try:
-        forget(context.table, ledger.operation_id)
 
 
 def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:

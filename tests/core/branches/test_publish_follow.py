@@ -139,7 +139,7 @@ def test_a_rival_in_what_an_undo_takes_back_is_found_on_the_way(table: Table) ->
 
 
 class _Overtaken(CountingStore):
-    """Lets the other try run whole as soon as the operation is in the ledger."""
+    """Lets the other try run whole as soon as the operation has its record."""
 
     def __init__(self, inner: Any, other: Callable[[], object]) -> None:
         super().__init__(inner)

@@ -1,0 +1,205 @@
+"""Makes a retry return the first try's result: the operation record ``_airflow_paimon/operations/<hash of id>.json``.
+
+The record is put if absent before the first commit. It says what was asked for and where the branch stood, so that a
+later try refuses another request, and looks for the commit behind that point. Without a record nothing was committed
+under the id (or somebody removed our folder).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.commit.draft import CommitIdentity
+from airflow_paimon.core.commit.landed import find_landed
+from airflow_paimon.core.commit.put import execute, put_new
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+    UnsupportedError,
+)
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.table import Table
+
+REFUSALS = (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+    UnsupportedError,
+)
+"""Errors after which nothing is published: files of the try can be discarded, and its operation id used again."""
+_NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of an operation.
+
+    Attributes:
+        operation_id: None = the operation has none, or is a dry run: no record.
+        branch: The branch that is written.
+        head: Its newest snapshot id when the operation was first tried; 0 = none.
+        retried: The operation was tried before, and that try was not refused.
+    """
+
+    table: Table
+    operation_id: str | None = None
+    branch: str = MAIN
+    head: int = 0
+    retried: bool = False
+
+    def identity(self, step: str) -> CommitIdentity:
+        """Give the identity of a commit on the branch; the committer looks for the same one of another living try."""
+        identity = commit_identity(self.operation_id, self.branch, step)
+        if self.operation_id is None:
+            return identity
+        return dataclasses.replace(identity, since=self.head, retry_mark=_retried_path(self.operation_id))
+
+    def landed(self, step: str) -> Snapshot | None:
+        """Find what an earlier try has committed as this step.
+
+        Raises:
+            OutcomeUnknownError: the snapshots that could tell are expired.
+        """
+        if not self.retried:
+            return None
+        return find_landed(self.table.branch(self.branch), self.identity(step), self.head)
+
+    def forget(self) -> None:
+        """Remove the record of a first try that committed nothing, unless a second try has found it meanwhile."""
+        if self.operation_id is None or self.retried or self.table.store.exists(_retried_path(self.operation_id)):
+            return
+        action = Delete(path=_record_path(self.operation_id), reason="the operation committed nothing")
+        execute(self.table, Plan(operation="forget", table=self.table.name, actions=(action,)))
+
+
+@contextmanager
+def attempt(
+    table: Table, operation_id: str | None, branch: str, request: str, content: str | None = None
+) -> Iterator[Attempt]:
+    """Record the operation, or find its record; a first try that is refused leaves none.
+
+    An error with ``details["done"]`` has committed something and keeps the record.
+
+    Args:
+        operation_id: None = no record.
+        request: Digest of what is asked for.
+        content: Digest of the rows, where they are at hand.
+
+    Raises:
+        InvalidInputError: the id was used for another request, or for other rows.
+    """
+    if operation_id is None:
+        yield Attempt(table=table, branch=branch)
+        return
+    entered = _enter(table, operation_id, branch, request, content)
+    try:
+        yield entered
+    except REFUSALS as error:
+        if not error.details.get("done"):
+            entered.forget()
+        raise
+
+
+def attempt_of(context: Context, branch: str = MAIN, request: Request | None = None) -> AbstractContextManager[Attempt]:
+    """Start an attempt at the context's operation (or at ``request``, which says the same in full); see ``attempt``."""
+    asked = request or context.request
+    operation_id = None if asked.dry_run else asked.operation_id
+    return attempt(context.table, operation_id, branch, request_digest(asked))
+
+
+def request_digest(request: Request) -> str:
+    """Identify what is asked, whoever asks and with whichever credentials."""
+    values = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
+    return digest_of({"operation": request.operation, **_without(values, _NOT_PART_OF_REQUEST)})
+
+
+def digest_of(values: Any) -> str:
+    """Digest values that JSON, or else their text, can tell apart."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def commit_identity(operation_id: str | None, branch: str, step: str, partition: str = "") -> CommitIdentity:
+    """Give the commit user and the stable 63-bit commit identifier of one step (docs/design.md, Retries)."""
+    if operation_id is None:
+        return CommitIdentity()
+    digest = hashlib.sha256("\0".join((branch, partition, step)).encode()).digest()
+    return CommitIdentity(user=operation_id, identifier=int.from_bytes(digest[:8], "big") >> 1)
+
+
+def name_part(operation_id: str) -> str:
+    """Make an operation id fit for a file or tag name: readable, at most 100 characters, still unique."""
+    clean = re.sub(r"[^A-Za-z0-9_.-]+", "-", operation_id).strip("-.")
+    digest = hashlib.sha256(operation_id.encode()).hexdigest()[:8]
+    return clean if clean == operation_id and len(clean) <= 100 else f"{clean[:90].rstrip('-.')}-{digest}"
+
+
+def _enter(table: Table, operation_id: str, branch: str, request: str, content: str | None) -> Attempt:
+    head = table.branch(branch).latest_snapshot_id() or 0
+    record = {"operation_id": operation_id, "request": request, "branch": branch, "head": head}
+    if content is not None:
+        record["content"] = content
+    try:
+        put_new(table, _record_path(operation_id), json.dumps(record, indent=2).encode())
+        return Attempt(table=table, operation_id=operation_id, branch=branch, head=head)
+    except AlreadyExistsError:
+        pass
+    found = _read_record(table, operation_id)
+    if found["request"] != request or found["operation_id"] != operation_id:
+        raise InvalidInputError(
+            f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
+            table=table.name,
+        )
+    if content is not None and found.get("content", content) != content:
+        raise InvalidInputError(
+            f"{table.name}: operation id {operation_id!r} was used for other rows; these were not written. Give a new "
+            f"operation id to write them",
+            table=table.name,
+        )
+    with suppress(AlreadyExistsError):
+        put_new(table, _retried_path(operation_id), b"")
+    return Attempt(
+        table=table, operation_id=operation_id, branch=found["branch"], head=int(found["head"]), retried=True
+    )
+
+
+def _read_record(table: Table, operation_id: str) -> dict[str, Any]:
+    path = _record_path(operation_id)
+    try:
+        found = json.loads(table.store.read(path))
+        return {**found, "head": int(found["head"])} | {k: str(found[k]) for k in ("operation_id", "request", "branch")}
+    except (ValueError, KeyError, TypeError, NotFoundError) as error:
+        raise FormatError(
+            f"{table.name}: the operation record {path} is unreadable; check whether operation {operation_id!r} "
+            f"landed, then delete the file",
+            table=table.name,
+        ) from error
+
+
+def _record_path(operation_id: str) -> str:
+    return f"{PRIVATE_DIR}/operations/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}.json"
+
+
+def _retried_path(operation_id: str) -> str:
+    """A mark that a second try found the record: from then on it stays, for the first try may be the one that ends."""
+    return f"{PRIVATE_DIR}/retried/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}"
+
+
+def _without(values: dict[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k not in left_out}

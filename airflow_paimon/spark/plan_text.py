@@ -1,0 +1,48 @@
+"""The query behind a DataFrame as text that stays the same when the same program runs again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.spark.rows_in import temporary_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ALIAS = "read_table "
+_MADE_UP = re.compile(r"#\d+L?|(?<=[\w$])@[0-9a-f]{5,8}\b|\b0x[0-9a-f]+|\bplan_id=\d+|\bsplits=\w+(?:\(\d+\))?")
+_SEEDS = re.compile(r"\b(rand|randn|uuid|shuffle|randstr|uniform)\((?:[^()]|\([^()]*\))*\)")
+_ALL_FIELDS = {"spark.sql.debug.maxToStringFields": str(1 << 20)}
+
+
+def aliased(frame: DataFrame, *asked: Any) -> DataFrame:
+    """Name what a read was asked for: how it is read depends on the table's files, which move between two tries."""
+    return frame.alias(_ALIAS + hashlib.sha256(repr(asked).encode()).hexdigest()[:12])
+
+
+def plan_text(frame: DataFrame) -> str | None:
+    """Give the analyzed plan without what Spark makes up for each run; None over Spark Connect, which shows no plan.
+
+    Literals, names, operators and what ``read_table`` was asked for are in it; rows that the program itself brings, and
+    the files that a source holds at the moment, are not.
+    """
+    if not hasattr(frame, "_jdf"):
+        return None
+    with temporary_conf(frame.sparkSession, _ALL_FIELDS):
+        text = str(frame._jdf.queryExecution().analyzed().toString())
+    return _SEEDS.sub(r"\1()", _MADE_UP.sub("", "\n".join(_above_reads(text.splitlines()))))
+
+
+def _above_reads(lines: list[str]) -> list[str]:
+    """Leave out what lies below the alias of a read; a node's depth in the tree is where its name starts."""
+    kept: list[str] = []
+    below: int | None = None
+    for line in lines:
+        depth = len(line) - len(line.lstrip(" :+-"))
+        if below is not None and depth > below:
+            continue
+        kept.append(line)
+        below = depth if f"SubqueryAlias {_ALIAS}" in line or f"SubqueryAlias `{_ALIAS}" in line else None
+    return kept
