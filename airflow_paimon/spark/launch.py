@@ -76,8 +76,8 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(outcome.exit_code)
 
 
-class _Blotting(logging.Formatter):
-    """Blots out secrets of the storage options, in tracebacks too: a cluster's log is not masked by Airflow."""
+class _MaskingFormatter(logging.Formatter):
+    """Masks secrets of the storage options, in tracebacks too: Airflow does not mask a cluster's log."""
 
     secrets: Sequence[str] = ()
 
@@ -88,8 +88,8 @@ class _Blotting(logging.Formatter):
         return text
 
 
-def _start_log() -> _Blotting:
-    formatter = _Blotting("%(asctime)s %(levelname)s %(name)s: %(message)s")
+def _start_log() -> _MaskingFormatter:
+    formatter = _MaskingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=logging.INFO)
@@ -97,7 +97,7 @@ def _start_log() -> _Blotting:
     return formatter
 
 
-def _run_job(operation: str, argv: Sequence[str], formatter: _Blotting) -> Outcome:
+def _run_job(operation: str, argv: Sequence[str], formatter: _MaskingFormatter) -> Outcome:
     try:
         arguments = parse_arguments(operation, argv)
         destination = _destination(arguments.result_uri, arguments.request.storage_options)
@@ -303,15 +303,15 @@ def _storage_failure(request: Request, uri: str | None, error: PaimonError) -> O
 
 
 def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Blot out secrets of the storage options that an error message of a storage client may quote."""
+    """Mask secrets of the storage options that an error message of a storage client may quote."""
     secrets = secret_values(storage_options)
     if not secrets:
         return result
     text = _as_text(result)
     for secret in secrets:
         text = text.replace(json.dumps(secret)[1:-1], "***")
-    blotted: dict[str, Any] = json.loads(text)
-    return blotted
+    masked: dict[str, Any] = json.loads(text)
+    return masked
 
 
 def _as_text(result: Mapping[str, Any]) -> str:

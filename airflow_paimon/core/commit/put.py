@@ -21,7 +21,7 @@ from airflow_paimon.core.table.table import Table
 
 
 def require_committable(table: Table) -> None:
-    """Refuse a storage without an honest put-if-absent, before anything is written."""
+    """Refuse a storage without an atomic put-if-absent, before anything is written."""
     if not table.store.can_commit:
         scheme = table.store.uri.partition(":")[0]
         raise UnsupportedStorageError(

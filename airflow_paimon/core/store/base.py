@@ -1,4 +1,4 @@
-"""The seam between this package and a storage."""
+"""The protocol between this package and a storage."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class Store(Protocol):
 
     @property
     def can_commit(self) -> bool:
-        """Whether ``create`` is an honest put-if-absent here. A committer refuses when it isn't."""
+        """Whether ``create`` is an atomic put-if-absent here. The committer refuses a storage where it is not."""
         ...
 
     def child(self, path: str) -> Store:
-        """Give the store rooted at ``path`` below this root."""
+        """Return the store rooted at ``path`` below this root."""
         ...
 
     def read(self, path: str) -> bytes: ...
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Read several small objects, concurrently where that is faster. Order as asked; one missing raises."""
+        """Read several small objects, concurrently where that is faster. Order as asked; a missing one raises."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Tell whether an *object* (not a folder) is there."""
+        """Whether an *object* (not a folder) exists."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """Name the objects (not folders) right in a folder, in no order; a missing folder has none. No stat needed."""
+        """Name the objects (not folders) directly in a folder, unordered; a missing folder has none. Needs no stat."""
         ...
 
     def walk(self, path: str) -> list[str]:
@@ -71,11 +71,11 @@ class Store(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Delete an object; a missing one is fine."""
+        """Delete an object; a missing one is not an error."""
         ...
 
     def delete_tree(self, path: str) -> None:
-        """Delete a folder with all that is in it; a missing one is fine."""
+        """Delete a folder and its contents; a missing one is not an error."""
         ...
 
     def open_input(self, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""How a failing system call becomes an error of this package; shared by the stores so that they fail alike."""
+"""Maps failing system calls to errors of this package, the same way in every store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def from_os_error(error: OSError, doing: str, where: str, *, applied: bool = False) -> PaimonError:
-    """Give what to raise for ``error`` while ``doing`` (a gerund such as "writing") something to ``where``.
+    """Build the error to raise for ``error`` while ``doing`` (a gerund such as "writing") something to ``where``.
 
     Args:
         applied: The call may have taken effect although it failed: the outcome is unknown then.
@@ -44,7 +44,7 @@ def from_os_error(error: OSError, doing: str, where: str, *, applied: bool = Fal
 
 
 class Output(io.RawIOBase):
-    """A data file being written. Its failures are this package's errors.
+    """A data file being written; failures are raised as errors of this package.
 
     Left by an exception, or never closed, it is discarded.
     """

@@ -1,4 +1,4 @@
-"""Any other storage that fsspec knows, for reading only."""
+"""Any other storage that fsspec supports, read-only."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _WRITABLE = "Reads and writes work on a path, file:// and s3://"
 
 
 def is_known(scheme: str) -> bool:
-    """Tell whether fsspec has, or knows where to get, a file system for this scheme."""
+    """Whether fsspec has, or can install, a file system for this scheme."""
     return scheme in fsspec.available_protocols()
 
 
 @lru_cache(maxsize=16)
 def _file_system(pid: int, scheme: str, options: str) -> Any:
-    """Open a file system, once per process: what is open before a fork can't be used after it."""
+    """Open a file system once per process: connections opened before a fork can't be used after it."""
     try:
         return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **json.loads(options))
     except ImportError as error:
@@ -107,7 +107,7 @@ class FsspecStore:
         top = folder_name(path)
         found: list[str] = []
         folders = [top]
-        while folders:  # each folder once, so it ends with the tree
+        while folders:  # each folder is listed once, so this ends
             folder = folders.pop()
             for info in self.list(folder):
                 (folders if info.is_dir else found).append(join(folder, info.name))

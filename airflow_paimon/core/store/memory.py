@@ -1,4 +1,4 @@
-"""Objects in this process's memory: for tests and small experiments."""
+"""Objects in the memory of this process, for tests and small experiments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_paimon.core.store.names import folder_name, inner_folder_name, join
 _lock = threading.RLock()
 _Objects = dict[str, tuple[bytes, int]]
 # Full key ("name/a/b", what follows memory://) -> (content, milliseconds since the epoch), by the key's first part:
-# what many stores hold, one after the other, must not slow down the listings of the next.
+# listings of one store must not slow down with what earlier stores hold.
 _volumes: dict[str, _Objects] = {}
 
 

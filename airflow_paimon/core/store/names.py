@@ -1,4 +1,4 @@
-"""What a path below a store's root may look like. Names are literal: ``dt=12%3A00`` is that very folder name."""
+"""Which paths below a store's root are valid. Names are literal: ``dt=12%3A00`` is the name of the folder as stored."""
 
 from __future__ import annotations
 

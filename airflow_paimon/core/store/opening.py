@@ -1,4 +1,4 @@
-"""From a path or URI to the store that serves it."""
+"""Opens the store for a path or a URI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _S3 = frozenset({"s3", "s3a"})
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """What opens a store, as a value to send to another process. Its text form shows the options' names only."""
+    """What is needed to open a store, as a value to send to another process. Its repr shows option names only."""
 
     uri: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)

@@ -1,4 +1,4 @@
-"""Amazon S3 and storages that speak its language, with conditional puts."""
+"""Amazon S3 and S3-compatible storages, with conditional puts."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ from airflow_paimon.core.store.secrets import secret_values
 T = TypeVar("T")
 
 _TOKEN = "airflow-paimon-create"
-"""Metadata of every created object: which call made it. It settles a put whose answer got lost."""
+"""Metadata of every created object: which call made it. It identifies the writer when the response to a put is lost."""
 _PROBE_FOLDER = "_airflow_paimon"
 _PART = 16 * 2**20
 _TAIL = 256 * 2**10
 _DELETE_BATCH = 1000
 _CONFLICT_TRIES = 6
 
-_honest: set[tuple[str, str]] = set()
+_refuses_second_put: set[tuple[str, str]] = set()
 """(options, bucket) of which this process knows that a second conditional put is refused."""
 
 
 class S3Store:
     """Objects below ``s3://bucket/prefix``. ``create`` is one put with ``If-None-Match: *``.
 
-    ``can_commit`` says what S3 promises. Whether this storage keeps it is tried before the first ``create`` (twice
-    the same put, unless it is AWS itself): ``UnsupportedStorageError`` when it doesn't, and nothing is written.
+    ``can_commit`` says what S3 promises. Whether this storage keeps that promise is tested before the
+    first ``create`` (the same put twice, unless it is AWS itself): ``UnsupportedStorageError`` when it does not, and
+    nothing is written.
     Calls block: a coroutine makes them in a thread.
 
     Options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``, ``use_ssl``,
@@ -240,14 +241,14 @@ class S3Store:
         Storages that don't know ``If-None-Match`` ignore it and overwrite: commits would be lost without a trace.
         """
         known = (self._options, self._bucket)
-        if known in _honest:
+        if known in _refuses_second_put:
             return
         if not self._run("probing", "", self._trusted) and not self._refuses_second_put():
             raise UnsupportedStorageError(
                 f"The storage of {self.uri} ignores If-None-Match on a put, so a commit there could be lost; "
                 "use a storage with conditional writes (AWS S3, a current MinIO or Ceph)"
             )
-        _honest.add(known)
+        _refuses_second_put.add(known)
 
     @staticmethod
     async def _trusted(client: Any) -> bool:

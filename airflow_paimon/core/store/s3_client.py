@@ -1,4 +1,4 @@
-"""Requests to S3 and to what speaks its language, over the client that s3fs sets up."""
+"""Requests to S3-compatible storages, over the client that s3fs sets up."""
 
 from __future__ import annotations
 

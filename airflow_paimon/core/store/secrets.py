@@ -1,4 +1,4 @@
-"""Which storage options are secrets, so that whoever prints can blot them out."""
+"""Which storage options are secrets, so that they can be masked wherever something is printed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 _WORDS = ("key", "secret", "token", "password", "credential", "sas")
 _SHORTEST = 6
-"""Characters; blotting out shorter values would garble ordinary text."""
+"""Characters; masking shorter values would garble ordinary text."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell from an option's name whether its value must not be shown."""
+    """Whether an option's value must not be shown, judged by its name."""
     return any(word in name.lower() for word in _WORDS)
 
 

@@ -1,4 +1,4 @@
-"""What the embedded engine does not read or write, refused by name: never a wrong row.
+"""Table features that the embedded engine does not read or write, refused by name rather than answered wrong.
 
 The checks go by the schema's options and types, the snapshot's index entries and the files' own fields. Options that
 change nothing for a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored.
@@ -66,7 +66,7 @@ def check_readable(
 def check_writable(schema: TableSchema, *, table: str, branch: str = "main", chained: bool = False) -> None:
     """Refuse a table that the embedded engine would write in a way that Paimon's own writers don't.
 
-    ``chained``: the caller writes branches of chain tables as such, and tells what that means for the others.
+    ``chained``: the caller writes branches of chain tables as such and handles the consequences for the other branches.
 
     Raises:
         UnsupportedFeatureError: names the table, the option and the way out.
@@ -77,8 +77,8 @@ def check_writable(schema: TableSchema, *, table: str, branch: str = "main", cha
 def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
     """Refuse a snapshot branch of a chain table whose full partitions Paimon would store in another way than we do.
 
-    They hold merged rows in their final buckets, so neither the merge engine, nor how rows are dealt out, nor deletion
-    vectors matter. As full partitions are no changes, no changelog is written either.
+    They hold merged rows in their final buckets, so the merge engine, the way rows are assigned to
+    buckets and deletion vectors do not matter. Full partitions are not changes, so no changelog is written either.
 
     Raises:
         UnsupportedFeatureError: names the table, the option and the way out.

@@ -1,7 +1,7 @@
 """The time of a partition: ``partition.timestamp-pattern`` and ``-formatter``.
 
-The pattern puts partition columns and constants together (``$dt $hour:00:00``), the formatter says how the text reads
-as a time. From both follows which part of a time each column holds, and so the step from one partition to the next.
+The pattern combines partition columns and constants (``$dt $hour:00:00``); the formatter parses the resulting text as a
+time. Together they determine which part of a time each column holds, and so the step from one partition to the next.
 
 See docs/chain-tables.md, Partitions and time.
 """
@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.java_time import DateTimeFormat, Element, TimeUnit, parse_format
 
 MAX_STEPS = 10_000_000
-"""As many steps as Paimon goes before it gives up."""
+"""The number of steps after which Paimon gives up."""
 
 _FIXED = {
     TimeUnit.DAY: timedelta(days=1),
@@ -63,7 +63,7 @@ class PartitionClock:
         return self.texts_at(self.time_of(texts)) == tuple(texts)
 
     def times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Give the times of the partitions behind ``after``, up to and with ``until``; none if ``until`` is earlier.
+        """Return the times of the partitions after ``after`` up to and including ``until``; none if that is earlier.
 
         Raises:
             InvalidInputError: there are more than ``MAX_STEPS``.
@@ -76,7 +76,7 @@ class PartitionClock:
         for count in range(1, MAX_STEPS + 1):
             try:
                 moment = _plus(after, self.step, count)
-            except (ValueError, OverflowError):  # behind the year 9999
+            except (ValueError, OverflowError):  # after the year 9999
                 return
             if moment > until:
                 return

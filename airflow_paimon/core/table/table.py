@@ -1,4 +1,4 @@
-"""An immutable view of one branch of a table. Loads nothing when made, caches nothing: each call reads the storage."""
+"""An immutable view of one branch of a table. Loads nothing when created, caches nothing: each call reads storage."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ class Table:
         return [parse_schema(d, f"{self.label}: schema-{i}") for i, d in zip(ids, data, strict=True)]
 
     def exists(self) -> bool:
-        """Tell whether this branch of the table has a schema: without one no engine sees it."""
+        """Whether this branch of the table has a schema: without one no engine sees it."""
         return bool(self.schema_ids())
 
     def require(self) -> Table:
-        """Give this view, or raise ``NotFoundError`` saying which of table and branch is missing."""
+        """Return this view, or raise ``NotFoundError`` that says whether the table or the branch is missing."""
         if not self.exists():
             raise self._missing()
         return self
@@ -144,12 +144,12 @@ class Table:
         return int(text) if text.isdigit() and int(text) > 0 else None
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """Read one snapshot. ``NotFoundError`` when it never was or is expired."""
+        """Read one snapshot. ``NotFoundError`` when it never existed or has expired."""
         try:
             data = self.store.read(self.paths.snapshot(snapshot_id))
         except NotFoundError:
             raise NotFoundError(
-                f"{self.label} has no snapshot {snapshot_id} (expired, or never there)", table=self.name
+                f"{self.label} has no snapshot {snapshot_id} (expired, or it never existed)", table=self.name
             ) from None
         snapshot = parse_snapshot(data, f"{self.label}: snapshot-{snapshot_id}")
         if snapshot.id != snapshot_id:
