@@ -1,15 +1,28 @@
-"""An error that a task raised, as the same error on the driver: Spark hands over its text only."""
+"""Errors of Spark as errors of ours: what a task of ours raised, and what the user's query or function did wrong.
+
+Spark says by its error condition whose fault an error is: each condition has an SQLSTATE, and some classes of these
+(data exceptions such as DIVIDE_BY_ZERO and CAST_INVALID_INPUT, errors of analysis, of external routines, raised by the
+query itself) stay the same however often a job is tried. Everything else (a lost executor, memory, storage) is left as
+it is and may be tried again.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from airflow_paimon.core import errors
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 
 _RAISED = re.compile(r"airflow_paimon\.core\.errors\.(\w+): (.+)")
+_USERS_STATES = frozenset({"0A", "21", "22", "38", "39", "42", "P0"})
+"""SQLSTATE classes: unsupported feature, cardinality, data, external routines (38, 39), syntax, raised by the query."""
+_FRAME = re.compile(r'^  File "([^"]+)", line \d+', re.MULTILINE)
+_OWN_CODE = re.compile(r"/airflow_paimon/(core|data|spark)/")
+_RAISED_BY_WORKERS = ("pyspark.errors.", "pyarrow.lib.Arrow")
+_CAUSES = 20
 
 
 @contextmanager
@@ -26,6 +39,27 @@ def task_errors(table: str) -> Iterator[None]:
         raise found from error
 
 
+@contextmanager
+def query_errors(what: str, table: str) -> Iterator[None]:
+    """As ``task_errors``, and raise ``InvalidInputError`` for what the user's query or function did wrong, in one line.
+
+    ``what`` names it: ``--sql`` or ``--function module:name``.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        found = known_error(str(error), table)
+        if found is not None:
+            raise found from error
+        fault = fault_of_query(error)
+        if fault is None:
+            raise
+        raise InvalidInputError(f"{what}: {fault}", table=table) from None
+
+
 def known_error(text: str, table: str) -> PaimonError | None:
     """Find the last error of ours in a traceback's text."""
     raised = [m for m in _RAISED.finditer(text) if m[1] in errors.__all__]
@@ -33,3 +67,58 @@ def known_error(text: str, table: str) -> PaimonError | None:
         return None
     cls: type[PaimonError] = getattr(errors, raised[-1][1])
     return cls(raised[-1][2].strip(), table=table)
+
+
+def fault_of_query(error: Exception) -> str | None:
+    """Say in one line what a query or a function did wrong; None where the error may pass, or is not theirs."""
+    from pyspark.errors import PySparkException, PythonException
+
+    if isinstance(error, PythonException):
+        return fault_of_python(str(error))
+    if isinstance(error, PySparkException):
+        if isinstance(error, TypeError | ValueError | AttributeError | LookupError | AssertionError | ImportError):
+            return first_line(str(error))  # PySpark's own refusals of what it was given
+        state = error.getSqlState() if hasattr(error, "getSqlState") else None
+        return first_line(str(error)) if (state or "")[:2] in _USERS_STATES else None
+    return _fault_of_java(error)
+
+
+def fault_of_python(text: str) -> str | None:
+    """Judge an exception of a Python worker by its traceback: code of ours may have met a fault of the storage."""
+    _, found, trace = text.partition("Traceback (most recent call last):")
+    if not found:
+        return None
+    files = _FRAME.findall(trace)
+    last = [line for line in trace.splitlines() if line and not line.startswith(" ")]
+    raised = last[0] if last else ""
+    if any(_OWN_CODE.search(f) for f in files) or raised.startswith("MemoryError"):
+        return None
+    from_user = any("/pyspark/" not in f for f in files)
+    return raised if raised and (from_user or raised.startswith(_RAISED_BY_WORKERS)) else None
+
+
+def _fault_of_java(error: Any) -> str | None:
+    """Look for a Spark error with a condition among the causes of a failed job."""
+    from py4j.java_gateway import is_instance_of
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    try:
+        cause = getattr(error, "java_exception", None)
+        for _ in range(_CAUSES):
+            if cause is None:
+                return None
+            if is_instance_of(gateway, cause, "org.apache.spark.SparkThrowable"):
+                state = cause.getSqlState()
+                if (state or "")[:2] in _USERS_STATES:
+                    return first_line(str(cause.getMessage()))
+            cause = cause.getCause()
+    except Py4JError:  # the JVM is gone
+        return None
+    return None
+
+
+def first_line(text: str) -> str:
+    """Give the line that holds Spark's error condition and its message, without plans, positions and stack traces."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate
-from airflow_paimon.spark.spark_types import spark_schema, unshippable
+from airflow_paimon.data.files.arrow_types import finer_than_micros
+from airflow_paimon.spark.spark_types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -48,7 +49,7 @@ def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -
     condition = plan.condition()
     known = frozenset(schema.field_names)
     found = frozenset(a.name() for a in _items(condition.references().toSeq()))
-    blurred = frozenset(unshippable(schema.fields))
+    blurred = frozenset(finer_than_micros(schema.fields))
     return Where(_predicate(condition, known - blurred), found if found <= known else None)
 
 

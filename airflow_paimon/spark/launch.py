@@ -167,9 +167,10 @@ def _run_operation(request: Request) -> OperationResult:
         finally:
             _stop(spark)
     if not _in_yarn_cluster():
-        from airflow_paimon.core.requests.context import open_context
+        from airflow_paimon.spark.jobs.before_spark import run_before_spark
 
-        open_context(request)  # a table that isn't there is not worth the wait for a JVM
+        if (done := run_before_spark(request)) is not None:
+            return done
     from airflow_paimon.spark.jobs import run_spark_operation
 
     spark = _session(request)

@@ -8,7 +8,7 @@ from pyspark.sql import datasource as ds
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import Condition, Operator, Predicate
-from airflow_paimon.spark.spark_types import unshippable
+from airflow_paimon.data.files.arrow_types import finer_than_micros
 
 _OPERATORS: dict[type, Operator] = {
     ds.EqualTo: "=",
@@ -44,7 +44,7 @@ def to_predicate(found: Any, schema: TableSchema) -> Predicate | None:
     if op is None or len(found.attribute) != 1:
         return None
     name = found.attribute[0]
-    if name not in schema.field_names or name in unshippable(schema.fields):
+    if name not in schema.field_names or name in finer_than_micros(schema.fields):
         return None
     value = getattr(found, "value", None)
     if op in ("is null", "is not null"):

@@ -91,18 +91,3 @@ def _ship(column: pa.Array, target: pa.DataType) -> pa.Array:
         # Arrow's cast rounds towards 1970, Paimon and Spark down
         column = pc.floor_temporal(column, unit="microsecond")
     return column.cast(target, safe=False)
-
-
-def unshippable(fields: Iterable[DataField]) -> list[str]:
-    """Name the columns whose values lose something in Spark: timestamps finer than microseconds."""
-    return [f.name for f in fields if _is_finer(f.type)]
-
-
-def _is_finer(data_type: DataType) -> bool:
-    if isinstance(data_type, RowType):
-        return any(_is_finer(f.type) for f in data_type.fields)
-    if isinstance(data_type, MapType):
-        return _is_finer(data_type.key) or _is_finer(data_type.value)
-    if isinstance(data_type, ArrayType):
-        return _is_finer(data_type.element)
-    return data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and data_type.args[0] > 6

@@ -94,6 +94,40 @@ def test_a_table_that_is_not_there_is_told_before_spark_starts(
     assert len(ended.stderr.splitlines()) == 1
 
 
+CORRECTIONS = {
+    "no-source": ([], "takes --sql FILE or --function"),
+    "two-sources": (["--sql=good.sql", "--function=m:f"], "takes --sql FILE or --function"),
+    "empty-file": (["--sql=empty.sql"], "is empty"),
+    "no-file": (["--sql=none.sql"], "can't be read"),
+    "function": (["--function=module"], "not of the form module:name"),
+    "view": (["--sql=good.sql", "--view=prices"], "not of the form name=db.table"),
+    "view-table": (["--sql=good.sql", "--view=p=d.none", "--partitions=dt=1"], "d.none"),
+    "partition": (["--sql=good.sql", "--partitions=day=1"], "day"),
+    "branch": (["--sql=good.sql", "--branch=none"], "none"),
+}
+
+
+@pytest.mark.parametrize("case", CORRECTIONS)
+def test_a_wrong_correction_is_refused_before_spark_starts(
+    warehouse: Path, tmp_path: Path, without_spark: dict[str, str], case: str
+) -> None:
+    (tmp_path / "empty.sql").write_text(" ;\n")
+    (tmp_path / "good.sql").write_text("SELECT * FROM branch")
+    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    more, text = CORRECTIONS[case]
+    more = [a.replace("--sql=", f"--sql={tmp_path}/") for a in more]
+    more += [] if any(a.startswith("--branch=") for a in more) else ["--branch=fix"]
+    ended = run_job("correct_branch", *on(warehouse, *more), env=without_spark)
+    assert (ended.code, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert text in ended.result["error"]["message"]
+
+
+def test_a_small_diff_needs_no_spark(warehouse: Path, without_spark: dict[str, str]) -> None:
+    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    same = run_job("diff_branches", *on(warehouse, "--branch=fix"), env=without_spark)
+    assert (same.code, same.result["details"]["different"]) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "kind"),
     [

@@ -179,7 +179,7 @@ def differs(one: pa.Array, other: pa.Array) -> Mask:
         return np.zeros(len(one), bool)
     if pa.types.is_nested(one.type):
         pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-        return np.array([_in_order(a, one.type) != _in_order(b, one.type) for a, b in pairs], bool)
+        return np.array([in_order(a, one.type) != in_order(b, one.type) for a, b in pairs], bool)
     null = _mask(one.is_null()), _mask(other.is_null())
     if pa.types.is_floating(one.type):
         bits = pa.int32() if pa.types.is_float32(one.type) else pa.int64()
@@ -199,14 +199,14 @@ def _mask(values: pa.Array) -> Mask:
     return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
 
 
-def _in_order(value: Any, kind: pa.DataType) -> str:
+def in_order(value: Any, kind: pa.DataType) -> str:
     """Spell a nested value so that equal ones have equal texts: pairs of a map have no order."""
     if value is None or not pa.types.is_nested(kind):
         return repr(value)
     if pa.types.is_map(kind):
-        pairs = [(_in_order(k, kind.key_type), _in_order(v, kind.item_type)) for k, v in value]
+        pairs = [(in_order(k, kind.key_type), in_order(v, kind.item_type)) for k, v in value]
         return repr(sorted(pairs))
     if pa.types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
-        return repr([_in_order(value[f.name], f.type) for f in fields])
-    return repr([_in_order(v, kind.value_type) for v in value])
+        return repr([in_order(value[f.name], f.type) for f in fields])
+    return repr([in_order(v, kind.value_type) for v in value])

@@ -127,3 +127,18 @@ def _with_id(name: str, data_type: DataType, field_id: int, base: int, depth: in
     else:
         inner = arrow_type(data_type)
     return pa.field(name, inner, nullable=data_type.nullable, metadata={_FIELD_ID: str(field_id).encode()})
+
+
+def finer_than_micros(fields: Iterable[DataField]) -> list[str]:
+    """Name the columns that hold timestamps finer than microseconds, which Spark has not: it cuts them off."""
+    return [f.name for f in fields if _is_finer(f.type)]
+
+
+def _is_finer(data_type: DataType) -> bool:
+    if isinstance(data_type, RowType):
+        return any(_is_finer(f.type) for f in data_type.fields)
+    if isinstance(data_type, MapType):
+        return _is_finer(data_type.key) or _is_finer(data_type.value)
+    if isinstance(data_type, ArrayType):
+        return _is_finer(data_type.element)
+    return data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and data_type.args[0] > 6

@@ -25,6 +25,7 @@ from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted, require_visible
 from airflow_paimon.spark.connector.session import paimon_catalog
+from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
@@ -33,7 +34,14 @@ from airflow_paimon.spark.jobs.correction import (
     properties,
     result_of,
 )
-from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, further_views, read_sql, rows_of
+from airflow_paimon.spark.jobs.correction_sources import (
+    BRANCH_VIEW,
+    MAIN_VIEW,
+    further_views,
+    read_sql,
+    rows_of,
+    source_name,
+)
 from airflow_paimon.spark.progress import progress
 
 if TYPE_CHECKING:
@@ -85,7 +93,7 @@ def _correct(
     try:
         frame = fitted(given, base.schema, base.table)
         what = f"correct_branch {base.table.label}: engine connector"
-        with progress(reader.spark, what):
+        with query_errors(source_name(request), base.table.name), progress(reader.spark, what):
             counts = count_rows(given, frame, base.schema, base.table)
             check_rows(frame, counts, base.choice, base.schema, base.table, request)
             if request.mode == "upsert":

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.data.diff.compare import diff_result
+from airflow_paimon.data.diff.details import WITH_SAMPLES
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.spark.connector.compare import Comparison, Found, compare_frames
 from airflow_paimon.spark.connector.frames import Reader, in_partitions
 from airflow_paimon.spark.connector.session import paimon_catalog
-from airflow_paimon.spark.jobs.diff_details import WITH_SAMPLES, diff_details
 from airflow_paimon.spark.progress import progress
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
             found = _compare(reader, plan, request)
     # the buckets that are the same in a partition that differs were read with it
     left = dataclasses.replace(plan, skipped={v: s for v, s in plan.skipped.items() if v not in differing})
-    details = diff_details(left, found, request)
-    head = plan.after.snapshot.id if plan.after.snapshot is not None else None
-    return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)
+    return diff_result(context, request, left, found)
 
 
 def _compare(reader: Reader, plan: DiffPlan, request: DiffBranches) -> Found:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,11 +34,14 @@ from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import discard_files
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.files.arrow_types import finer_than_micros
+from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.in_process import fits_in_process
+from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, plan_write
-from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.data.write import TableWrite, distribute, plan_write
+from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
@@ -50,14 +54,16 @@ from airflow_paimon.spark.jobs.correction_sources import (
     BRANCH_VIEW,
     MAIN_VIEW,
     further_views,
+    may_mention,
     read_sql,
     rows_of,
+    source_name,
 )
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.progress import progress
-from airflow_paimon.spark.read import frame_of, slim_split
-from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, distributed, temporary_conf
-from airflow_paimon.spark.spark_types import unshippable
+from airflow_paimon.spark.read import slim_split
+from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
 
@@ -92,7 +98,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
 
     def correct(identity: CommitIdentity) -> OperationResult:
         base = _look(context, request, branch)
-        frames = _views(spark, request, base, views)
+        frames = _views(spark, request, base, views, sql)
         with rows_of(spark, request, sql, frames) as rows:
             check_frame(rows, base.schema, branch.label)
             results = _run_tasks(spark, request, base, rows)
@@ -105,7 +111,7 @@ def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
     """Pin the branch's head, its live buckets in the chosen partitions, and the numbers at the branch point."""
     found = look(context, request, branch)
     schema, head, matches = found.schema, found.head, found.choice.matches
-    blurred = unshippable(schema.fields)
+    blurred = finer_than_micros(schema.fields)
     if blurred:
         raise UnsupportedFeatureError(
             f"{branch.label}: column {blurred[0]!r} is finer than microseconds, which Spark would cut off in every row "
@@ -132,18 +138,20 @@ def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
     return BucketKey(encode_row(split.values, partition_types(schema)), split.bucket)
 
 
-def _views(spark: SparkSession, request: CorrectBranch, base: _Base, further: dict[str, str]) -> dict[str, DataFrame]:
-    """Every view is of one pinned snapshot."""
-    whole = plan_snapshot(base.table, base.head, base.schema)
-    main = open_table(request.warehouse, request.table, storage_options=request.storage_options)
-    frames = {
-        BRANCH_VIEW: frame_of(spark, [plan_read(whole, time_travel=True)]),
-        MAIN_VIEW: frame_of(spark, plan_table_read(main)),
+def _views(
+    spark: SparkSession, request: CorrectBranch, base: _Base, further: dict[str, str], sql: str | None
+) -> dict[str, DataFrame]:
+    """Give each view, of one pinned snapshot, that the query can mean."""
+
+    def other(table: str) -> Sequence[Layer]:
+        return plan_table_read(open_table(request.warehouse, table, storage_options=request.storage_options).require())
+
+    plans: dict[str, Callable[[], Sequence[Layer]]] = {
+        BRANCH_VIEW: lambda: [plan_read(plan_snapshot(base.table, base.head, base.schema), time_travel=True)],
+        MAIN_VIEW: lambda: other(request.table),
+        **{name: partial(other, table) for name, table in further.items()},
     }
-    for name, table in further.items():
-        other = open_table(request.warehouse, table, storage_options=request.storage_options)
-        frames[name] = frame_of(spark, plan_table_read(other.require()))
-    return frames
+    return {name: view_frame(spark, plan()) for name, plan in plans.items() if may_mention(sql, name)}
 
 
 def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: DataFrame) -> list[BucketResult]:
@@ -153,8 +161,20 @@ def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: D
         return ship(lambda: correct_buckets(correction, batches))
 
     what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
-    with temporary_conf(spark, BATCH_CONF), task_errors(base.table.name), progress(spark, what):
+    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request), base.table.name), progress(spark, what):
+        few = few_rows(rows)
+        if few is not None and _touches_little(request, base, few):
+            return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
         return collect(map_in_arrow(distributed(rows, base.write), work, SCHEMA))
+
+
+def _touches_little(request: CorrectBranch, base: _Base, rows: pa.Table) -> bool:
+    """Whether the live rows that an upsert of these rows has to merge with are few as well."""
+    if request.mode == "overwrite":
+        return True
+    spread = (distribute(base.write, conform(b, base.schema, base.table.label)) for b in rows.to_batches())
+    touched = {BucketKey(p.partition, p.bucket) for parts in spread for p in parts}
+    return fits_in_process(f for s in base.live.splits if _key(base.schema, s) in touched for f in s.files)
 
 
 def _correction(request: CorrectBranch, base: _Base) -> Correction:

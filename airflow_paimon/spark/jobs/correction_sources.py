@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.spark.failures import fault_of_query, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 BRANCH_VIEW = "branch"
 MAIN_VIEW = "main"
@@ -31,6 +35,7 @@ def read_sql(request: CorrectBranch) -> str | None:
     if (request.sql is None) == (request.function is None):
         raise InvalidInputError("correct_branch takes --sql FILE or --function module:name, one of the two")
     if request.sql is None:
+        parse_function(str(request.function))
         return None
     try:
         text = Path(request.sql).read_text(encoding="utf-8").strip().rstrip(";").strip()
@@ -90,35 +95,69 @@ def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
         raise InvalidInputError(f"The Spark session has a temporary view {name!r} already; drop it first") from None
 
 
+def may_mention(sql: str | None, view: str) -> bool:
+    """Whether a query may read a view: its text holds the name, or puts names together (``IDENTIFIER``)."""
+    return sql is None or any(word in sql.lower() for word in (view.lower(), "identifier"))
+
+
+def source_name(request: CorrectBranch) -> str:
+    """Name what gives the rows, for messages."""
+    return "--sql" if request.sql is not None else f"--function {request.function}"
+
+
 def _query(spark: SparkSession, sql: str) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        # as a subquery: a statement that is no query is an error, instead of being carried out
-        return spark.sql(f"SELECT * FROM (\n{sql}\n)")
+        # as a subquery: a statement that is not a query is an error, instead of being carried out
+        return spark.sql(f"SELECT * FROM ({sql}\n)")
     except (AnalysisException, ParseException) as error:
-        raise InvalidInputError(f"--sql: Spark refuses the query: {_short(error)}") from error
+        raise InvalidInputError(f"--sql: Spark refuses the query: {first_line(str(error))}") from None
 
 
-def _short(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("JVM stacktrace")]
-    return "\n".join(lines[:12])
+def parse_function(name: str) -> tuple[str, str]:
+    """Split ``module:name``.
+
+    Raises:
+        InvalidInputError: it is not of that form.
+    """
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise InvalidInputError(f"--function {name!r} is not of the form module:name")
+    return module, function
 
 
 def _call(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> DataFrame:
     from pyspark.sql import DataFrame
 
-    module_name, colon, function_name = name.partition(":")
-    if not colon or not module_name or not function_name:
-        raise InvalidInputError(f"--function {name!r} is not of the form module:name")
+    module_name, function_name = parse_function(name)
     try:
         function: Any = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise InvalidInputError(
             f"--function {name}: {error}; the module must be importable where the driver runs (--py-files)"
         ) from error
-    rows: DataFrame = function(spark, dict(views))
+    rows: DataFrame = _called(function, spark, dict(views), name)
     # a class of its own in each of PySpark's two kinds of sessions, both below pyspark.sql.DataFrame since 4.0
     if not isinstance(rows, DataFrame) and type(rows).__name__ != "DataFrame":
         raise InvalidInputError(f"--function {name} returned {type(rows).__name__}, not a DataFrame")
     return rows
+
+
+def _called(function: Any, spark: SparkSession, views: dict[str, DataFrame], name: str) -> Any:
+    """Call the user's function: what it raises is the user's error, unless Spark says that it may pass."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return function(spark, views)
+    except (PaimonError, MemoryError):
+        raise
+    except (PySparkException, Py4JError) as error:
+        fault = fault_of_query(error)
+        if fault is None:
+            raise
+        raise InvalidInputError(f"--function {name}: {fault}") from None
+    except Exception as error:  # whatever the user's code raises is the user's to mend
+        log.exception("--function %s raised", name)
+        raise InvalidInputError(f"--function {name}: {type(error).__name__}: {first_line(str(error))}") from None

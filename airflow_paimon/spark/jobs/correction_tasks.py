@@ -73,12 +73,13 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
         for part in distribute(write, batch):
             check_partition(correction, part.values)
             gathered.setdefault(BucketKey(part.partition, part.bucket), []).append(part)
+    changes = {key: [p.rows for p in parts] for key, parts in gathered.items()}
+    if write.is_keyed:
+        for rows in changes.values():
+            _check_unique(write, rows)
     for key, parts in gathered.items():
-        changes = [p.rows for p in parts]
-        if write.is_keyed:
-            _check_unique(write, changes)
-        message = None if correction.dry_run else _rewrite(correction, key, parts[0].values, changes)
-        yield BucketResult(key=key, values=parts[0].values, rows=sum(p.rows.num_rows for p in parts), message=message)
+        message = None if correction.dry_run else _rewrite(correction, key, parts[0].values, changes[key])
+        yield BucketResult(key=key, values=parts[0].values, rows=sum(r.num_rows for r in changes[key]), message=message)
 
 
 def _write_plain(correction: Correction, batches: Iterator[pa.RecordBatch]) -> Iterator[BucketResult]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +16,10 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
-from tests.spark.jobs.operations import correct, make_branch, put, rows_of, run
+from airflow_paimon.spark.rows_in import temporary_conf
+from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
 CHANGED_A = "SELECT k, concat(v, '!') AS v, dt FROM branch WHERE dt = 'a' AND k < 5"
@@ -29,6 +31,14 @@ def others(table: Table, *partitions: str) -> set[str]:
     return {f.file_name for s in plan.splits if s.values[0] not in partitions for f in s.files}
 
 
+@pytest.fixture(params=["in-process", "in-tasks"])
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where a correction of few rows is written: the results must be the same."""
+    with nullcontext() if request.param == "in-process" else in_tasks():
+        yield request.param
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
 def test_overwrite_makes_the_partitions_exactly_these_rows(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
     main, fix = make_branch(tmp_path, primary=primary)
@@ -44,6 +54,7 @@ def test_overwrite_makes_the_partitions_exactly_these_rows(spark: SparkSession, 
     assert rows_of(main) == rows_of(fix)
 
 
+@pytest.mark.usefixtures("place")
 def test_upsert_keeps_the_other_rows_and_deletes_by_row_kind(spark: SparkSession, tmp_path: Path) -> None:
     main, fix = make_branch(tmp_path)
     sql = """
@@ -175,6 +186,81 @@ def test_a_bucket_that_changed_meanwhile_is_a_conflict(spark: SparkSession, tmp_
     assert (1, "theirs", "a") in rows_of(fix)
     names = {e.file.file_name for t in (fix, fix.branch("main")) for e in live_entries(t, t.latest_snapshot()).values()}
     assert {p.name for p in tmp_path.rglob("*.parquet")} == names, "the rewritten files are gone"
+
+
+RUN_TIME_FAULTS = {
+    "SELECT k, cast(1/(k-k) AS STRING) v, dt FROM branch WHERE dt = 'a'": r"--sql: \[DIVIDE_BY_ZERO\] Division by zero",
+    "SELECT cast(v AS BIGINT) k, v, dt FROM branch WHERE dt = 'a'": r"--sql: \[CAST_INVALID_INPUT\] The value 'a\d'",
+    "SELECT (SELECT k FROM branch) k, 'x' v, 'a' dt": r"--sql: \[SCALAR_SUBQUERY_TOO_MANY_ROWS\] More than one row",
+    "SELECT k, raise_error('no ' || v) v, dt FROM branch WHERE dt = 'a'": r"--sql: \[USER_RAISED_EXCEPTION\] no a",
+}
+
+
+@pytest.mark.usefixtures("place")
+def test_a_query_that_fails_as_it_runs_is_the_users_error(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path)
+    asked: dict[str, Any] = {"partitions": ["dt=a"], "operation_id": "op"}
+    with temporary_conf(spark, {"spark.sql.ansi.enabled": "true"}):
+        for sql, message in RUN_TIME_FAULTS.items():
+            with pytest.raises(InvalidInputError, match=message) as refused:
+                correct(spark, tmp_path, sql, **asked)
+            assert "\n" not in refused.value.message and "java" not in refused.value.message
+    assert fix.latest_snapshot_id() == 3
+    correct(spark, tmp_path, CHANGED_A, **asked)  # the operation id is free again
+
+
+def raising(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
+    raise KeyError("no such column\nsecond line")
+
+
+def raising_in_tasks(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise ValueError("bad amount in row 7")
+
+    rows = views["branch"].where("dt = 'a'")
+    return rows.mapInArrow(work, rows.schema)
+
+
+def misusing_spark(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
+    return views["branch"].select("nothing")
+
+
+def ending_its_worker(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
+    """As the kernel does where memory is short."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os._exit(137)
+        yield from batches
+
+    rows = views["branch"].where("dt = 'a'")
+    return rows.mapInArrow(work, rows.schema)
+
+
+def test_what_a_function_raises_is_the_users_error_and_a_lost_worker_is_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    make_branch(tmp_path)
+    cases = {
+        "raising": "KeyError: 'no such column",
+        "raising_in_tasks": "ValueError: bad amount in row 7$",
+        "misusing_spark": r"\[UNRESOLVED_COLUMN",
+    }
+    for name, text in cases.items():
+        with pytest.raises(InvalidInputError, match=f"--function {__name__}:{name}: {text}") as refused:
+            correct(spark, tmp_path, function=f"{__name__}:{name}", partitions=["dt=a"])
+        assert "\n" not in refused.value.message
+    with pytest.raises(Exception, match="Python worker exited unexpectedly") as lost:
+        correct(spark, tmp_path, function=f"{__name__}:ending_its_worker", partitions=["dt=a"])
+    assert not isinstance(lost.value, InvalidInputError)
+
+
+def test_a_data_file_that_cannot_be_read_is_not_the_users_error(spark: SparkSession, tmp_path: Path) -> None:
+    make_branch(tmp_path)
+    for file in tmp_path.rglob("*.parquet"):
+        file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(Exception, match=r"(?i)read|parquet") as failed:
+        correct(spark, tmp_path, CHANGED_A, partitions=["dt=a"])
+    assert not isinstance(failed.value, InvalidInputError)
 
 
 def test_what_spark_would_cut_off_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Side, Skipped
-from airflow_paimon.spark.spark_types import unshippable
+from airflow_paimon.data.files.arrow_types import finer_than_micros
 
 KINDS = ("added", "changed", "deleted")
 _LISTED = 1000
@@ -84,7 +84,7 @@ def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
         )
     if plan.columns_after_only or plan.columns_before_only:
         notes.append("columns that only one side has, or has with another type, were not compared")
-    blurred = () if plan.keys else unshippable(f for f in plan.after.schema.fields if f.name in plan.columns)
+    blurred = () if plan.keys else finer_than_micros(f for f in plan.after.schema.fields if f.name in plan.columns)
     if blurred:
         notes.append(f"{', '.join(blurred)}: compared to the microsecond only")
     if differing > _LISTED:

@@ -1,0 +1,45 @@
+"""What a job does before it starts a Spark session: all checks that need none, and work too small for one.
+
+Imports no pyspark: under plain ``python`` a wrong request is answered in the time that it takes to read the table.
+"""
+
+from __future__ import annotations
+
+from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.chain_requests import CompactChainTable
+from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.table import open_table
+from airflow_paimon.data.chain.compact import compact_chain_table
+from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.spark.jobs.correction import branch_to_correct, look
+from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
+
+
+def run_before_spark(request: Request) -> OperationResult | None:
+    """Check a request as far as that goes without Spark. Gives the result where no session is needed for it.
+
+    Raises:
+        PaimonError: as the operation does.
+    """
+    context = open_context(request)
+    if isinstance(request, CorrectBranch):
+        _check_correction(context, request)
+    elif isinstance(request, CompactChainTable) and request.dry_run and request.engine == "embedded":
+        return compact_chain_table(context, request)
+    elif isinstance(request, DiffBranches) and request.engine == "embedded":
+        return small_diff(context, request)
+    return None
+
+
+def _check_correction(context: Context, request: CorrectBranch) -> None:
+    read_sql(request)
+    views = further_views(request)
+    branch = branch_to_correct(context, request)
+    base = look(context, request, branch)
+    if request.engine == "embedded":
+        check_writable(base.schema, table=branch.label, branch=branch.branch_name)
+    for table in views.values():
+        open_table(request.warehouse, table, storage_options=request.storage_options).require()

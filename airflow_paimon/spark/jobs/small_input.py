@@ -1,0 +1,76 @@
+"""Corrections of few rows without tasks of ours: starting Python workers takes longer than all of their work.
+
+Views of small tables are read in this process and handed to Spark as local rows; the rows that a query gives are
+fetched if its plan reads little and they are few. What is more than that stays distributed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_paimon.data import in_process
+from airflow_paimon.data.layers import Layer
+from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.read import frame_of
+from airflow_paimon.spark.shares import read_rows
+from airflow_paimon.spark.spark_types import shipped_schema, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+VIEW_BYTES = 8 << 20
+"""Spark keeps local rows up to 48 MB of Arrow as they are; Parquet files are several times smaller than that."""
+MOST_ROWS = 200_000
+_LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec")
+
+
+def view_frame(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
+    """Give the DataFrame of planned reads; of a small table with rows that were read already."""
+    files = [f for _, splits in layers for s in splits for f in s.files]
+    if (
+        not files
+        or not has_jvm(spark)
+        or not in_process.fits_in_process(files, min(VIEW_BYTES, in_process.LIMIT_BYTES))
+    ):
+        return frame_of(spark, layers)
+    fields = layers[0][0].fields
+    batches = [b for read, splits in layers for s in splits for b in read_rows(read, s)]
+    rows = pa.Table.from_batches(batches, shipped_schema(fields))
+    return spark.createDataFrame(rows, spark_schema(fields))
+
+
+def few_rows(rows: DataFrame) -> pa.Table | None:
+    """Run a query that reads little and give its rows; None where it reads much, or gives many rows."""
+    if not hasattr(rows, "_jdf") or not hasattr(rows, "toArrow") or _bytes_read(rows) > in_process.LIMIT_BYTES:
+        return None
+    found: pa.Table = rows.limit(MOST_ROWS + 1).toArrow()
+    return found if found.num_rows <= MOST_ROWS else None
+
+
+def _bytes_read(rows: DataFrame) -> float:
+    """Tell how many bytes of files the physical plan reads; infinite where it reads anything else."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return _bytes_of(rows._jdf.queryExecution().sparkPlan())
+    except Py4JError as error:  # a plan of another version of Spark
+        log.info("What the query reads can't be estimated: %s", str(error).splitlines()[0])
+        return float("inf")
+
+
+def _bytes_of(plan: Any) -> float:
+    name = plan.getClass().getSimpleName()
+    children = plan.children()
+    if children.size():
+        return sum(_bytes_of(children.apply(i)) for i in range(children.size()))
+    if name in _LOCAL_LEAVES:
+        return 0.0
+    if name == "FileSourceScanExec":
+        return float(plan.selectedPartitions().totalFileSize())
+    return float("inf")
