@@ -16,6 +16,7 @@ import pytest
 from airflow_paimon.bundled import job_names, job_path, package_archive
 from airflow_paimon.core.requests.requests import REQUESTS
 from airflow_paimon.core.table.table import Table, open_table
+from tests.core.chain.tables import add, make_chain
 from tests.core.tables import append, make_table
 
 MODULES_OF_SPARK = ("pyspark", "py4j")
@@ -126,6 +127,16 @@ def test_a_small_diff_needs_no_spark(warehouse: Path, without_spark: dict[str, s
     assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
     same = run_job("diff_branches", *on(warehouse, "--branch=fix"), env=without_spark)
     assert (same.code, same.result["details"]["different"]) == (0, False)
+
+
+def test_a_dry_run_of_a_compaction_needs_no_spark(tmp_path: Path, without_spark: dict[str, str]) -> None:
+    table = make_chain(tmp_path / "wh")
+    add(table.branch("snapshot"), "20260101")
+    add(table.branch("delta"), "20260102")
+    asked = on(tmp_path / "wh", "--partition=dt=20260102", "--dry-run")
+    ended = run_job("compact_chain_table", *asked, env=without_spark)
+    assert (ended.code, ended.result["changed"]) == (0, True), ended.stderr
+    assert "20260102" in json.dumps(ended.result["details"]["plan"])
 
 
 @pytest.mark.parametrize(
