@@ -47,9 +47,12 @@ def view_frame(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
 
 def few_rows(rows: DataFrame) -> pa.Table | None:
     """Run a query that reads little and give its rows; None where it reads much, or gives many rows."""
-    if not hasattr(rows, "_jdf") or not hasattr(rows, "toArrow") or _bytes_read(rows) > in_process.LIMIT_BYTES:
+    if not hasattr(rows, "_jdf") or not hasattr(rows, "toArrow"):  # a Spark Connect client, Spark 3.5
         return None
-    found: pa.Table = rows.limit(MOST_ROWS + 1).toArrow()
+    limited = rows.limit(MOST_ROWS + 1)  # asked for its plan and run, so that it is planned once
+    if _bytes_read(limited) > in_process.LIMIT_BYTES:
+        return None
+    found: pa.Table = limited.toArrow()
     return found if found.num_rows <= MOST_ROWS else None
 
 
