@@ -2,17 +2,18 @@
 
 check_params -> tag_main -> create_branch -> correct -> wait -> diff -> report -> approve -> merge or fast_forward
 -> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot, main is not touched.
-Whatever fails, how_to_go_on says what stands and what to do. docs/runbook.md is the page for the person on call.
+Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is the page for the person on call.
 """
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetAlias, Param, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
@@ -23,9 +24,20 @@ from airflow_paimon.operators.branch import (
     FastForwardOperator,
     MergeBranchOperator,
 )
-from airflow_paimon.operators.correction import CorrectFromBaseOperator, PublishApprovalOperator
-from airflow_paimon.runbooks import correction
-from airflow_paimon.runbooks.form import errors_of, failed_tasks, given, in_airflows_terms, open_main, refuse_unknown
+from airflow_paimon.operators.correction import CorrectFromBaseOperator, PublishApprovalOperator, branch_owner
+from airflow_paimon.runbooks import advice, correction, leftovers
+from airflow_paimon.runbooks.form import (
+    asked_by,
+    end_as_failed,
+    error_lines,
+    errors_of,
+    failed_tasks,
+    given,
+    in_airflows_terms,
+    open_main,
+    refuse_unknown,
+    report_lines,
+)
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 
 if TYPE_CHECKING:
@@ -90,7 +102,15 @@ PARAMS = {
         False,
         type="boolean",
         title="Keep the branch",
-        description="Keep the branch and the tag after publishing, to look at them. They hold files: delete them then.",
+        description="Keep the branch and the tag after publishing, to look at them. They hold files: remove them with "
+        "data_correction_cleanup when you have seen enough.",
+    ),
+    "clean_up": Param(
+        True,
+        type="boolean",
+        title="Clean up when it fails or is rejected",
+        description="Delete the branch and the tag then, unless a publish landed or may still land, or another job has "
+        "written the branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
     ),
     "branch": Param(
         None,
@@ -103,6 +123,14 @@ PARAMS = {
         type="string",
         title="Undo for",
         description="How long the publish can be undone with data_correction_undo, such as 7 d; or: forever.",
+    ),
+    "tag_retention": Param(
+        "30 d",
+        type="string",
+        section=MORE,
+        title="Keep the tag for",
+        description="How long the tag on the snapshot that the run starts from lives at most, such as 30 d; or: "
+        "forever. Whatever this says, the branch protects its files itself.",
     ),
     "function": Param(
         None,
@@ -204,13 +232,13 @@ def check_params(**context: Any) -> dict[str, Any]:
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
         planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
-    print("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
+    report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
     return planned
 
 
 @task(multiple_outputs=False)
 def report(**context: Any) -> dict[str, Any]:
-    """Render the diff for the approver, plan the publish, pin what is approved."""
+    """Render the request and the diff for the approver, plan the publish, pin what is approved."""
     ti = context["ti"]
     with in_airflows_terms():
         made = correction.plan_publish(
@@ -218,22 +246,26 @@ def report(**context: Any) -> dict[str, Any]:
             ti.xcom_pull(task_ids="check_params"),
             ti.xcom_pull(task_ids="diff"),
             ti.xcom_pull(task_ids="wait")["snapshot_id"],
+            asked_by(context),
         )
-    print(made["markdown"])
+    report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 
 
-@task
+@task(retries=0)
 def rejected(**context: Any) -> None:
-    """Say who rejected it and what stands. Ends the run as failed: the data is not corrected."""
+    """Say who rejected it and what stands, and clean up. Ends the run as failed: the data is not corrected."""
     ti, params = context["ti"], context["params"]
     planned, answer = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="approve")
     by = answer["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
     with in_airflows_terms():
-        outcome, lines = correction.what_stands(open_main(params), planned)
-        lines += correction.next_steps(params, planned, None)
-    print(f"Rejected ({by})", *lines, sep="\n")
-    raise AirflowFailException(f"Rejected ({by}): {outcome}")
+        main = open_main(params)
+        lines = leftovers.clean_up_run(params, planned, branch_owner(context), {})
+        outcome, standing = correction.what_stands(main, planned)
+        lines += [*standing, correction.TO_CORRECT_DIFFERENTLY, *advice.how_to_remove(params, main, planned)]
+    summary = f"Rejected ({by}): {outcome}"
+    report_lines(summary, *lines, level=logging.WARNING)
+    end_as_failed(summary)
 
 
 @task(multiple_outputs=False, trigger_rule="none_failed_min_one_success")
@@ -243,23 +275,28 @@ def verify(**context: Any) -> dict[str, Any]:
     planned, published = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids=params["publish"])
     with in_airflows_terms():
         found = correction.verify_published(params, planned, published)
-    print(*found["lines"], sep="\n")
+    report_lines(*found["lines"])
     return found
 
 
-@task(trigger_rule="one_failed")
+@task(trigger_rule="one_failed", retries=0)
 def how_to_go_on(**context: Any) -> None:
-    """Say what failed, what stands and what to do. Reads metadata, changes nothing, and fails the run."""
+    """Say what failed, what stands and what helps, and clean up. Never touches main, and fails the run."""
     ti, params = context["ti"], context["params"]
-    failed = failed_tasks(context)
-    planned = ti.xcom_pull(task_ids="check_params")
+    errors = errors_of(context, failed_tasks(context))
+    planned, first = ti.xcom_pull(task_ids="check_params"), next(iter(errors))
     if planned is None:
-        raise AirflowFailException(f"{failed[0]} failed: its log says why. Nothing was made, nothing was changed")
+        summary = f"{first} failed. Nothing was made, nothing was changed"
+        report_lines(summary, *error_lines(errors), *advice.for_the_form(errors[first]), level=logging.ERROR)
+        end_as_failed(summary)
     with in_airflows_terms():
-        outcome, lines = correction.what_stands(open_main(params), planned)
-        lines += correction.next_steps(params, planned, failed[0])
-    print(f"Failed: {', '.join(failed)}", *errors_of(context, failed), *lines, sep="\n")
-    raise AirflowFailException(f"{', '.join(failed)} failed; {outcome}. The log of this task says how to go on")
+        main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
+        lines = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
+        outcome, standing = correction.what_stands(main, planned)
+        lines = [*standing, *lines, *advice.next_steps(params, main, planned, first, errors[first])]
+    summary = f"{', '.join(errors)} failed; {outcome}"
+    report_lines(summary, *error_lines(errors), *lines, level=logging.ERROR)
+    end_as_failed(summary)
 
 
 def unless_kept(context: Context) -> None:
@@ -290,6 +327,7 @@ with DAG(
         run_on="worker",
         tag=PLANNED % "tag",
         snapshot=PLANNED % "base_snapshot",
+        time_retained="{{ '' if params.tag_retention | trim | lower == 'forever' else params.tag_retention }}",
         if_exists="skip",
     )
     create_branch = CreateBranchOperator(

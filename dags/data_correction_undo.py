@@ -6,17 +6,26 @@ where main has newer rows in them it is refused (switch keep_later off to drop e
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 from airflow.sdk import DAG, AssetAlias, Param, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_paimon.operators.branch import RollbackOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.runbooks import undo as runbook
-from airflow_paimon.runbooks.form import errors_of, failed_tasks, in_airflows_terms, refuse_unknown
+from airflow_paimon.runbooks.form import (
+    asked_by,
+    end_as_failed,
+    error_lines,
+    errors_of,
+    failed_tasks,
+    in_airflows_terms,
+    refuse_unknown,
+    report_lines,
+)
 
 APPROVAL_TIMEOUT = timedelta(hours=24)
 PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
@@ -70,7 +79,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
         planned = runbook.plan_undo(context["params"])
-    print(*planned["lines"], sep="\n")
+    report_lines(*planned["lines"])
     return planned
 
 
@@ -79,16 +88,18 @@ def report(**context: Any) -> dict[str, Any]:
     """Render what would change."""
     ti = context["ti"]
     planned, preview = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="preview")
-    made = runbook.describe_plan(context["params"], planned, preview)
-    print(made["markdown"])
+    made = runbook.describe_plan(context["params"], planned, preview, asked_by(context))
+    report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 
 
-@task
+@task(retries=0)
 def rejected(**context: Any) -> None:
     """Say who rejected it. Ends the run as failed: nothing was undone."""
     by = context["ti"].xcom_pull(task_ids="approve")["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
-    raise AirflowFailException(f"Rejected ({by}): nothing was undone, main is as it was")
+    summary = f"Rejected ({by}): nothing was undone, main is as it was"
+    report_lines(summary, level=logging.WARNING)
+    end_as_failed(summary)
 
 
 @task(multiple_outputs=False)
@@ -99,20 +110,20 @@ def verify(**context: Any) -> dict[str, Any]:
         found = runbook.verify_undone(
             context["params"], ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="undo")
         )
-    print(*found["lines"], sep="\n")
+    report_lines(*found["lines"])
     return found
 
 
-@task(trigger_rule="one_failed")
+@task(trigger_rule="one_failed", retries=0)
 def how_to_go_on(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
-    failed = failed_tasks(context)
+    errors = errors_of(context, failed_tasks(context))
     undone = context["ti"].xcom_pull(task_ids="undo")
     outcome = f"main was undone, as snapshot {undone['snapshot_after']}" if undone else "main is as it was"
-    print(f"Failed: {', '.join(failed)}; {outcome}", *errors_of(context, failed), sep="\n")
-    print("A conflict says that main got newer rows in the partitions to undo: correct them with data_correction, or "
-          "trigger this DAG with keep_later off, which drops everything that main got since the publish")  # fmt: skip
-    raise AirflowFailException(f"{', '.join(failed)} failed; {outcome}")
+    summary = f"{', '.join(errors)} failed; {outcome}"
+    first = next(iter(errors))
+    report_lines(summary, *error_lines(errors), runbook.what_helps(first, errors[first]), level=logging.ERROR)
+    end_as_failed(summary)
 
 
 with DAG(

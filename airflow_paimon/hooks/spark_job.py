@@ -31,6 +31,7 @@ from airflow_paimon.core.store.secrets import is_secret_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks._supervisor_watch import supervised
+from airflow_paimon.hooks.paimon import PaimonHook
 
 _TIED_CHILD = Path(__file__).with_name("_tied_child.py")
 _KILL_SECONDS = 4.0
@@ -181,13 +182,17 @@ class SparkJobHook(SparkSubmitHook):
 
     def _resolve_connection(self) -> dict[str, Any]:
         try:
-            self.get_connection(self._conn_id)
+            found = self.get_connection(self._conn_id)
         except AirflowNotFoundException:
             # Airflow's own hook would go on with --master yarn.
             raise InvalidInputError(
                 f"There is no Airflow connection {self._conn_id!r}; create one of type 'spark' (for this machine: "
                 f"host local[*]), or run metadata-only operations with run_on='worker'"
             ) from None
+        if found.conn_type == PaimonHook.conn_type:
+            raise InvalidInputError(
+                f"Connection {self._conn_id!r} is of type {found.conn_type!r}; the one for Spark must be of type 'spark'"
+            )
         resolved: dict[str, Any] = super()._resolve_connection()
         return resolved
 

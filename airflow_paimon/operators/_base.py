@@ -209,8 +209,12 @@ def operation_id(context: Context, max_tries: int | None = None) -> str:
     tries = ti.max_tries if max_tries is None else max_tries
     parts = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, tries]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    readable = _UNSAFE.sub("-", f"{ti.dag_id}-{ti.task_id}")[:80]
-    return f"airflow-{readable}-{digest}"
+    return f"{commit_user_prefix(ti.dag_id, ti.task_id)}{digest}"
+
+
+def commit_user_prefix(dag_id: str, task_id: str) -> str:
+    """Give what the operation ids, and so the commit users, of a task's runs start with."""
+    return f"airflow-{_UNSAFE.sub('-', f'{dag_id}-{task_id}')[:80]}-"
 
 
 def result_name(context: Context) -> str:

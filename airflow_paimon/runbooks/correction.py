@@ -1,18 +1,21 @@
-"""What ``dags/data_correction.py`` checks, proves and tells; no function here changes a table."""
+"""What ``dags/data_correction.py`` checks, proves and reports; no function here changes a table."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon._compat import AirflowException
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.leftovers import run_digest, run_tag
+from airflow_paimon.runbooks.markdown import code_block, counted, escape
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
 _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
+TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger data_correction again; it makes a new branch"
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
 
 
@@ -28,8 +31,10 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
     main = open_main(params).require()
     _check_rows(main, params)
     _check_texts(params)
-    digest = hashlib.sha256(f"{dag_id}/{run_id}".encode()).hexdigest()[:8]
-    branch, tag = params["branch"] or f"fix_{digest}", f"before_correction_{digest}"
+    _check_spark(params)
+    _check_select(main, params)
+    owner = f"{dag_id}/{run_id}"
+    branch, tag = params["branch"] or f"fix_{run_digest(owner)}", run_tag(owner)
     _refuse_published(main, branch)
     existing = main.find_tag(tag)
     head = existing.snapshot if existing else main.latest_snapshot()
@@ -70,11 +75,39 @@ def _check_texts(params: Mapping[str, Any]) -> None:
     for view in params["views"] or ():
         if not all(view.partition("=")):
             raise InvalidInputError(f"View {view!r} is not of the form name=database.table")
-    if params["undo_retention"].strip().lower() != "forever":
-        parse_duration(params["undo_retention"], "undo_retention")
+    for name in ("undo_retention", "tag_retention"):
+        if params[name].strip().lower() != "forever":
+            parse_duration(params[name], name)
     for name in _DURATIONS:
         if params[name]:
             parse_duration(params[name], name)
+
+
+def _check_spark(params: Mapping[str, Any]) -> None:
+    """Build the hook that will submit the jobs: it refuses a missing connection and unknown options."""
+    from airflow_paimon.hooks.spark_job import SparkJobHook
+
+    try:
+        SparkJobHook(params["spark_conn_id"], conf=params["spark_conf"], options=params["spark_options"])
+    except (AirflowException, TypeError, ValueError) as error:
+        if isinstance(error, PaimonError):
+            raise
+        raise InvalidInputError(
+            f"Spark connection {params['spark_conn_id']!r} with spark_options {params['spark_options'] or {}}: {error}"
+        ) from None
+
+
+def _check_select(main: Table, params: Mapping[str, Any]) -> None:
+    """Compare the SELECT's columns with the table's, unless the branch will have or has another schema than main."""
+    from airflow_paimon.runbooks.select_list import check_select
+
+    schema, head = main.schema(), main.latest_snapshot()
+    if not params["sql"] or head is None or head.schema_id != schema.id:
+        return
+    if params["branch"] and main.branch(params["branch"]).exists():
+        return
+    optional = [f.name for f in schema.fields if f.default_value is not None]
+    check_select(params["sql"], schema.field_names, optional, main.name)
 
 
 def _refuse_published(main: Table, branch: str) -> None:
@@ -93,9 +126,13 @@ def _refuse_published(main: Table, branch: str) -> None:
 
 
 def plan_publish(
-    params: Mapping[str, Any], planned: Mapping[str, Any], diff: Mapping[str, Any], branch_snapshot: int
+    params: Mapping[str, Any],
+    planned: Mapping[str, Any],
+    diff: Mapping[str, Any],
+    branch_snapshot: int,
+    asked_by: str | None = None,
 ) -> dict[str, Any]:
-    """Render the diff, and plan the publish: what could not be published is not worth an approval.
+    """Render the request and the diff, and plan the publish: what could not be published is not worth an approval.
 
     Returns ``{"subject", "markdown", "branch_snapshot", "main_snapshot"}``: what the approver reads, and the heads that
     are approved with it.
@@ -118,23 +155,37 @@ def plan_publish(
     )
     plan = run_operation(request).details
     facts = (
-        f"Branch `{planned['branch']}` is at snapshot {plan['branch_snapshot']}, main at {plan['main_snapshot']}. "
-        f"Publishing by {params['publish']} replaces {plan['files_deleted']} files in {plan['partitions']} partitions "
-        f"by {plan['files_added']}; every other file stays as it is."
+        f"Branch {escape(planned['branch'])} is at snapshot {plan['branch_snapshot']}, main at "
+        f"{plan['main_snapshot']}. Publishing by {params['publish']} replaces {counted(plan['files_deleted'], 'file')} "
+        f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
     )
-    because = f"Reason: {params['reason']}" if params["reason"] else ""
+    parts = [describe_request(params, asked_by), render_markdown(diff["details"]), facts]
     return {
-        "subject": f"Publish the correction of {planned['table']} ({plan['partitions']} partitions)?",
-        "markdown": "\n\n".join(filter(None, [because, render_markdown(diff["details"]), facts])),
+        "subject": f"Publish the correction of {planned['table']} ({counted(plan['partitions'], 'partition')})?",
+        "markdown": "\n\n".join(parts),
         "branch_snapshot": plan["branch_snapshot"],
         "main_snapshot": plan["main_snapshot"],
     }
 
 
+def describe_request(params: Mapping[str, Any], asked_by: str | None) -> str:
+    """Render who wants what, and why, for the approver: the form's texts are shown as they are, never as markup."""
+    lines = [f"- Asked for by: {escape(asked_by) if asked_by else '*nobody that Airflow knows*'}"]
+    lines.append(f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}")
+    if params["partitions"]:
+        lines.append(f"- Partitions: {', '.join(escape(p) for p in params['partitions'])}")
+    lines.append(f"- Mode: {params['mode']}, engine: {params['engine']}")
+    lines += [f"- Further view: {escape(view)}" for view in params["views"] or ()]
+    if params["function"]:
+        lines.append(f"- Function: {escape(params['function'])}")
+    listed = "\n".join(lines)
+    return f"{listed}\n\n{code_block(params['sql'].strip(), 'sql')}" if params["sql"] else listed
+
+
 def verify_published(
     params: Mapping[str, Any], planned: Mapping[str, Any], published: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Compare main with the branch, bucket by bucket; ``lines`` tells it to people.
+    """Compare main with the branch, bucket by bucket; ``lines`` says it to people, the summary first.
 
     Raises:
         FormatError: main does not hold what the branch held.
@@ -151,14 +202,15 @@ def verify_published(
         branch_snapshot=int(published["details"]["branch_snapshot"]),
     )
     lines = [
-        f"{partition or table}: {n['rows_in']} rows in {n['files_in']} files replace {n['rows_out']} rows in "
-        f"{n['files_out']} files"
+        f"Verified: snapshot {found['snapshot']} of {table} holds the branch's files in these partitions, and no other "
+        f"partition changed",
+        f"{undo_hint(table, found['properties']['undo-tag'])}, within {params['undo_retention']}",
+    ]
+    lines += [
+        f"{partition or table}: {counted(n['rows_in'], 'row')} in {counted(n['files_in'], 'file')} replace "
+        f"{counted(n['rows_out'], 'row')} in {counted(n['files_out'], 'file')}"
         for partition, n in found["partitions"].items()
     ]
-    lines.append(
-        f"Verified: snapshot {found['snapshot']} of {table} holds the branch's files in these partitions, and no other "
-        f"partition changed. {undo_hint(table, found['properties']['undo-tag'])}, within {params['undo_retention']}"
-    )
     return {**found, "lines": lines}
 
 
@@ -185,20 +237,3 @@ def what_stands(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]
         f"Branch {branch}: {f'at snapshot {head}, made from snapshot {base} of main' if head else 'not there'}",
     ]
     return outcome, lines
-
-
-def next_steps(params: Mapping[str, Any], planned: Mapping[str, Any], failed: str | None) -> list[str]:
-    """Say what a person may do now. ``failed`` names the task to clear; None when nothing failed."""
-    steps = []
-    if failed is not None:
-        steps.append(
-            f"When what made it fail is over (storage, Spark, a conflict): clear task {failed} with its downstream"
-        )
-    reach = f"--warehouse {request_for(params, 'delete_branch', branch=planned['branch']).warehouse}"
-    common = f"{reach} --table {planned['table']}"
-    return [
-        *steps,
-        "To correct it differently: trigger data_correction again; it makes a new branch",
-        f"To drop what this run made: python spark_jobs/delete_branch.py {common} --branch {planned['branch']} "
-        f"--if-missing skip && python spark_jobs/delete_tag.py {common} --tag {planned['tag']} --if-missing skip",
-    ]

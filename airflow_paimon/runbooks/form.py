@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow.sdk import get_current_context
+
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators._base import ERROR_KEY, airflow_error
 
@@ -16,6 +19,26 @@ if TYPE_CHECKING:
 
     from airflow_paimon.core.requests.base import Request
     from airflow_paimon.core.table.table import Table
+
+_LOG = logging.getLogger("airflow.task")
+
+
+def report_lines(*lines: str, level: int = logging.INFO) -> None:
+    """Write lines to the task's log, each as a record of its own; the first one is the summary and has the level.
+
+    What a task prints instead reaches Airflow by another pipe than its log records: the UI shows it after the marker
+    ``Post Execute``, in a group that is folded.
+    """
+    for number, line in enumerate(lines):
+        _LOG.log(level if number == 0 else logging.INFO, "%s", line)
+
+
+def end_as_failed(summary: str) -> NoReturn:
+    """End the task as failed without a traceback under what it reported. The task must have ``retries=0``.
+
+    Airflow logs every exception with its traceback, except the one by which a program ends.
+    """
+    raise SystemExit(summary)
 
 
 def given(name: str) -> Callable[..., Any]:
@@ -60,7 +83,13 @@ def in_airflows_terms() -> Iterator[None]:
     try:
         yield
     except PaimonError as error:
+        get_current_context()["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
         raise airflow_error(error) from (error if error.retryable else None)
+
+
+def asked_by(context: Context) -> str | None:
+    """Name who triggered the run; None for a run that no user triggered, and before Airflow knew."""
+    return getattr(context["dag_run"], "triggering_user_name", None)
 
 
 def failed_tasks(context: Context) -> list[str]:
@@ -70,7 +99,21 @@ def failed_tasks(context: Context) -> list[str]:
     return [name for name in context["dag"].task_ids if states.get(name) == "failed"]
 
 
-def errors_of(context: Context, tasks: Iterable[str]) -> list[str]:
-    """Say what operators reported of their failures; those of other tasks stand in their logs."""
-    pulled = ((name, context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY)) for name in tasks)
-    return [f"{name}: {e['kind']}: {e['message']}" if e else f"{name}: its log says why" for name, e in pulled]
+def errors_of(context: Context, tasks: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+    """Give the error objects of failed tasks (``kind``, ``message`` ...); None where only the task's log says why."""
+    return {name: context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY) for name in tasks}
+
+
+def error_lines(errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """Say what failed tasks reported, one after the other."""
+    lines = []
+    for name, error in errors.items():
+        text = f"{error['kind']}: {error['message']}" if error else "its log says why"
+        lines += f"{name}: {text}".splitlines()
+    return lines
+
+
+def has_active_runs(context: Context, dag_id: str, run_id: str | None = None) -> bool:
+    """Say whether a run of a DAG, or this one, is queued or running."""
+    runs = None if run_id is None else [run_id]
+    return bool(context["ti"].get_dr_count(dag_id=dag_id, run_ids=runs, states=["queued", "running"]))

@@ -1,4 +1,4 @@
-"""What ``dags/data_correction_undo.py`` checks, proves and tells; no function here changes a table."""
+"""What ``dags/data_correction_undo.py`` checks, proves and reports; no function here changes a table."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.runbooks.form import open_main
+from airflow_paimon.runbooks.markdown import counted, escape, table
 
 if TYPE_CHECKING:
     from airflow_paimon.core.branches.published import Published
@@ -49,43 +50,67 @@ def _about(publish: Published) -> str:
     )
 
 
-def describe_plan(params: Mapping[str, Any], planned: Mapping[str, Any], preview: Mapping[str, Any]) -> dict[str, Any]:
+def describe_plan(
+    params: Mapping[str, Any], planned: Mapping[str, Any], preview: Mapping[str, Any], asked_by: str | None = None
+) -> dict[str, Any]:
     """Render the dry run for the approver: ``{"subject", "markdown"}``."""
     details = preview["details"]
     actions = [a for a in details["plan"]["actions"] if a["action"] == "ReplaceBucket"]
-    rows = [f"| {a['path']} | {a['reason']} |" for a in actions[:_LISTED]]
+    rows = [[escape(a["path"]), escape(a["reason"])] for a in actions[:_LISTED]]
     if len(actions) > _LISTED:
-        rows.append(f"| and {len(actions) - _LISTED} more | |")
+        rows.append([f"and {len(actions) - _LISTED:,} more", ""])
     kept = (
         "What main got elsewhere since stays."
         if params["keep_later"]
         else f"**Everything that main got after snapshot {planned['target_snapshot']} goes.**"
     )
+    partitions = counted(details["partitions"], "partition")
     facts = (
-        f"{details['partitions']} partitions of {planned['table']} change: {details['files_deleted']} files with "
-        f"{details['rows_deleted']} rows out, {details['files_added']} files with {details['rows_added']} rows in. "
-        + kept
+        f"{partitions} of {planned['table']} to change: {counted(details['files_deleted'], 'file')} with "
+        f"{counted(details['rows_deleted'], 'row')} out, {counted(details['files_added'], 'file')} with "
+        f"{counted(details['rows_added'], 'row')} in. {kept}"
     )
-    table = ["| bucket | change |", "|---|---|", *rows]
-    because = [f"Reason: {params['reason']}"] if params["reason"] else []
-    parts = ["\n".join(f"- {line}" for line in planned["lines"]), *because, facts, "\n".join(table)]
+    about = [
+        *(escape(line) for line in planned["lines"]),
+        f"Asked for by: {escape(asked_by) if asked_by else '*nobody that Airflow knows*'}",
+        f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
+    ]
+    parts = ["\n".join(f"- {line}" for line in about), facts, table(["Bucket", "Change"], rows)]
     return {
-        "subject": f"Undo the correction of {planned['table']} ({details['partitions']} partitions)?",
+        "subject": f"Undo the correction of {planned['table']} ({partitions})?",
         "markdown": "\n\n".join(parts),
     }
 
 
+def what_helps(failed: str, error: Mapping[str, Any] | None) -> str:
+    """Say what helps when a task of the undo failed."""
+    kind = error["kind"] if error else "error"
+    match kind:
+        case "conflict":
+            return (
+                "What helps: main got newer rows in the partitions to undo. Correct them with data_correction, or "
+                "trigger this DAG with Keep what came later off, which drops everything that main got since the publish"
+            )
+        case "invalid-input" | "not-found" | "unsupported" | "unsafe":
+            return "What helps: correct what the message names, and trigger data_correction_undo again"
+        case _:
+            return (
+                f"What helps: read the log of task {failed}. When its cause is over, clear it with its downstream; an "
+                f"undo that did land is found and not done twice"
+            )
+
+
 def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare main with the target, bucket by bucket; ``lines`` tells it to people.
+    """Compare main with the target, bucket by bucket; ``lines`` says it to people.
 
     Raises:
         FormatError: main does not hold what the target held.
     """
     from airflow_paimon.core.branches.published import verify_rollback
 
-    table, tag = planned["table"], planned["tag"]
+    name, tag = planned["table"], planned["tag"]
     if not result["changed"]:
-        return {"snapshot": None, "lines": [f"Nothing to undo: main of {table} holds what {tag} holds"]}
+        return {"snapshot": None, "lines": [f"Nothing to undo: main of {name} holds what {tag} holds"]}
     main = open_main(params)
     found = verify_rollback(
         main,
@@ -94,7 +119,7 @@ def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result:
         keep_later=params["keep_later"],
     )
     line = (
-        f"Verified: snapshot {found['snapshot']} of {table} holds the files of {tag} in "
+        f"Verified: snapshot {found['snapshot']} of {name} holds the files of {tag} in "
         f"{', '.join(found['partitions']) or 'the table'}, and nothing else changed. To undo the undo: tag "
         f"{found['properties']['undo-tag']}"
     )

@@ -17,8 +17,9 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.runbooks import correction, undo
+from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import refuse_unknown
+from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table, names, rewrite, run
 from tests.dags.conftest import CONF, TABLE, load_dag, make_orders
 
@@ -45,6 +46,17 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a bad branch name": ({"branch": "fix.1"}, InvalidInputError, "fix.1"),
     "a bad view": ({"views": ["sales.other"]}, InvalidInputError, "name=database.table"),
     "a bad undo retention": ({"undo_retention": "soon"}, InvalidInputError, "undo_retention"),
+    "a bad tag retention": ({"tag_retention": "soon"}, InvalidInputError, "tag_retention"),
+    "no such spark connection": ({"spark_conn_id": "sprak"}, InvalidInputError, "There is no Airflow connection 'sprak'"),
+    "a connection of another kind": ({"spark_conn_id": "paimon_default"}, InvalidInputError, "must be of type 'spark'"),
+    "an unknown spark option": ({"spark_options": {"memory": "4g"}}, InvalidInputError, "spark_options has no memory"),
+    "a misspelled column": (
+        {"sql": "SELECT dt, id, amuont AS amount, note FROM branch"},
+        InvalidInputError,
+        "no column amuont (did you mean amount?)",
+    ),
+    "a missing column": ({"sql": "SELECT dt, id, amount FROM branch"}, InvalidInputError, "missing: note"),
+    "no query": ({"sql": "DELETE FROM branch"}, InvalidInputError, "one SELECT"),
     "a bad lag": ({"wait_max_commit_lag": "soon"}, InvalidInputError, "wait_max_commit_lag"),
 }
 
@@ -147,7 +159,7 @@ def test_an_undo_is_verified_and_is_no_publish_to_undo(warehouse: Path) -> None:
     preview = run(main, "rollback_to", tag=planned["tag"], keep_later=True, dry_run=True)
     told = undo.describe_plan(params, planned, preview.to_json())
     assert "dt=1/bucket-0" in told["markdown"]
-    assert "1 partitions" in told["subject"]
+    assert "(1 partition)" in told["subject"]
     result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
     assert before < names(main)
     done = undo.verify_undone(params, planned, result.to_json())
@@ -211,20 +223,68 @@ def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehou
 
 def test_what_stands_after_a_failure(warehouse: Path) -> None:
     main, _ = corrected(warehouse)
-    params = form("data_correction", {"table": "d.t"})
     outcome, lines = correction.what_stands(main, planned(main))
     assert outcome == "main of d.t is untouched"
     assert lines[1:] == [
         "Tag before: on snapshot 2 of main",
         "Branch fix: at snapshot 3, made from snapshot 2 of main",
     ]
-    steps = correction.next_steps(params, planned(main), "diff")
-    assert "clear task diff" in steps[0]
-    assert f"--warehouse {warehouse} --table d.t --branch fix" in steps[-1]
     run(main, "merge_branch", branch="fix")
     outcome, lines = correction.what_stands(main, planned(main))
     assert outcome == "main holds the correction since snapshot 3"
     assert last_publish(main).undo_tag in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("failed", "error", "conf", "helps"),
+    [
+        ("correct", {"kind": "invalid-input"}, {}, "correct what the message names"),
+        ("correct", {"kind": "unsupported", "class": "UnsupportedFeatureError"}, {}, "Engine: connector"),
+        (
+            "correct",
+            {"kind": "unsupported", "class": "UnsupportedFeatureError"},
+            {"engine": "connector"},
+            "nothing in this form",
+        ),
+        ("create_branch", {"kind": "unsupported", "class": "UnsupportedStorageError"}, {}, "nothing in this form"),
+        ("merge", {"kind": "conflict"}, {}, "a new run starts from main as it is now"),
+        ("report", {"kind": "unsafe"}, {"publish": "fast_forward"}, "Publish by: merge"),
+        ("report", {"kind": "unsafe"}, {}, "Rewrite high sequence numbers"),
+        ("correct", {"kind": "unsafe"}, {}, "leave Branch empty"),
+        ("merge", {"kind": "outcome-unknown"}, {}, "clear task merge"),
+        ("verify", {"kind": "corrupt"}, {}, "python -m airflow_paimon job check_table"),
+        ("correct", {"kind": "storage"}, {}, "clear task correct with its downstream"),
+        ("diff", None, {}, '{"driver_memory": "4g"}'),
+        ("wait", None, {}, "the job that fills the branch"),
+    ],
+)
+def test_the_advice_is_about_the_kind_of_failure(
+    warehouse: Path, failed: str, error: dict[str, Any] | None, conf: dict[str, Any], helps: str
+) -> None:
+    main, _ = corrected(warehouse)
+    first, *_ = advice.next_steps(form("data_correction", {"table": "d.t", **conf}), main, planned(main), failed, error)
+    assert helps in first
+    if error and error["kind"] in ("invalid-input", "unsupported", "conflict", "unsafe"):
+        assert "clear" not in first, "the same request would fail the same way"
+
+
+def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main, _ = corrected(warehouse)
+    params = form("data_correction", {"table": "d.t"})
+    lines = advice.how_to_remove(params, main, planned(main))
+    assert "data_correction_cleanup" in lines[0]
+    assert lines[1:] == [
+        f"python -m airflow_paimon job delete_branch --warehouse {warehouse} --table d.t --branch fix --if-missing skip",
+        f"python -m airflow_paimon job delete_tag --warehouse {warehouse} --table d.t --tag before --if-missing skip",
+    ]
+    extra = {"warehouse": str(warehouse), "storage_options": {"auto_mkdir": False}}
+    set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
+    *commands, note = advice.how_to_remove(params, main, planned(main))[1:]
+    assert all("--storage-options FILE " in command for command in commands)
+    assert "auto_mkdir" in note and "airflow connections get paimon_default" in note
+    run(main, "delete_branch", branch="fix")
+    run(main, "delete_tag", tag="before")
+    assert advice.how_to_remove(params, main, planned(main)) == []
 
 
 def test_nothing_to_publish_is_no_failure() -> None:

@@ -39,6 +39,11 @@ class Published:
         return self.snapshot.properties.get(f"{_PREFIX}branch")
 
     @property
+    def branch_identity(self) -> str | None:
+        """The identity of the branch's snapshot that was published, None for a rollback."""
+        return self.snapshot.properties.get(f"{_PREFIX}branch-identity")
+
+    @property
     def target(self) -> int | None:
         """The snapshot that a rollback went back to."""
         text = self.snapshot.properties.get(f"{_PREFIX}target-snapshot")

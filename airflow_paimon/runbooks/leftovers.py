@@ -1,0 +1,218 @@
+"""What correction runs leave in a table: the branch of a run and the tag on its base, found again and removed.
+
+A run owns its branch by the lineage record: the owner is ``dag_id/run_id``, and the tag that the branch was made from
+has a name that follows from the owner. Branches and tags of anybody else are never looked at twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.operators._base import commit_user_prefix
+from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.markdown import counted
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.branches.published import Published
+    from airflow_paimon.core.table.table import Table
+
+RUN_TAG_PREFIX = "before_correction_"
+CORRECTING_TASK = "correct"
+"""The task whose commits on a run's branch are the run's own."""
+_REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")
+"""Kinds of errors after which nothing was committed, and nothing still may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A branch, a tag or both of one run. ``owner`` is None for a tag whose branch is gone.
+
+    ``unpublished`` counts the branch's commits when they are not on main, ``foreign`` those of another job among them.
+    """
+
+    owner: str | None
+    branch: str | None
+    tag: str | None
+    head: int | None = None
+    unpublished: int = 0
+    foreign: int = 0
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        named = [f"branch {self.branch}" if self.branch else "", f"tag {self.tag}" if self.tag else ""]
+        return " and ".join(filter(None, named))
+
+
+def run_digest(owner: str) -> str:
+    """Identify a run in the names of what it makes."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:8]
+
+
+def run_tag(owner: str) -> str:
+    """Name the tag on the snapshot that a run starts from."""
+    return RUN_TAG_PREFIX + run_digest(owner)
+
+
+def find_leftovers(main: Table) -> list[Leftover]:
+    """Find what correction runs made and did not delete, in the order of the branches' names, then of the tags'."""
+    from airflow_paimon.core.branches.published import publishes
+
+    published, tags = publishes(main), {t for t in main.tag_names() if t.startswith(RUN_TAG_PREFIX)}
+    found = [one for name in main.branch_names() if (one := _of_branch(main, name, published, tags)) is not None]
+    used = {one.tag for one in found}
+    return [*found, *(Leftover(owner=None, branch=None, tag=tag) for tag in sorted(tags - used))]
+
+
+def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
+    from airflow_paimon.core.branches.lineage import verified_lineage
+
+    lineage = verified_lineage(main, name)
+    if lineage is None or lineage.owner is None or lineage.snapshot_id is None:
+        return None
+    tag = run_tag(lineage.owner)
+    if lineage.from_tag != tag:
+        return None
+    view = main.branch(name)
+    later = [view.snapshot(i) for i in view.snapshot_ids() if i > lineage.snapshot_id]
+    on_main = {p.branch_identity for p in published if p.branch == name}
+    own = commit_user_prefix(lineage.owner.partition("/")[0], CORRECTING_TASK)
+    return Leftover(
+        owner=lineage.owner,
+        branch=name,
+        tag=tag if tag in tags else None,
+        head=view.latest_snapshot_id(),
+        unpublished=0 if later and later[-1].identity in on_main else len(later),
+        foreign=sum(not s.commit_user.startswith(own) for s in later),
+    )
+
+
+def reason_to_keep(leftover: Leftover, *, in_use: bool, drop_unpublished: bool) -> str | None:
+    """Say why a leftover must stay; None when it may go."""
+    if in_use:
+        return "a run that has not ended uses it" if leftover.owner else "a correction is running, and it may be its"
+    if leftover.unpublished and not drop_unpublished:
+        foreign = f" ({counted(leftover.foreign, 'commit')} of another job)" if leftover.foreign else ""
+        return f"it has {counted(leftover.unpublished, 'commit')} that main doesn't have{foreign}"
+    return None
+
+
+# -- the clean-up of the run itself ----------------------------------------------------------------------------------
+
+
+def clean_up_run(
+    params: Mapping[str, Any], planned: Mapping[str, Any], owner: str, failures: Mapping[str, str | None]
+) -> list[str]:
+    """Delete the branch and the tag of a run that failed or was rejected, if its form asks for it.
+
+    They stay when a publish landed or may still land, and when another job has written the branch.
+
+    :param failures: the kind of error by failed task; None where a task left none
+    """
+    if not params["clean_up"]:
+        return []
+    unsure = [t for t in ("merge", "fast_forward") if t in failures and failures[t] not in _REFUSALS]
+    if unsure:
+        return [f"Nothing was cleaned up: {unsure[0]} may still land, and a second look needs the branch"]
+    main = open_main(params)
+    from airflow_paimon.core.branches.published import publishes
+
+    if any(p.branch == planned["branch"] for p in publishes(main)):
+        return ["Nothing was cleaned up: main holds the correction, and the branch shows what it should hold"]
+    mine = next((one for one in find_leftovers(main) if one.owner == owner), None)
+    if mine is not None and mine.foreign:
+        commits = counted(mine.foreign, "commit")
+        return [f"Nothing was cleaned up: branch {mine.branch} has {commits} of another job"]
+    tag = planned["tag"] if main.find_tag(planned["tag"]) else None
+    gone = mine or Leftover(owner=owner, branch=None, tag=tag)
+    return [_removed(params, gone)] if gone.label else []
+
+
+def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
+    try:
+        remove(params, leftover)
+    except PaimonError as error:
+        return f"Not cleaned up: {leftover.label}: {error.message}. Trigger data_correction_cleanup later"
+    return f"Cleaned up: {leftover.label} deleted"
+
+
+def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
+    """Delete a leftover: the branch first, as its tag may be all that tells whose it was."""
+    from airflow_paimon.core.requests.registry import run_operation
+
+    if leftover.branch is not None:
+        run_operation(request_for(params, "delete_branch", branch=leftover.branch, if_missing="skip"))
+    if leftover.tag is not None:
+        run_operation(request_for(params, "delete_tag", tag=leftover.tag, if_missing="skip"))
+
+
+# -- data_correction_cleanup -----------------------------------------------------------------------------------------
+
+InUse = Callable[[str | None], bool]
+"""Whether the run of this owner has not ended; for None: whether any correction has not."""
+
+
+def list_leftovers(params: Mapping[str, Any], in_use: InUse) -> list[dict[str, Any]]:
+    """List what correction runs left, each with ``keep``: why it stays, None when it goes.
+
+    Raises:
+        NotFoundError: no such table, or a branch that the form names is not the branch of a correction run.
+    """
+    main = open_main(params).require()
+    found = find_leftovers(main)
+    wanted = params["branches"] or []
+    unknown = sorted(set(wanted) - {one.branch for one in found})
+    if unknown:
+        there = ", ".join(one.branch for one in found if one.branch) or "none"
+        raise NotFoundError(
+            f"{main.name}: {', '.join(unknown)}: not the branch of a correction run. Branches of such runs: {there}",
+            table=main.name,
+        )
+    chosen = [one for one in found if not wanted or one.branch in wanted]
+    return [asdict(one) | {"keep": _keep(params, one, in_use)} for one in chosen]
+
+
+def _keep(params: Mapping[str, Any], one: Leftover, in_use: InUse) -> str | None:
+    return reason_to_keep(one, in_use=in_use(one.owner), drop_unpublished=params["drop_unpublished"])
+
+
+def describe(listed: Sequence[Mapping[str, Any]], table: str) -> list[str]:
+    """Give the list as lines, a summary first."""
+    going = sum(one["keep"] is None for one in listed)
+    if not listed:
+        return [f"{table}: correction runs left nothing behind"]
+    lines = [f"{table}: {counted(len(listed), 'leftover')} of correction runs, {going:,} to remove"]
+    for one in listed:
+        whose = f" of run {one['owner']}" if one["owner"] else ""
+        lines.append(f"{_leftover(one).label}{whose}: {'stays: ' + one['keep'] if one['keep'] else 'goes'}")
+    return lines
+
+
+def remove_leftovers(params: Mapping[str, Any], listed: Sequence[Mapping[str, Any]], in_use: InUse) -> list[str]:
+    """Remove what was listed to go, and is still what it was; give lines, a summary first.
+
+    Raises:
+        PaimonError: the storage failed; what is removed stays removed, a second try goes on.
+    """
+    main = open_main(params).require()
+    now = {one.label: one for one in find_leftovers(main)}
+    lines, removed = [], 0
+    for one in (_leftover(o) for o in listed if o["keep"] is None):
+        current = now.get(one.label)
+        if current is None:
+            lines.append(f"{one.label}: gone already")
+        elif current != one or (keep := _keep(params, one, in_use)):
+            lines.append(f"{one.label}: stays: {keep if current == one else 'it was written since it was listed'}")
+        else:
+            remove(params, one)
+            removed += 1
+            lines.append(f"{one.label}: deleted")
+    return [f"{main.name}: {counted(removed, 'leftover')} removed", *lines]
+
+
+def _leftover(listed: Mapping[str, Any]) -> Leftover:
+    return Leftover(**{k: v for k, v in listed.items() if k != "keep"})

@@ -1,0 +1,34 @@
+"""Markdown that people read in Airflow: whatever comes from a form or from data is shown as it is, never as markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_ACTIVE = re.compile(r"([\\`*_\[\]|~$])")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_FENCE = re.compile(r"`{3,}")
+
+
+def escape(text: str) -> str:
+    """Take the meaning from every character that Markdown or HTML gives one; line breaks become spaces."""
+    flat = " ".join(text.split("\n")).replace("\r", " ")
+    return _ACTIVE.sub(r"\\\1", "".join(_HTML.get(character, character) for character in flat))
+
+
+def code_block(text: str, language: str = "") -> str:
+    """Show text as it is, line by line. The fence is longer than any in the text, so the text can't end it."""
+    longest = max((len(run) for run in _FENCE.findall(text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Give a table; its cells are Markdown already."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def counted(count: int, noun: str) -> str:
+    """Give a number with its noun: ``1 partition``, ``1,200 partitions``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,186 @@
+"""What can be said of a SELECT without Spark: whether it is one, and the names of the columns that it gives.
+
+Whatever this can't read for sure it leaves to Spark: it never refuses a query that Spark would run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from airflow_paimon.core.errors import InvalidInputError
+
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
+    |(?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
+    |`(?P<quoted>(?:[^`]|``)+)`
+    |(?P<number>[0-9][0-9A-Za-z_.]*)
+    |(?P<word>[^\W0-9]\w*)
+    |(?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
+# Spark takes most of these as names of columns, too: where one comes before FROM, the list is not read any further.
+_CLAUSES = frozenset({"where", "group", "having", "order", "limit", "union", "intersect", "except", "minus", "lateral",
+                      "window", "sort", "cluster", "distribute", "offset", "qualify", "using"})  # fmt: skip
+_VALUES = frozenset({"null", "true", "false", "current_date", "current_time", "current_timestamp", "localtimestamp",
+                     "current_user", "session_user", "user", "current_catalog", "current_database",
+                     "current_schema", "current_timezone"})  # fmt: skip
+_NESTED_COMMENT = re.compile(r"/\*(?:(?!\*/).)*/\*", re.DOTALL)
+_VIEWS = ("branch", "main")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+
+    def is_word(self, *words: str) -> bool:
+        return self.kind == "word" and self.text.lower() in words
+
+    @property
+    def names(self) -> bool:
+        return self.kind in ("word", "quoted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One item of a select list. ``source``: the column of a view that it is, when it is nothing else."""
+
+    name: str | None
+    source: str | None = None
+
+
+def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], table: str) -> None:
+    """Compare the columns that a SELECT gives with those of its table.
+
+    :param columns: the table's columns; ``optional`` are those that a row may lack
+    :raises InvalidInputError: no query, several statements, or a column that is unknown, missing or there twice
+    """
+    if _NESTED_COMMENT.search(sql):
+        return
+    tokens = _tokens(sql)
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    if not tokens:
+        raise InvalidInputError("SQL holds no statement; give one SELECT", table=table)
+    if not (tokens[0].is_word(*_QUERIES) or tokens[0].text == "("):
+        raise InvalidInputError(
+            f"SQL starts with {tokens[0].text!r}; give one SELECT, which is all that runs", table=table
+        )
+    if any(t.kind == "mark" and t.text == ";" for t in tokens):
+        raise InvalidInputError("SQL holds several statements; give one SELECT", table=table)
+    found = select_list(tokens)
+    if found is not None:
+        _check_columns(found, columns, optional, table)
+
+
+def _check_columns(found: Sequence[Column | None], columns: Sequence[str], optional: Sequence[str], table: str) -> None:
+    """``None`` in ``found`` is a ``*``."""
+    known, faults = {c.lower() for c in columns}, []
+    readable = set(known)
+    for column in found:
+        if column is None or column.name is None:
+            continue
+        if column.source is not None and column.source.lower() not in readable:
+            faults.append(_unknown(column.source, columns))
+        elif column.name.lower() not in {*known, "_row_kind"}:
+            faults.append(_unknown(column.name, columns))
+        readable.add(column.name.lower())  # a later item may go by an earlier one's alias
+    names = [None if c is None else c.name for c in found]
+    faults += [f"{name} is there twice" for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if None not in names:
+        given = {name.lower() for name in names if name}
+        missing = [c for c in columns if c.lower() not in given and c not in optional]
+        faults += [f"missing: {', '.join(missing)}"] if missing else []
+    if faults:
+        raise InvalidInputError(
+            f"The SELECT does not give the columns of {table}: {'; '.join(dict.fromkeys(faults))}. The table has "
+            f"{', '.join(columns)}",
+            table=table,
+        )
+
+
+def _unknown(name: str, columns: Sequence[str]) -> str:
+    meant = get_close_matches(name, columns, 1)
+    return f"no column {name}" + (f" (did you mean {meant[0]}?)" if meant else "")
+
+
+def select_list(tokens: Sequence[_Token]) -> list[Column | None] | None:
+    """Give the first SELECT's items, None for a ``*``; None when the statement is of another form."""
+    if not tokens[0].is_word("select"):
+        return None
+    end, depth = len(tokens), 0
+    for at, token in enumerate(tokens[1:], 1):
+        depth += _step(token)
+        if depth or tokens[at - 1].text == ".":
+            continue
+        if token.is_word("from"):
+            end = at
+            break
+        if token.is_word(*_CLAUSES) and not (token.is_word("except") and tokens[at - 1].text == "*"):
+            return None
+    listed = list(tokens[1:end])
+    if listed and listed[0].is_word("distinct", "all"):
+        listed.pop(0)
+    if not listed or listed[0].is_word("transform"):
+        return None
+    single = _reads_one_view(tokens[end:])
+    return [_column(item, single) for item in _split(listed)]
+
+
+def _step(token: _Token) -> int:
+    if token.kind != "mark":
+        return 0
+    return (token.text in "([") - (token.text in ")]")
+
+
+def _split(tokens: Sequence[_Token]) -> list[list[_Token]]:
+    items: list[list[_Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += _step(token)
+        if depth == 0 and token.kind == "mark" and token.text == ",":
+            items.append([])
+        else:
+            items[-1].append(token)
+    return items
+
+
+def _reads_one_view(rest: Sequence[_Token]) -> bool:
+    """Whether FROM names one of our two views and nothing else: then a bare name is a column of the table."""
+    if len(rest) < 2 or not rest[0].is_word("from") or not rest[1].is_word(*_VIEWS):
+        return False
+    return len(rest) == 2 or rest[2].is_word("where")
+
+
+def _column(item: Sequence[_Token], single: bool) -> Column | None:
+    if any(t.kind == "mark" and t.text == "*" and _is_star(item, at) for at, t in enumerate(item)):
+        return None
+    path = [t for t in item if t.names]
+    if len(item) == 1 and item[0].names:
+        value = item[0].is_word(*_VALUES)
+        return Column(name=None if value else item[0].text, source=item[0].text if single and not value else None)
+    if item and item[-1].names and all(t.names or t.text == "." for t in item) and len(item) == 2 * len(path) - 1:
+        return Column(name=item[-1].text)  # a.b: of a view, or a field of a struct
+    if len(item) >= 3 and item[-1].names and item[-2].is_word("as"):
+        plain = single and len(item) == 3 and item[0].names and not item[0].is_word(*_VALUES)
+        source = item[0].text if plain else None
+        return Column(name=item[-1].text, source=source)
+    return Column(name=None)
+
+
+def _is_star(item: Sequence[_Token], at: int) -> bool:
+    """A star that stands for columns, not a multiplication: at the start, or behind a view's dot."""
+    return at == 0 or item[at - 1].text == "."
+
+
+def _tokens(sql: str) -> list[_Token]:
+    found = []
+    for match in _TOKEN.finditer(sql):
+        kind = match.lastgroup
+        if kind is not None and kind != "skip":
+            found.append(_Token(kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
+    return found

@@ -1,0 +1,97 @@
+"""Remove what runs of data_correction left in a table: their branches and the tags on what they started from.
+
+find -> remove. A branch that a running correction uses is never removed; one with commits that main doesn't have only
+when the form says so. Main is not touched. docs/runbook.md is the page for the person on call.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_paimon.runbooks import leftovers
+from airflow_paimon.runbooks.form import has_active_runs, in_airflows_terms, refuse_unknown, report_lines
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+PARAMS = {
+    "table": Param(
+        type="string",
+        minLength=3,
+        title="Table",
+        description="The table, as database.table",
+    ),
+    "branches": Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string"},
+        title="Branches",
+        description="Only these, one a line. Left empty: everything that runs of data_correction left.",
+    ),
+    "drop_unpublished": Param(
+        False,
+        type="boolean",
+        title="Also what was never published",
+        description="On: also branches with commits that main doesn't have, such as those of rejected corrections. "
+        "These rows are gone then.",
+    ),
+    "only_list": Param(
+        False,
+        type="boolean",
+        title="Only list",
+        description="Say what there is and what would go, and remove nothing.",
+    ),
+    "paimon_conn_id": Param(
+        "paimon_default",
+        type="string",
+        title="Paimon connection",
+        description="Airflow connection with the warehouse.",
+    ),
+}
+
+
+def in_use(context: Context) -> leftovers.InUse:
+    """Ask Airflow whether the run that owns a branch has ended."""
+
+    def ask(owner: str | None) -> bool:
+        dag_id, _, run_id = owner.partition("/") if owner else ("data_correction", "", "")
+        return has_active_runs(context, dag_id, run_id or None)
+
+    return ask
+
+
+@task
+def find(**context: Any) -> list[dict[str, Any]]:
+    """Check the form, and list what there is."""
+    with in_airflows_terms():
+        refuse_unknown(context["dag_run"].conf, PARAMS)
+        listed = leftovers.list_leftovers(context["params"], in_use(context))
+    report_lines(*leftovers.describe(listed, context["params"]["table"]))
+    return listed
+
+
+@task
+def remove(**context: Any) -> None:
+    """Remove what was listed to go, if it is still what it was."""
+    if context["params"]["only_list"]:
+        raise AirflowSkipException("Only list is on: nothing is removed")
+    with in_airflows_terms():
+        listed = context["ti"].xcom_pull(task_ids="find")
+        report_lines(*leftovers.remove_leftovers(context["params"], listed, in_use(context)))
+
+
+with DAG(
+    "data_correction_cleanup",
+    schedule=None,
+    catchup=False,
+    params=PARAMS,
+    tags=["paimon"],
+    description="Remove branches and tags that corrections of a Paimon table left",
+    doc_md=__doc__,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
+) as dag:
+    find() >> remove()

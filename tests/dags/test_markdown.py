@@ -1,0 +1,85 @@
+"""What approvers read: everything of the form and of the data is shown, and nothing of it is markup."""
+
+from typing import Any
+
+import pytest
+
+from airflow_paimon.runbooks import correction
+from airflow_paimon.runbooks.diff_markdown import render_markdown
+from airflow_paimon.runbooks.markdown import code_block, counted, escape
+
+HOSTILE = "a|b `c` <img src=x> [click](http://x) **bold** ~~no~~ $x$\r\n\n| forged | row |\n# heading"
+
+
+def request(**form: Any) -> dict[str, Any]:
+    values = {"reason": None, "sql": None, "function": None, "partitions": None, "views": None}
+    return {**values, "mode": "overwrite", "engine": "embedded", **form}
+
+
+def test_no_text_of_a_form_becomes_markup() -> None:
+    shown = escape(HOSTILE)
+    assert "\n" not in shown and "\r" not in shown
+    assert "<" not in shown
+    for active in ("|", "`", "[", "]", "*", "~", "$"):
+        assert shown.count(active) == shown.count("\\" + active) == HOSTILE.count(active)
+
+
+def test_a_code_block_cannot_be_ended_from_within() -> None:
+    sql = "SELECT '```' AS a,\n'````' AS b"
+    assert code_block(sql, "sql") == f"`````sql\n{sql}\n`````"
+
+
+def test_the_approver_sees_who_asks_for_what_and_why() -> None:
+    sql = "SELECT dt, amount / 100 AS amount\nFROM branch"
+    shown = correction.describe_request(
+        request(sql=sql, reason=HOSTILE, partitions=["dt=2026-11-17"], views=["n=sales.names"]), "ann|<b>"
+    )
+    assert "- Asked for by: ann\\|&lt;b&gt;" in shown
+    assert f"- Reason: {escape(HOSTILE)}\n" in shown
+    assert "- Partitions: dt=2026-11-17\n" in shown
+    assert "- Further view: n=sales.names" in shown
+    assert shown.endswith(f"```sql\n{sql}\n```")
+    by_function = correction.describe_request(request(function="fixes:cents"), None)
+    assert "- Function: fixes:cents" in by_function
+    assert "nobody that Airflow knows" in by_function and "none given" in by_function
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12345, "12,345 rows")])
+def test_numbers_agree_with_their_nouns(count: int, text: str) -> None:
+    assert counted(count, "row") == text
+
+
+def diff(samples: dict[str, Any], key: list[str]) -> dict[str, Any]:
+    counts = {"added": 1, "changed": 0, "deleted": 1, "unchanged": 0, "unchanged_exact": True}
+    return {
+        "branch": "fix_it",
+        "branch_snapshot": 2,
+        "against": "base",
+        "against_snapshot": 1,
+        "different": True,
+        "total": counts,
+        "buckets": {"compared": 1, "skipped": 0},
+        "partitions": [{"partition": "dt=a|b", **counts, "samples": samples}],
+        "partitions_differing": 1,
+        "partitions_unchanged": 0,
+        "key": key,
+    }
+
+
+def test_sample_rows_show_every_column_and_repeat_the_key() -> None:
+    row = {"k1": 1, "k2": 2, **{f"c{n}": f"value {n}" for n in range(20)}}
+    shown = render_markdown(diff({"deleted": [row, {**row, "c19": "x|y"}]}, ["k1", "k2"]))
+    assert all(f"value {n}" in shown for n in range(20))
+    assert "x\\|y" in shown
+    headers = [line for line in shown.splitlines() if line.startswith("| k1 | k2 | c")]
+    assert len(headers) == 4
+    assert all(line.count(" | ") <= 7 for line in headers)
+    assert "1 row added" in shown and "1 bucket compared" in shown
+
+
+def test_a_key_wider_than_a_table_still_shows_the_rest() -> None:
+    key = [f"k{n}" for n in range(9)]
+    shown = render_markdown(diff({"added": [dict.fromkeys(key, 1) | {"v": "the value"}]}, key))
+    assert "the value" in shown
+    only_key = render_markdown(diff({"added": [dict.fromkeys(key, 1)]}, key))
+    assert "| k0 | k1 |" in only_key

@@ -1,0 +1,88 @@
+"""A SELECT's columns, read without Spark: faults are named, and nothing that Spark runs is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.runbooks.select_list import check_select
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = ["dt", "id", "amount", "note"]
+
+FITTING = [
+    "SELECT * FROM branch",
+    "SELECT dt, id, amount / 100 AS amount, note FROM branch WHERE dt IN ('a', 'b')",
+    "SELECT * EXCEPT (amount), amount / 100 AS amount FROM branch;",
+    "SELECT DISTINCT dt, id, NULL AS note, 1.5 amount FROM branch",
+    "SELECT b.dt, b.id, m.amount, b.note FROM branch b JOIN main m ON b.id = m.id",
+    "SELECT dt, id, note AS amount, amount AS note FROM (SELECT 1 AS id, 'a' AS dt, 2 AS amount, ';' AS note)",
+    "SELECT dt, id, amount, trim(both 'x' from note) AS note FROM branch -- a; comment",
+    "SELECT dt, id, sum(amount) AS amount, max(note) AS `note` FROM branch GROUP BY dt, id",
+    "SELECT dt, id, amount, note FROM branch UNION ALL SELECT 'a', 1, 2, 'from'",
+    "WITH one AS (SELECT * FROM branch) SELECT * FROM one",
+    "(SELECT * FROM branch) UNION ALL (SELECT * FROM main)",
+    "FROM branch SELECT dt, id, amount, note",
+    "VALUES ('a', 1, 2, 'n') AS t(dt, id, amount, note)",
+    "SELECT dt, id, amount, note /* a /* nested */ comment, with another */ FROM branch",
+    "SELECT dt, id, count(*) OVER (PARTITION BY dt ORDER BY id) AS amount, note FROM branch WINDOW w AS (ORDER BY id)",
+    "SELECT inline(array(struct(dt AS dt, id AS id))), amount, note FROM branch",
+    "SELECT dt, id, amount, CASE WHEN id > 1 THEN 'a' ELSE note END note, '+I' AS _row_kind FROM branch",
+    "SELECT DT, Id, AMOUNT amount, note FROM main WHERE `id` > 0",
+    "SELECT dt, id, current_date AS note, id * 2 AS amount FROM branch",
+]
+
+REFUSED = {
+    "": "no statement",
+    "-- nothing": "no statement",
+    "DELETE FROM branch": "starts with 'DELETE'",
+    "SELECT * FROM branch; SELECT 1": "several statements",
+    "SELECT dt, id, amuont AS amount, note FROM branch": "no column amuont (did you mean amount?)",
+    "SELECT dt, id, amount, nope FROM main WHERE id > 1": "no column nope",
+    "SELECT dt, id, amount FROM branch": "missing: note",
+    "SELECT dt, id, id, amount, note FROM branch": "id is there twice",
+    "SELECT *, 1 AS extra FROM branch": "no column extra",
+    "SELECT b.dt, b.id, b.amount, b.note AS notes FROM branch b": "no column notes (did you mean note?)",
+}
+
+
+@pytest.mark.parametrize("sql", FITTING)
+def test_what_fits_or_cannot_be_told_is_left_to_spark(sql: str) -> None:
+    check_select(sql, COLUMNS, [], "d.t")
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_what_does_not_fit_is_named(sql: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        check_select(sql, COLUMNS, [], "d.t")
+    assert REFUSED[sql] in caught.value.message
+
+
+def test_a_column_with_a_default_may_be_missing() -> None:
+    check_select("SELECT dt, id, amount FROM branch", COLUMNS, ["note"], "d.t")
+
+
+def test_spark_runs_what_is_let_through_and_refuses_or_misnames_the_rest(spark: SparkSession) -> None:
+    spark.sql("SELECT 'a' AS dt, 1 AS id, 2.0 AS amount, 'n' AS note").createOrReplaceTempView("branch")
+    spark.table("branch").createOrReplaceTempView("main")
+    try:
+        for sql in FITTING:
+            spark.sql(f"SELECT * FROM (\n{sql.rstrip(';')}\n)").collect()
+        for sql in REFUSED:
+            assert _columns(spark, sql) != COLUMNS
+    finally:
+        spark.catalog.dropTempView("branch")
+        spark.catalog.dropTempView("main")
+
+
+def _columns(spark: SparkSession, sql: str) -> list[str] | None:
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        return spark.sql(f"SELECT * FROM (\n{sql}\n)").columns
+    except (AnalysisException, ParseException):
+        return None
