@@ -324,7 +324,6 @@ with DAG(
     checked = check_params()
     tag_main = CreateTagOperator(
         task_id="tag_main",
-        run_on="worker",
         tag=PLANNED % "tag",
         snapshot=PLANNED % "base_snapshot",
         time_retained="{{ '' if params.tag_retention | trim | lower == 'forever' else params.tag_retention }}",
@@ -332,7 +331,6 @@ with DAG(
     )
     create_branch = CreateBranchOperator(
         task_id="create_branch",
-        run_on="worker",
         branch=PLANNED % "branch",
         tag=PLANNED % "tag",
         if_exists="skip",
@@ -382,8 +380,6 @@ with DAG(
         response_timeout=APPROVAL_TIMEOUT,
     )
     publish_arguments = {
-        # To rewrite reads and writes rows; else a publish is metadata only.
-        "run_on": "{{ 'spark' if params.rewrite else 'worker' }}",
         "branch": PLANNED % "branch",
         "expected_branch_snapshot": REPORTED % "branch_snapshot",
         "approved_main_snapshot": REPORTED % "main_snapshot",
@@ -400,13 +396,12 @@ with DAG(
     verified = verify()
     delete_branch = DeleteBranchOperator(
         task_id="delete_branch",
-        run_on="worker",
         branch=PLANNED % "branch",
         if_missing="skip",
         pre_execute=unless_kept,
     )
     delete_tag = DeleteTagOperator(
-        task_id="delete_tag", run_on="worker", tag=PLANNED % "tag", if_missing="skip", pre_execute=unless_kept
+        task_id="delete_tag", tag=PLANNED % "tag", if_missing="skip", pre_execute=unless_kept
     )
     steps = [checked, tag_main, create_branch, correct, wait, diff, reported, approve]
     for earlier, later in pairwise(steps):

@@ -143,7 +143,6 @@ with DAG(
 ) as dag:
     checked = check_params()
     rollback = {
-        "run_on": "worker",
         "tag": PLANNED % "tag",
         "keep_later": "{{ params.keep_later }}",
         "undo_retention": "{{ params.undo_retention }}",

@@ -196,7 +196,6 @@ with DAG(
     ).expand_kwargs(planned)
     expire = PartitionExpireOperator(
         task_id="expire",
-        run_on="worker",
         trigger_rule="none_failed",
         expiration_time=given("expiration_time"),
         min_anchors="{{ params.min_anchors }}",

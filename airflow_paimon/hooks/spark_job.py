@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks.paimon import PaimonHook
 
 _TIED_CHILD = Path(__file__).with_name("_tied_child.py")
+_RESULT_LINE = '{"operation": "'
 _KILL_SECONDS = 4.0
 """Airflow follows its SIGTERM with SIGKILL after 5 seconds."""
 _OWN_OPTIONS = frozenset({"self", "conf", "conn_id", "application_args"})
@@ -68,6 +69,7 @@ class SparkJobHook(SparkSubmitHook):
             raise InvalidInputError(f"spark_options has no {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
         super().__init__(conf=dict(conf or {}), conn_id=spark_conn_id, **dict(options or {}))
         self._secret_env: dict[str, str] = {}
+        self._printed: list[str] = []
         if self._is_cluster and self._connection["master"].startswith(("spark://", "local")):
             raise UnsupportedFeatureError(
                 f"Connection {spark_conn_id!r}: deploy mode cluster with master {self._connection['master']}: Spark "
@@ -94,7 +96,7 @@ class SparkJobHook(SparkSubmitHook):
             shipped: dict[str, Any] = {
                 name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in (texts or {}).items()
             }
-            request = dataclasses.replace(request, **shipped)
+            request, self._printed = dataclasses.replace(request, **shipped), []
             result = folder.result(self._is_cluster, results_folder, result_name, request.storage_options)
             self._prepare(folder, request, result.uri)
             failure: AirflowException | None = None
@@ -109,6 +111,8 @@ class SparkJobHook(SparkSubmitHook):
             found = result.take()
             if found is not None:
                 return result_or_raise(found, request.table)
+            for line in self._printed:
+                self.log.error("The job printed a result, but left no result file: %s", line)
             raise error_without_result(request, self._exit_code(), result.uri) from failure
 
     def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> None:
@@ -191,7 +195,7 @@ class SparkJobHook(SparkSubmitHook):
             ) from None
         if found.conn_type == PaimonHook.conn_type:
             raise InvalidInputError(
-                f"Connection {self._conn_id!r} is of type {found.conn_type!r}; the one for Spark must be of type 'spark'"
+                f"Connection {self._conn_id!r} is of type {found.conn_type!r}; for Spark it must be of type 'spark'"
             )
         resolved: dict[str, Any] = super()._resolve_connection()
         return resolved
@@ -201,6 +205,16 @@ class SparkJobHook(SparkSubmitHook):
         if os.sep not in binary and shutil.which(binary) is None:
             binary = _spark_submit_of_this_environment() or binary
         return [binary]
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(line for line in itr if not self._is_result(line))
+
+    def _is_result(self, line: str) -> bool:
+        """Keep the line by which a job prints its result out of the log: who runs the job logs the result."""
+        if not line.startswith(_RESULT_LINE):
+            return False
+        self._printed.append(line.strip())
+        return True
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_paimon._compat import AirflowException, AirflowFailException, Asset, AssetAlias, BaseOperator
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.base import Request
-from airflow_paimon.core.requests.requests import REQUESTS, build_request
+from airflow_paimon.core.requests.requests import REQUESTS, PublishBranch, build_request
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,7 +46,8 @@ class PaimonOperator(BaseOperator):
     :param table: the table, ``db.table`` (templated)
     :param paimon_conn_id: connection of type ``paimon`` (templated)
     :param spark_conn_id: connection of type ``spark`` (templated)
-    :param run_on: ``spark`` submits a job; ``worker`` runs a metadata-only operation here, in milliseconds
+    :param run_on: left out, an operation that reads or writes rows is submitted to Spark, and one that is metadata only
+        runs in the worker, in milliseconds; ``spark`` and ``worker`` choose (templated)
     :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
     :param dry_run: plan, change nothing; the plan is in ``details.plan`` (templated)
     :param now: the time to take as now, ISO with an offset (templated)
@@ -78,7 +79,7 @@ class PaimonOperator(BaseOperator):
         table: str,
         paimon_conn_id: str = "paimon_default",
         spark_conn_id: str = "spark_default",
-        run_on: str = "spark",
+        run_on: str | None = None,
         engine: str = "embedded",
         dry_run: bool | str = False,
         now: str | None = None,
@@ -109,7 +110,8 @@ class PaimonOperator(BaseOperator):
             hook.require_filesystem_catalog(self.operation)
             request = self._request(hook, context)
             self._prepare(hook, request, context)
-            result = self._run_here(request) if self.run_on == "worker" else self._submit(hook, request, context)
+            submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
+            result = self._submit(hook, request, context) if submits else self._run_here(request)
         except PaimonError as error:
             context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
             # What the message says by itself needs no traceback.
@@ -189,13 +191,24 @@ class PaimonOperator(BaseOperator):
                 asset = paimon_asset(self.paimon_conn_id, result["table"], result["branch"])
                 events[outlet].add(asset, extra=dict(result))
 
+    @property
+    def _run_on(self) -> str | None:
+        """What the argument says; a template that renders to nothing says nothing."""
+        text = (self.run_on or "").strip()
+        return None if text in ("", "None") else text
+
+    def _needs_spark(self, request: type[Request] | Request) -> bool:
+        """Say whether an operation may read or write rows; a publish does only when it may rewrite some."""
+        return request.needs_spark or (isinstance(request, PublishBranch) and request.rewrite)
+
     def _check_run_on(self) -> None:
-        if "{{" in self.run_on:
+        run_on = self._run_on
+        if run_on is None or "{{" in run_on:
             return
-        if self.run_on not in RUN_ON:
-            raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}; got {self.run_on!r}")
-        if self.run_on == "worker" and REQUESTS[self.operation].needs_spark:
-            raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: use run_on='spark'")
+        if run_on not in RUN_ON:
+            raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}, or left out; got {self.run_on!r}")
+        if run_on == "worker" and self._needs_spark(REQUESTS[self.operation]):
+            raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: leave run_on out")
 
 
 def operation_id(context: Context, max_tries: int | None = None) -> str:

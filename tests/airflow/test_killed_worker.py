@@ -29,9 +29,9 @@ def die_once(context, result):
 
 with DAG("killed", schedule="@once", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False):
     arguments = {"table": "d.t", "retries": 1, "retry_delay": 1, "pre_execute": note_the_worker}
-    during = RollbackOperator(task_id="during", snapshot=1, **arguments)
-    after = RollbackOperator(task_id="after", snapshot=2, run_on="worker", post_execute=die_once, **arguments)
-    orphaned = RollbackOperator(task_id="orphaned", snapshot=1, **arguments)
+    during = RollbackOperator(task_id="during", snapshot=1, run_on="spark", **arguments)
+    after = RollbackOperator(task_id="after", snapshot=2, post_execute=die_once, **arguments)
+    orphaned = RollbackOperator(task_id="orphaned", snapshot=1, run_on="spark", **arguments)
     during >> after >> orphaned
 """
 

@@ -1,4 +1,4 @@
-"""Operators as DAG authors write them, run by a real Airflow on real tables, here all with run_on="worker"."""
+"""Operators as DAG authors write them, run by a real Airflow on real tables, here in the worker."""
 
 import dataclasses
 import inspect
@@ -49,7 +49,7 @@ OPERATORS: dict[str, type[PaimonOperator]] = {
 
 
 def dag(name: str, build: Callable[[], Any], **defaults: Any) -> DAG:
-    arguments = {"run_on": "worker", "table": "d.t", **defaults}
+    arguments = {"table": "d.t", **defaults}
     with DAG(
         f"test_{name}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=arguments
     ) as made:
@@ -106,6 +106,24 @@ def test_unknown_and_impossible_arguments_are_refused_when_the_dag_is_parsed() -
         DiffBranchesOperator(task_id="t", table="d.t", branch="b", run_on="worker")
     with pytest.raises(InvalidInputError, match="one of the two"):
         CorrectBranchOperator(task_id="t", table="d.t", branch="b")
+
+
+def test_only_what_may_touch_rows_is_submitted(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "2")
+    without_spark: dict[str, Any] = {"table": "d.t", "branch": "fix", "spark_conn_id": "there_is_none"}
+    with DAG("test_run_on", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        branch = CreateBranchOperator(task_id="branch", snapshot=1, **without_spark)
+        diff = DiffBranchesOperator(task_id="diff", **without_spark)
+        rewrite = MergeBranchOperator(task_id="rewrite", rewrite="{{ true }}", **without_spark)
+        asked = MergeBranchOperator(task_id="asked", run_on="spark", **without_spark)
+        merge = MergeBranchOperator(task_id="merge", run_on="{{ '' }}", **without_spark)
+        branch >> [diff, rewrite, asked, merge]
+    run = run_dag(dag)
+    assert {name for name, (state, _) in run.tasks.items() if state == "success"} == {"branch", "merge"}
+    for name in ("diff", "rewrite", "asked"):
+        assert "There is no Airflow connection 'there_is_none'" in run.xcom(name, "paimon_error")["message"]
 
 
 @pytest.mark.parametrize(

@@ -41,18 +41,25 @@ def _stable(result: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in result.items() if k not in ("duration_s", "plan_id")}
 
 
-def test_a_submitted_operation_gives_what_the_worker_gives(warehouse: Path, run_dag: RunDag) -> None:
+def test_a_submitted_operation_gives_what_the_worker_gives(
+    warehouse: Path, run_dag: RunDag, caplog: pytest.LogCaptureFixture
+) -> None:
     append(make_table(warehouse), "1")
     with DAG("test_submitted", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         plan: dict[str, Any] = {"table": "d.t", "branch": "fix", "snapshot": 1, "dry_run": True}
         here = CreateBranchOperator(task_id="here", run_on="worker", now="2026-11-21T00:00:00+00:00", **plan)
-        there = CreateBranchOperator(task_id="there", now="2026-11-21T00:00:00+00:00", **plan)
-        wrong = CreateTagOperator(task_id="wrong", table="d.t", tag="1", retries=2)
+        there = CreateBranchOperator(task_id="there", run_on="spark", now="2026-11-21T00:00:00+00:00", **plan)
+        wrong = CreateTagOperator(task_id="wrong", table="d.t", tag="1", run_on="spark", retries=2)
         here >> there >> wrong
     run = run_dag(dag)
     assert run.tasks == {"here": ("success", 1), "there": ("success", 1), "wrong": ("failed", 1)}
     assert _stable(run.xcom("there")) == _stable(run.xcom("here"))
     assert run.xcom("wrong", "paimon_error")["kind"] == "invalid-input"
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("spark-submit" in line.lower() for line in lines)
+    results = [line for line in lines if '"operation": "create_branch"' in line]
+    assert len(results) == 2, "each result stands in the log once"
+    assert all(line.startswith("Result: ") for line in results)
 
 
 def test_on_s3_with_the_credentials_of_the_connection(
@@ -71,8 +78,8 @@ def test_on_s3_with_the_credentials_of_the_connection(
     main = create_table(warehouse, "d.t", COLUMNS, storage_options=options, **keys)
     append(main, "1")
     with DAG("test_s3", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
-        new = CreateBranchOperator(task_id="new", table="d.t", branch="fix", snapshot=1)
-        new >> CheckTableOperator(task_id="check", table="d.t", run_on="worker")
+        new = CreateBranchOperator(task_id="new", table="d.t", branch="fix", snapshot=1, run_on="spark")
+        new >> CheckTableOperator(task_id="check", table="d.t")
     run = run_dag(dag)
     assert run.state == "success"
     assert main.branch_names() == ["fix"]
@@ -104,7 +111,7 @@ def test_rows_are_corrected_by_a_function_and_compared(warehouse: Path, run_dag:
     (tmp_path / "fixes.py").write_text(MODULE)
     common: dict[str, Any] = {"table": "d.t", "branch": "fix", "spark_conf": QUICK}
     with DAG("test_rows", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
-        new = CreateBranchOperator(task_id="new", snapshot=1, run_on="worker", **common)
+        new = CreateBranchOperator(task_id="new", snapshot=1, **common)
         correct = CorrectBranchOperator(
             task_id="correct",
             function="fixes:double",

@@ -59,7 +59,9 @@ def overwrite(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int
     return commit_overwrite(table, [message(table, dt, bucket, rows=rows, seq=seq)], partitions=[{"dt": dt}])
 
 
-def rewrite(table: Table, dt: str, bucket: int = 0, *, kind: Any = None, seq: int = 0) -> Receipt:
+def rewrite(
+    table: Table, dt: str, bucket: int = 0, *, kind: Any = None, seq: int = 0, user: str | None = None
+) -> Receipt:
     """Replace a bucket's files by one, as copy-on-write and compaction do."""
     new = message(table, dt, bucket, seq=seq, level=5)
     now = [e.file for e in live_entries(table, table.latest_snapshot()).values()
@@ -67,7 +69,8 @@ def rewrite(table: Table, dt: str, bucket: int = 0, *, kind: Any = None, seq: in
     full = CommitMessage(partition=new.partition, bucket=bucket, total_buckets=new.total_buckets,
                          new_files=new.new_files, replaced=tuple(now))  # fmt: skip
     extra = {} if kind is None else {"kind": kind, "operation": None}
-    return commit_buckets(table, [full], identity=CommitIdentity(), **extra)
+    identity = CommitIdentity() if user is None else CommitIdentity(user=user)
+    return commit_buckets(table, [full], identity=identity, **extra)
 
 
 def files(table: Table) -> dict[tuple[bytes, int], set[str]]:

@@ -14,6 +14,7 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
+from tests.airflow.conftest import Run
 from tests.core.tables import files
 from tests.dags.conftest import (
     CONF,
@@ -24,6 +25,7 @@ from tests.dags.conftest import (
     amounts,
     answering,
     clear_and_run,
+    end_as_failed,
     expected,
     make_orders,
     orders,
@@ -97,15 +99,15 @@ def check_undo(main: Table, written: list[int], tag: str) -> None:
 
 
 def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the_base(
-    warehouse: Path, airflow_home: Path, capfd: pytest.CaptureFixture[str]
+    warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     main = make_orders(str(warehouse))
     with answering("Reject"):
-        rejected = run_dag("data_correction", {**CONF, "branch": "fix_orders"})
+        rejected = run_dag("data_correction", {**CONF, "branch": "fix_orders", "clean_up": False})
     assert rejected.state == "failed"
     assert states(rejected)["rejected"] == "failed"
     assert {states(rejected)[name] for name in ("merge", "verify", "delete_branch", "how_to_go_on")} == {"skipped"}
-    said = capfd.readouterr().out
+    said = caplog.text
     assert f"Main of {TABLE} is untouched by this run" in said
     assert "Branch fix_orders: at snapshot 3" in said
     assert main.snapshot_ids() == [1, 2]
@@ -123,14 +125,36 @@ def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the
     foreign = clear_and_run(rejected, "correct")
     assert foreign.tasks["correct"][0] == "failed", "somebody else's commit on the branch would have been dropped"
     assert fix.latest_snapshot_id() == 6
+    check_cleanup(main, rejected, caplog)
+
+
+def check_cleanup(main: Table, owner: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """What was never published goes only when the form says so, and never while its run goes on."""
+    everything = {"table": TABLE, "drop_unpublished": True}
+    caplog.clear()
+    assert run_dag("data_correction_cleanup", everything).state == "success"
+    assert "stays: a run that has not ended uses it" in caplog.text
+    end_as_failed(owner)
+    kept = run_dag("data_correction_cleanup", {"table": TABLE})
+    assert kept.state == "success"
+    assert "it has 4 commits that main doesn't have (1 commit of another job)" in caplog.text
+    assert main.branch_names() == ["fix_orders"]
+    listed = run_dag("data_correction_cleanup", {**everything, "only_list": True})
+    assert states(listed) == {"find": "success", "remove": "skipped"}
+    assert main.branch_names() == ["fix_orders"]
+    assert run_dag("data_correction_cleanup", everything).state == "success"
+    assert main.branch_names() == main.tag_names() == []
+    assert main.snapshot_ids() == [1, 2]
+    assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
 
 
 def test_a_failing_correction_leaves_main_untouched_and_says_how_to_go_on(
-    warehouse: Path, airflow_home: Path, capfd: pytest.CaptureFixture[str]
+    warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     main = make_orders(str(warehouse))
     before = files(main)
-    run = run_dag("data_correction", {**CONF, "sql": "SELECT dt, id, amuont AS amount, note FROM branch"})
+    # Only Spark's analysis finds this one.
+    run = run_dag("data_correction", {**CONF, "sql": "SELECT dt, id, abs(amuont) AS amount, note FROM branch"})
     assert run.state == "failed"
     got = states(run)
     assert got["correct"] == got["how_to_go_on"] == "failed"
@@ -138,24 +162,22 @@ def test_a_failing_correction_leaves_main_untouched_and_says_how_to_go_on(
     assert {got[name] for name in ("diff", "approve", "merge", "verify", "delete_branch")} == {"upstream_failed"}
     assert main.snapshot_ids() == [1, 2]
     assert files(main) == before
-    said = capfd.readouterr().out
+    said = caplog.text
     planned = run.xcom("check_params")
     assert f"Main of {TABLE} is untouched by this run" in said
-    assert f"Tag {planned['tag']}: on snapshot 2" in said
-    assert f"Branch {planned['branch']}: at snapshot 2" in said
-    assert "clear task correct" in said
-    assert f"--branch {planned['branch']}" in said
+    assert f"Cleaned up: branch {planned['branch']} and tag {planned['tag']} deleted" in said
+    assert "What helps: correct what the message names" in said
+    assert main.branch_names() == main.tag_names() == []
 
 
 def test_an_unknown_parameter_fails_the_run(
-    warehouse: Path, airflow_home: Path, capfd: pytest.CaptureFixture[str]
+    warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     main = make_orders(str(warehouse))
     run = run_dag("data_correction", {**CONF, "tabel": "sales.other"})
     assert run.state == "failed"
     assert states(run)["check_params"] == states(run)["how_to_go_on"] == "failed"
-    captured = capfd.readouterr()
-    assert "tabel (did you mean table?)" in captured.out + captured.err
+    assert "tabel (did you mean table?)" in caplog.text
     assert main.tag_names() == main.branch_names() == []
 
 

@@ -1,6 +1,6 @@
 """What the DAGs check and prove, on real metadata and without running a DAG."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.runbooks import advice, correction, undo
-from airflow_paimon.runbooks.form import refuse_unknown
+from airflow_paimon.runbooks import advice, correction, leftovers, undo
+from airflow_paimon.runbooks.form import open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table, names, rewrite, run
 from tests.dags.conftest import CONF, TABLE, load_dag, make_orders
@@ -47,7 +47,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a bad view": ({"views": ["sales.other"]}, InvalidInputError, "name=database.table"),
     "a bad undo retention": ({"undo_retention": "soon"}, InvalidInputError, "undo_retention"),
     "a bad tag retention": ({"tag_retention": "soon"}, InvalidInputError, "tag_retention"),
-    "no such spark connection": ({"spark_conn_id": "sprak"}, InvalidInputError, "There is no Airflow connection 'sprak'"),
+    "no such spark connection": (
+        {"spark_conn_id": "sprak"},
+        InvalidInputError,
+        "There is no Airflow connection 'sprak'",
+    ),
     "a connection of another kind": ({"spark_conn_id": "paimon_default"}, InvalidInputError, "must be of type 'spark'"),
     "an unknown spark option": ({"spark_options": {"memory": "4g"}}, InvalidInputError, "spark_options has no memory"),
     "a misspelled column": (
@@ -274,8 +278,11 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
     lines = advice.how_to_remove(params, main, planned(main))
     assert "data_correction_cleanup" in lines[0]
     assert lines[1:] == [
-        f"python -m airflow_paimon job delete_branch --warehouse {warehouse} --table d.t --branch fix --if-missing skip",
-        f"python -m airflow_paimon job delete_tag --warehouse {warehouse} --table d.t --tag before --if-missing skip",
+        f"python -m airflow_paimon job {command} --if-missing skip"
+        for command in (
+            f"delete_branch --warehouse {warehouse} --table d.t --branch fix",
+            f"delete_tag --warehouse {warehouse} --table d.t --tag before",
+        )
     ]
     extra = {"warehouse": str(warehouse), "storage_options": {"auto_mkdir": False}}
     set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
@@ -292,3 +299,99 @@ def test_nothing_to_publish_is_no_failure() -> None:
     found = correction.verify_published(params, {"table": TABLE, "branch": "fix"}, {"changed": False})
     assert found["snapshot"] is None
     assert "Nothing was published" in found["lines"][0]
+
+
+# -- what runs leave ---------------------------------------------------------------------------------------------------
+
+OWNER = "data_correction/run-1"
+
+
+def left_by_a_run(warehouse: Path, owner: str = OWNER, branch: str = "fix") -> Table:
+    """Main, and the branch of a run that corrected it by its own task."""
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "2")
+    run(main, "create_tag", tag=leftovers.run_tag(owner))
+    run(main, "create_branch", branch=branch, tag=leftovers.run_tag(owner), owner=owner)
+    rewrite(main.branch(branch), "1", user="airflow-data_correction-correct-0123456789abcdef")
+    return main
+
+
+def clean_up(
+    main: Table, kinds: Mapping[str, str | None] | None = None, owner: str = OWNER, **conf: Any
+) -> tuple[list[str], list[str], list[str]]:
+    """Clean up as the run does; gives what it says, and the branches and tags of its kind that are left."""
+    made = {"table": main.name, "branch": "fix", "tag": leftovers.run_tag(owner), "base_snapshot": 2}
+    lines = leftovers.clean_up_run(form("data_correction", {"table": "d.t", **conf}), made, owner, kinds or {})
+    return lines, main.branch_names(), [t for t in main.tag_names() if t.startswith(leftovers.RUN_TAG_PREFIX)]
+
+
+def test_a_failed_run_removes_its_branch_and_its_tags(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    lines, branches, _ = clean_up(main, {"correct": "storage"})
+    assert lines == [f"Cleaned up: branch fix and tag {leftovers.run_tag(OWNER)} deleted"]
+    assert branches == main.tag_names() == []
+    assert clean_up(main)[0] == [], "a second time there is nothing to say"
+
+
+@pytest.mark.parametrize("kind", ["outcome-unknown", "storage", None])
+def test_nothing_is_cleaned_up_while_a_publish_may_land(warehouse: Path, kind: str | None) -> None:
+    lines, branches, tags = clean_up(left_by_a_run(warehouse), {"merge": kind})
+    assert "may still land" in lines[0]
+    assert branches == ["fix"] and tags
+    assert clean_up(open_main(form("data_correction", {"table": "d.t"})), {"merge": "conflict"})[1] == []
+
+
+def test_a_run_leaves_alone_what_is_published_foreign_or_switched_off(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    assert clean_up(main, clean_up=False)[:2] == ([], ["fix"])
+    assert clean_up(main, owner="data_correction/run-2")[1] == ["fix"], "it is another run's branch"
+    rewrite(main.branch("fix"), "2", user="somebody")
+    lines, branches, _ = clean_up(main)
+    assert lines == ["Nothing was cleaned up: branch fix has 1 commit of another job"] and branches == ["fix"]
+    run(main, "merge_branch", branch="fix")
+    lines, branches, _ = clean_up(main, {"verify": "corrupt"})
+    assert "main holds the correction" in lines[0] and branches == ["fix"]
+
+
+def listed(main: Table, running: Collection[str | None] = (), **conf: Any) -> dict[str, str | None]:
+    params = form("data_correction_cleanup", {"table": main.name, **conf})
+    found = leftovers.list_leftovers(params, running.__contains__)
+    leftovers.remove_leftovers(params, found, running.__contains__)
+    return {one["branch"] or one["tag"]: one["keep"] for one in found}
+
+
+def test_the_cleanup_keeps_what_is_in_use_unpublished_or_not_of_a_run(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    run(main, "create_tag", tag="mine")
+    run(main, "create_branch", branch="mine", tag="mine", owner="team/ann")
+    orphan = leftovers.run_tag("data_correction/run-9")
+    run(main, "create_tag", tag=orphan)
+    before = (main.branch_names(), main.tag_names())
+    busy = listed(main, {OWNER, None}, drop_unpublished=True)
+    assert set(busy) == {"fix", orphan} and all(busy.values())
+    assert (main.branch_names(), main.tag_names()) == before
+    kept = listed(main)
+    assert kept == {"fix": "it has 1 commit that main doesn't have", orphan: None}
+    assert main.branch_names() == ["fix", "mine"] and orphan not in main.tag_names()
+    assert listed(main, branches=["fix"], drop_unpublished=True) == {"fix": None}
+    assert main.branch_names() == ["mine"]
+    with pytest.raises(NotFoundError, match="mine: not the branch of a correction run"):
+        listed(main, branches=["mine"], drop_unpublished=True)
+
+
+def test_the_cleanup_removes_a_published_branch_that_was_kept(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    run(main, "merge_branch", branch="fix")
+    assert listed(main) == {"fix": None}
+    assert main.branch_names() == []
+
+
+def test_the_cleanup_leaves_a_branch_that_was_written_since_it_was_listed(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    params = form("data_correction_cleanup", {"table": "d.t", "drop_unpublished": True})
+    found = leftovers.list_leftovers(params, lambda owner: False)
+    rewrite(main.branch("fix"), "2", user="somebody")
+    lines = leftovers.remove_leftovers(params, found, lambda owner: False)
+    assert lines[0] == "d.t: 0 leftovers removed" and "written since" in lines[1]
+    assert main.branch_names() == ["fix"]

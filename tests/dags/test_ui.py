@@ -107,6 +107,20 @@ def wait_until_parked(demo: Demo, times: int) -> None:
     demo.until(lambda _: log.read_text(errors="replace").count("final_state=awaiting_input") >= times)
 
 
+def read_log(demo: Demo, page: Page, task_id: str, until: str, run_id: str | None = None) -> list[str]:
+    """Give the records that somebody sees who opens a task's log and unfolds nothing."""
+    page.open(f"{demo.address}/dags/{DAG}/runs/{run_id or demo.run_id}/tasks/{task_id}")
+    said = page.wait_for("Pre Execute", "Post Execute", until)
+    page.screenshot(shots() / f"log_{task_id}.png")
+    assert "Traceback" not in said
+    _, between = said.split("Pre Execute", 1)
+    return re.findall(r"(?:INFO|WARNING|ERROR) - (.*)", between.split("Post Execute", 1)[0])
+
+
+def _flights() -> Any:
+    return load_program("_flights")
+
+
 def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/dags/{DAG}")
     page.wait_for(DAG, "Trigger")
@@ -126,6 +140,9 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     assert triggered["conf"]["partitions"] is None
     states = demo.until(lambda tasks: tasks["how_to_go_on"] == "failed", run_id=triggered["dag_run_id"])
     assert states["check_params"] == "failed"
+    lines = read_log(demo, page, "how_to_go_on", "What helps: ", run_id=triggered["dag_run_id"])
+    assert "check_params failed. Nothing was made, nothing was changed" in lines[0]
+    assert "There is no table demo.fligths" in lines[1]
 
 
 def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
@@ -135,15 +152,22 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     page.open(approval)
     said = page.wait_for("Publish the correction of demo.flights (3 partitions)?", "Approve", "Reject")
     assert all(f"2013-07-{day}" in said for day in ("08", "09", "10"))
+    assert f"Reason: {_flights().REASON}" in said
+    assert "Asked for by: " in said
+    assert all(line.strip() in said for line in _flights().CORRECTION.splitlines()), "the approver sees no SQL"
     assert page.run("document.querySelectorAll('table').length") > 0, "the diff is no table"
     page.screenshot(shots() / "approval.png")
     page.click("Reject")
     demo.until(lambda tasks: tasks["rejected"] == "failed" and tasks["delete_tag"] == "skipped")
     assert table.snapshot_ids() == [1]
+    lines = read_log(demo, page, "rejected", "To correct it differently: ")
+    assert re.search(r"Rejected \(.+\): main of demo.flights is untouched", lines[0])
+    assert any("Cleaned up: branch fix_" in line for line in lines)
+    assert table.branch_names() == table.tag_names() == []
 
     demo.api.call(
         f"/api/v2/dags/{DAG}/clearTaskInstances",
-        {"dry_run": False, "dag_run_id": demo.run_id, "task_ids": ["approve"], "include_downstream": True,
+        {"dry_run": False, "dag_run_id": demo.run_id, "task_ids": ["check_params"], "include_downstream": True,
          "only_failed": False, "reset_dag_runs": True},
     )  # fmt: skip
     wait_until_parked(demo, 2)
@@ -154,6 +178,15 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     (publish,) = publishes(table)
     assert publish.snapshot.properties["airflow-paimon.approved-by"]
     assert table.branch_names() == []
+    lines = read_log(demo, page, "verify", "2013-07-10: ")
+    assert f"Verified: snapshot {publish.snapshot.id} of demo.flights holds the branch's files" in lines[0]
+    assert (
+        f'To undo: trigger data_correction_undo with {{"table": "demo.flights", "tag": "{publish.undo_tag}"}}'
+        in lines[1]
+    )
+    assert sum("replace" in line for line in lines) == 3, "one line for each partition"
+    lines = read_log(demo, page, "report", "every other file stays as it is")
+    assert "Publish the correction of demo.flights (3 partitions)?" in lines[0]
     page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
     page.wait_for(demo.run_id, "how_to_go_on")
     page.screenshot(shots() / "run.png")
