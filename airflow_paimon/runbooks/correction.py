@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -204,7 +205,7 @@ def verify_published(
     lines = [
         f"Verified: snapshot {found['snapshot']} of {table} holds the branch's files in these partitions, and no other "
         f"partition changed",
-        f"{undo_hint(table, found['properties']['undo-tag'])}, within {params['undo_retention']}",
+        *undo_hint(table, found["properties"]["undo-tag"], params["undo_retention"]),
     ]
     lines += [
         f"{partition or table}: {counted(n['rows_in'], 'row')} in {counted(n['files_in'], 'file')} replace "
@@ -214,9 +215,10 @@ def verify_published(
     return {**found, "lines": lines}
 
 
-def undo_hint(table: str, tag: str) -> str:
-    """Say how to undo a publish."""
-    return f'To undo: trigger data_correction_undo with {{"table": "{table}", "tag": "{tag}"}}'
+def undo_hint(table: str, tag: str, within: str | None = None) -> list[str]:
+    """Say how to undo a publish: a sentence, and the form's JSON."""
+    until = f" within {within}" if within else ""
+    return [f"To undo{until}: trigger data_correction_undo with", json.dumps({"table": table, "tag": tag})]
 
 
 def what_stands(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -228,7 +230,7 @@ def what_stands(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]
     published = [p for p in publishes(main) if p.branch == branch]
     if published:
         outcome = f"main holds the correction since snapshot {published[-1].snapshot.id}"
-        lines = [f"Published: {outcome}. {undo_hint(main.name, published[-1].undo_tag)}"]
+        lines = [f"Published: {outcome}", *undo_hint(main.name, published[-1].undo_tag)]
     else:
         outcome = f"main of {main.name} is untouched"
         lines = [f"Main of {main.name} is untouched by this run: it published nothing"]

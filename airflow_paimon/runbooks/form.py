@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import get_current_context
@@ -21,16 +22,25 @@ if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
 _LOG = logging.getLogger("airflow.task")
+_WIDTH = 118
+_WHOLE = ("python ", "{", "|", " ")
 
 
 def report_lines(*lines: str, level: int = logging.INFO) -> None:
     """Write lines to the task's log, each as a record of its own; the first one is the summary and has the level.
 
+    The UI doesn't wrap: long prose is broken, commands, JSON and table rows are left whole, to be copied.
     What a task prints instead reaches Airflow by another pipe than its log records: the UI shows it after the marker
     ``Post Execute``, in a group that is folded.
     """
-    for number, line in enumerate(lines):
+    for number, line in enumerate(part for line in lines for part in _broken(line)):
         _LOG.log(level if number == 0 else logging.INFO, "%s", line)
+
+
+def _broken(line: str) -> list[str]:
+    if len(line) <= _WIDTH or line.startswith(_WHOLE):
+        return [line]
+    return wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def end_as_failed(summary: str) -> NoReturn:
