@@ -33,8 +33,8 @@ def report_lines(*lines: str, level: int = logging.INFO) -> None:
     What a task prints instead reaches Airflow by another pipe than its log records: the UI shows it after the marker
     ``Post Execute``, in a group that is folded.
     """
-    for number, line in enumerate(part for line in lines for part in _broken(line)):
-        _LOG.log(level if number == 0 else logging.INFO, "%s", line)
+    for number, part in enumerate(part for line in lines for part in _broken(line)):
+        _LOG.log(level if number == 0 else logging.INFO, "%s", part)
 
 
 def _broken(line: str) -> list[str]:
