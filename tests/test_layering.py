@@ -163,8 +163,6 @@ UPWARD = {
         "the table of operations names their functions",
     ),
     "core/requests/partitions.py": ({"branches"}, "shares the parser of partition specs"),
-    "core/table/history.py": ({"branches"}, "reads where a branch began from its lineage record"),
-    "core/table/inspect.py": ({"branches"}, "lists the lineage records of branches"),
     "core/commit/staging.py": ({"branches"}, "makes and deletes a branch of its own"),
     "core/commit/idempotency.py": ({"requests"}, "digests a request"),
     "core/schema/tables.py": ({"branches"}, "refuses to change what protects a branch"),

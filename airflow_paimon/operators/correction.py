@@ -44,9 +44,9 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
     """
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
-        from airflow_paimon.core.branches.lineage import verified_lineage
         from airflow_paimon.core.requests.registry import run_operation
         from airflow_paimon.core.requests.requests import build_request
+        from airflow_paimon.core.table.lineage import verified_lineage
 
         assert isinstance(request, CorrectBranch)
         main = hook.get_table(request.table)

@@ -69,7 +69,7 @@ def find_leftovers(main: Table) -> list[Leftover]:
 
 
 def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
-    from airflow_paimon.core.branches.lineage import verified_lineage
+    from airflow_paimon.core.table.lineage import verified_lineage
 
     lineage = verified_lineage(main, name)
     if lineage is None or lineage.owner is None or lineage.snapshot_id is None:

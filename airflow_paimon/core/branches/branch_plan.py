@@ -1,17 +1,29 @@
-"""Plans that create, delete and rename a branch (pure)."""
+"""Plans that create, delete and rename a branch (pure).
+
+Other engines see a branch by its schemas: they load it by the latest one, and a commit reads it again. So a branch is
+complete before its first schema is put, and its schemas are deleted before anything else of it is.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.branches.lineage import Lineage, lineage_path, rename_path
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
-from airflow_paimon.core.table.paths import EARLIEST, LATEST, MAIN, BranchPaths, protective_tag, published_tag
+from airflow_paimon.core.table.lineage import CREATING, DELETED, DELETING, READY, RENAMING, Lineage, lineage_path
+from airflow_paimon.core.table.paths import (
+    EARLIEST,
+    LATEST,
+    MAIN,
+    SCHEMA_PREFIX,
+    BranchPaths,
+    numbered,
+    protective_tag,
+    published_tag,
+)
 
 PROTECTIVE_OPTIONS: Mapping[str, str] = {
     "write-only": "true",
@@ -80,20 +92,34 @@ def plan_protect(operation: str, table: str, branch: str, source: BranchSource, 
     return Plan(operation=operation, table=table, actions=(action,))
 
 
-def plan_create_branch(operation: str, table: str, source: BranchSource, lineage: Lineage, now_ms: int) -> Plan:
-    """Plan the branch itself: lineage, schemas, snapshot, tag, hint, in that order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePlan:
+    """The steps of a creation. Between ``protect`` and ``fill`` the source is checked again, before ``show`` the claim.
 
-    A crash in between leaves an empty branch that every engine can read, and the lineage that says how to go on.
+    ``claim`` puts the record with state ``creating``: two creators exclude each other, and our commits are refused.
     """
-    paths, head = BranchPaths(lineage.branch), source.snapshot
-    actions: list[Action] = [
-        Replace(path=lineage_path(lineage.branch), data=lineage.to_bytes(), reason="says where the branch came from")
-    ]
-    for schema_id, data in sorted(source.schemas.items()):
-        reason = f"schema {schema_id} of {source.branch}"
-        actions.append(PutNew(path=paths.schema(schema_id), data=data, same_ok=True, reason=reason))
-    if head is not None:
-        actions += _shared_part(paths, source, head, now_ms)
+
+    claim: Plan
+    protect: Plan
+    fill: Plan
+    show: Plan
+    finish: Plan
+
+    def whole(self, before: Iterable[Action] = ()) -> Plan:
+        """Give the creation as one plan, for people and for the dry run."""
+        steps = (self.claim, self.protect, self.fill, self.show, self.finish)
+        return replace(self.fill, actions=(*before, *(a for step in steps for a in step.actions)))
+
+
+def plan_create_branch(
+    operation: str, table: str, source: BranchSource, record: Lineage, now_ms: int, protect: Plan, *, written: bool
+) -> CreatePlan:
+    """Plan the branch itself. ``written``: it was interrupted, and has commits on top of its base already.
+
+    The branch's own schema version is put first: from then on other engines can load the branch, and nothing of it
+    expires by itself. The older versions, by which only older files are read, follow.
+    """
+    paths, head = BranchPaths(record.branch), source.snapshot
     precondition = Precondition(
         branch=source.branch,
         snapshot_id=head.id if head else None,
@@ -101,90 +127,225 @@ def plan_create_branch(operation: str, table: str, source: BranchSource, lineage
         schema_id=source.schema.id,
     )
     summary = {
-        "branch": lineage.branch,
+        "branch": record.branch,
         "from_branch": source.branch,
-        "from_tag": lineage.from_tag,
-        "snapshot_id": lineage.snapshot_id,
+        "from_tag": record.from_tag,
+        "snapshot_id": record.snapshot_id,
     }
-    return Plan(
-        operation=operation, table=table, preconditions=(precondition,), actions=tuple(actions), summary=summary
+    empty = Plan(operation=operation, table=table, preconditions=(precondition,), summary=summary)
+    path = lineage_path(record.branch)
+    claim = PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="says that the branch is being created")
+    ready = Replace(path=path, data=record.in_state(READY).to_bytes(), reason="the branch is ready")
+    return CreatePlan(
+        claim=replace(empty, actions=(claim,)),
+        protect=protect,
+        fill=replace(empty, actions=tuple(_snapshot_actions(paths, source, written=written))),
+        show=replace(empty, actions=tuple(_schema_actions(paths, source, now_ms))),
+        finish=replace(empty, actions=(ready,)),
     )
 
 
-def _shared_part(paths: BranchPaths, source: BranchSource, head: Snapshot, now_ms: int) -> list[Action]:
-    """What only a branch that starts from a snapshot has: its own schema version, the snapshot, the tag, the hint."""
-    own = branch_schema(source, now_ms)
-    reason = "the branch's own options: nothing expires here by itself"
-    actions: list[Action] = [PutNew(path=paths.schema(own.id), data=own.to_bytes(), same_ok=True, reason=reason)]
+def _snapshot_actions(paths: BranchPaths, source: BranchSource, *, written: bool) -> list[Action]:
+    head = source.snapshot
+    if head is None:
+        return []
     reason = f"snapshot {head.id} of {source.branch}, byte for byte"
-    actions.append(PutNew(path=paths.snapshot(head.id), data=source.snapshot_bytes, same_ok=True, reason=reason))
+    actions: list[Action] = [
+        PutNew(path=paths.snapshot(head.id), data=source.snapshot_bytes, same_ok=True, reason=reason)
+    ]
     if source.tag is not None:
         plain = Tag(name=source.tag.name, snapshot=head).to_bytes()
         reason = "the tag it starts from, without its retention"
         actions.append(PutNew(path=paths.tag(source.tag.name), data=plain, same_ok=True, reason=reason))
-    return [*actions, Replace(path=paths.latest_hint, data=str(head.id).encode(), reason="hint for readers")]
+    if not written:
+        actions.append(Replace(path=paths.latest_hint, data=str(head.id).encode(), reason="hint for readers"))
+    return actions
+
+
+def _schema_actions(paths: BranchPaths, source: BranchSource, now_ms: int) -> list[Action]:
+    """The schemas, the latest first: the first that is put decides how other engines treat the branch."""
+    schemas = dict(source.schemas)
+    reasons = {i: f"schema {i} of {source.branch}" for i in schemas}
+    if source.snapshot is not None:
+        own = branch_schema(source, now_ms)
+        schemas[own.id] = own.to_bytes()
+        reasons[own.id] = "the branch's own options: nothing expires here by itself"
+    latest = max(schemas)
+    order = [latest, *(i for i in sorted(schemas) if i != latest)]
+    return [PutNew(path=paths.schema(i), data=schemas[i], same_ok=True, reason=reasons[i]) for i in order]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePlan:
+    """The steps of a deletion. After ``hide`` no engine can commit any more: then the branch is looked at again.
+
+    If it was written meanwhile, ``undo`` brings it back; else ``remove`` ends it.
+    """
+
+    hide: Plan
+    remove: Plan
+    undo: Plan
+
+    def whole(self) -> Plan:
+        """Give the deletion as one plan, for people and for the dry run."""
+        return replace(self.remove, actions=(*self.hide.actions, *self.remove.actions))
 
 
 def plan_delete_branch(
-    operation: str, table: str, branch: str, files: Sequence[str], protective: Sequence[str]
-) -> Plan:
+    operation: str,
+    table: str,
+    record: Lineage,
+    files: Sequence[str],
+    schemas: Mapping[int, bytes],
+    protective: Sequence[str],
+    *,
+    head: int | None = None,
+    successor: Lineage | None = None,
+) -> DeletePlan:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
-    The schema goes last: a branch without one breaks orphan cleaning for the whole table. ``protective`` are the paths
-    of the tags that kept its files.
+    ``record``: the branch's, as it is to be if the deletion is undone. ``schemas`` are its schema files, ``protective``
+    the paths of the tags that keep its files. ``successor``: the record of the branch that takes its name.
     """
-    paths = BranchPaths(branch)
-    schema_dir = f"{paths.schema_dir}/"
-    last = sorted((f for f in files if f.startswith(schema_dir)), reverse=True)
-    first = sorted(f for f in files if not f.startswith(schema_dir))
-    actions: list[Action] = [Delete(path=f, reason=f"belongs to branch {branch}") for f in (*first, *last)]
-    actions.append(DeleteTree(path=paths.root.rstrip("/"), reason="the branch's empty folders"))
-    actions.append(Delete(path=lineage_path(branch), reason="the branch's lineage"))
-    actions += [Delete(path=p, reason=f"protected files of branch {branch}, which is gone") for p in protective]
-    return Plan(operation=operation, table=table, actions=tuple(actions), summary={"branch": branch})
+    name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
+    empty = Plan(operation=operation, table=table, summary={"branch": name})
+    saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
+    deleting = replace(record.in_state(DELETING), head=head, schemas=saved)
+    known = [paths.schema(i) for i in sorted(schemas)]
+    hide: list[Action] = [Replace(path=path, data=deleting.to_bytes(), reason="says that the branch is being deleted")]
+    hide += [Delete(path=f, reason="no engine loads the branch any more") for f in known]
+    remove: list[Action] = [
+        Replace(path=path, data=record.in_state(DELETED).to_bytes(), reason="from here on the deletion can't be undone")
+    ]
+    remove += [Delete(path=p, reason=f"protected files of branch {name}, which is gone") for p in protective]
+    remove += [Delete(path=f, reason=f"belongs to branch {name}") for f in sorted(set(files) - set(known))]
+    remove.append(DeleteTree(path=paths.root.rstrip("/"), reason="the branch's empty folders"))
+    remove.append(_record_action(path, successor, "the branch's record"))
+    undo: list[Action] = [
+        PutNew(path=paths.schema(i), data=data, same_ok=True, reason="the branch was written")
+        for i, data in sorted(schemas.items(), reverse=True)
+    ]
+    undo.append(_record_action(path, record if record.known_origin else None, "the branch is back"))
+    return DeletePlan(
+        hide=replace(empty, actions=tuple(hide)),
+        remove=replace(empty, actions=tuple(remove)),
+        undo=replace(empty, actions=tuple(undo)),
+    )
+
+
+def _record_action(path: str, record: Lineage | None, reason: str) -> Action:
+    """Write a record, or delete it where the branch is to have none."""
+    return (
+        Delete(path=path, reason=reason)
+        if record is None
+        else Replace(path=path, data=record.to_bytes(), reason=reason)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenamePlan:
+    """The steps of a rename. After ``hide`` no engine commits to the old branch: what came until then is copied, too.
+
+    ``undo`` leaves two branches: for the case that both were written while the rename was interrupted.
+    """
+
+    claim: Plan
+    copy: Plan
+    hide: Plan
+    remove: Plan
+    undo: Plan
+    both_written: bool
+
+    def whole(self) -> Plan:
+        """Give the rename as one plan, for people and for the dry run."""
+        steps = (self.claim, self.copy, self.hide, self.remove)
+        return replace(self.copy, actions=tuple(a for step in steps for a in step.actions))
 
 
 def plan_rename_branch(
     operation: str,
     table: str,
-    branch: str,
+    record: Lineage,
     to_branch: str,
     files: Mapping[str, bytes],
-    lineage: Lineage | None,
-    protective: Mapping[str, bytes],
-) -> tuple[Plan, Plan]:
-    """Plan a rename in two parts: copy the metadata as bytes, schemas first; then delete the old folder.
+    there: Mapping[str, bytes],
+    protective: Mapping[str, tuple[str, bytes] | None],
+) -> RenamePlan:
+    """Plan a rename: copy everything under the new name, schemas last; hide the old branch; remove what is left of it.
 
-    ``protective``: content of the protective tags by path. A journal stands from the first action to the last.
+    ``record``: the old branch's, in state ``ready``. ``files``: content of its files; ``there``: of those that an
+    interrupted rename copied, by path. ``protective``: path under the new name and content of each protective tag,
+    None where that stands already.
     """
-    old, new = BranchPaths(branch).root, BranchPaths(to_branch).root
-    journal, said = rename_path(to_branch), json.dumps({"from": branch}).encode()
-    copies: list[Action] = [Replace(path=journal, data=said, reason="says that a rename is under way")]
-    for path, data in sorted(protective.items()):
-        target = path.replace(protective_tag(branch), protective_tag(to_branch))
+    name = record.branch
+    old, new = BranchPaths(name), BranchPaths(to_branch)
+    paths = lineage_path(name), lineage_path(to_branch)
+    empty = Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch})
+    moved = replace(record, branch=to_branch)
+    begun = moved.in_state(CREATING, peer=name), record.in_state(RENAMING, peer=to_branch)
+    claim: tuple[Action, ...] = (
+        PutNew(path=paths[1], data=begun[0].to_bytes(), same_ok=True, reason="says that a rename makes the branch"),
+        Replace(path=paths[0], data=begun[1].to_bytes(), reason="says that the branch is being renamed"),
+    )
+    hide = [Delete(path=f, reason="no engine loads the old name any more") for f in _schema_files(old, files)]
+    remove: list[Action] = [_record_action(paths[1], moved if moved.known_origin else None, "the new branch is ready")]
+    remove += [Delete(path=p, reason=f"protected files under the name {name}") for p in sorted(protective)]
+    remove += [Delete(path=f, reason=f"was copied to {to_branch}") for f in sorted(files)]
+    remove.append(DeleteTree(path=old.root.rstrip("/"), reason="the old branch's empty folders"))
+    remove.append(Delete(path=paths[0], reason="the old branch's record"))
+    undo: list[Action] = [
+        PutNew(path=old.root + f.removeprefix(new.root), data=there[f], same_ok=True, reason="both branches stay")
+        for f in reversed(_schema_files(new, there))
+    ]
+    undo += [
+        _record_action(paths[1], moved if moved.known_origin else None, "both branches stay"),
+        _record_action(paths[0], record if record.known_origin else None, "both branches stay"),
+    ]
+    copies = tuple(_copies(record, to_branch, files, there, protective))
+    return RenamePlan(
+        claim=replace(empty, actions=claim),
+        copy=replace(empty, actions=copies),
+        hide=replace(empty, actions=tuple(hide)),
+        remove=replace(empty, actions=tuple(remove)),
+        undo=replace(empty, actions=tuple(undo)),
+        both_written=any(action.path in there for action in copies),
+    )
+
+
+def _schema_files(paths: BranchPaths, files: Iterable[str]) -> list[str]:
+    """The schema files among a branch's files, by id."""
+    folder = f"{paths.schema_dir}/"
+    names = [f.removeprefix(folder) for f in files if f.startswith(folder)]
+    return [paths.schema(i) for i in numbered(names, SCHEMA_PREFIX)]
+
+
+def _copies(
+    record: Lineage,
+    to_branch: str,
+    files: Mapping[str, bytes],
+    there: Mapping[str, bytes],
+    protective: Mapping[str, tuple[str, bytes] | None],
+) -> Iterable[Action]:
+    """Copy tags that protect, then all but the schemas, then the schemas, the latest first."""
+    old, new = BranchPaths(record.branch), BranchPaths(to_branch)
+    for target, data in sorted(tag for tag in protective.values() if tag is not None):
         reason = f"keeps the shared files under the name {to_branch}"
-        copies.append(PutNew(path=target, data=data, same_ok=True, reason=reason))
-    if lineage is not None:
-        moved = replace(lineage, branch=to_branch)
-        copies.append(Replace(path=lineage_path(to_branch), data=moved.to_bytes(), reason="lineage under the new name"))
-    for path in sorted(files, key=lambda f: (not f.startswith(f"{old}schema/"), f)):
-        target = new + path.removeprefix(old)
-        copies.append(
-            Replace(path=target, data=files[path], reason=f"copy of {path}")
-            if path.endswith((LATEST, EARLIEST))
-            else PutNew(path=target, data=files[path], same_ok=True, reason=f"copy of {path}")
-        )
-    summary = {"branch": branch, "to_branch": to_branch}
-    gone = plan_delete_branch(operation, table, branch, list(files), sorted(protective))
-    end = Delete(path=journal, reason="the rename is done")
-    copy = Plan(operation=operation, table=table, actions=tuple(copies), summary=summary)
-    return copy, replace(gone, actions=(*gone.actions, end), summary=summary)
+        yield PutNew(path=target, data=data, same_ok=True, reason=reason)
+    schemas = _schema_files(old, files)
+    order = [*sorted(files.keys() - set(schemas)), *schemas[-1:], *schemas[:-1]]
+    for path in order:
+        target, reason = new.root + path.removeprefix(old.root), f"copy of {path}"
+        hint = path.endswith((f"/{LATEST}", f"/{EARLIEST}")) or path.startswith(old.consumer_dir)
+        if not hint and there.get(target) != files[path]:
+            yield PutNew(path=target, data=files[path], same_ok=True, reason=reason)
+        elif hint and target not in there:
+            yield Replace(path=target, data=files[path], reason=reason)
 
 
 def lineage_for(
     branch: str, source: BranchSource, now_iso: str, *, owner: str | None, reason: str | None, operation_id: str | None
 ) -> Lineage:
-    """Give what the new branch's lineage will say."""
+    """Give the new branch's record as it is while the branch is created."""
     head = source.snapshot
     return Lineage(
         branch=branch,
@@ -196,5 +357,6 @@ def lineage_for(
         owner=owner,
         reason=reason,
         operation_id=operation_id,
-        schema_id=source.latest_schema_id if head is None else None,
+        schema_id=source.latest_schema_id,
+        state=CREATING,
     )

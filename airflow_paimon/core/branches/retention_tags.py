@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from airflow_paimon.core.branches.lineage import read_lineage
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Plan, PutNew
 from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, published_tag
 from airflow_paimon.core.table.scan import read_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table

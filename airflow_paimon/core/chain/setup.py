@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.branches.lineage import Lineage, is_unfinished, read_lineage
 from airflow_paimon.core.chain.layout import chain_layout
 from airflow_paimon.core.chain.read_plan import ChainLayout
 from airflow_paimon.core.chain.setup_plan import (
@@ -38,7 +37,9 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import new_schema
 from airflow_paimon.core.schema.text import parse_column, parse_options
+from airflow_paimon.core.table.branch_state import require_ready
 from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_lineage
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
@@ -167,6 +168,8 @@ def look_at_branch(table: Table, name: str) -> BranchNow:
     """Look at a branch. One that a cut-off set-up has not given all its schemas yet counts as not there."""
     view = table.branch(name)
     ids = view.schema_ids() if "/" not in name else []
+    if "/" not in name:
+        require_ready(view)
     head = view.latest_snapshot_id() if ids else None
     lineage = read_lineage(table, name) if ids and name != MAIN and head is None else None
     unfinished = lineage is not None and is_unfinished(view, lineage)

@@ -48,6 +48,8 @@ from airflow_paimon.core.format.manifest_io import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.branch_state import is_gone, is_standing, require_ready
+from airflow_paimon.core.table.lineage import Lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
@@ -282,6 +284,7 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
     An id that is free although the head is not there any more: the branch was deleted (and perhaps made anew), or
     rolled back by another engine. On top of that the snapshot would bring the old rows back.
     """
+    branch = _ready_branch(table, staged)
     if not _is_still_there(table, head, draft):
         _discard(table, staged)
         return False
@@ -292,20 +295,29 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
         _discard(table, staged)
         raise
     except AlreadyExistsError:
-        landed = _settle(table, staged.snapshot, certain=True)
+        landed = _settle(table, staged, branch, certain=True)
         if not landed:
             _discard(table, staged)
     except OutcomeUnknownError:
-        landed = _settle(table, staged.snapshot, certain=False)
+        landed = _settle(table, staged, branch, certain=False)
         if not landed:  # its manifests stay: whoever built on ours before it was replaced refers to them
             _check_nobody_goes_on(table, draft, staged.snapshot)
     else:
-        landed = _settle(table, staged.snapshot, certain=False)
+        landed = _settle(table, staged, branch, certain=False)
         if not landed:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
     if landed:
         _refresh_hint(table, staged.snapshot.id)
     return landed
+
+
+def _ready_branch(table: Table, staged: _Staged) -> Lineage | None:
+    """Refuse a branch that is being created, renamed or deleted, as late as possible before the put."""
+    try:
+        return require_ready(table)
+    except ConflictError:
+        _discard(table, staged)
+        raise
 
 
 def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
@@ -326,16 +338,40 @@ def _check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
         raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
 
 
-def _settle(table: Table, snapshot: Snapshot, *, certain: bool) -> bool:
-    """Read back what stands under the id. ``certain``: the storage refused our put, so an absent file is a loss."""
+def _settle(table: Table, staged: _Staged, branch: Lineage | None, *, certain: bool) -> bool:
+    """Read back what stands under the id. ``certain``: the storage refused our put, so an absent file is a loss.
+
+    The branch is looked at before that: whoever deletes or renames it after this look finds the snapshot.
+    """
+    snapshot = staged.snapshot
     try:
-        return is_ours(table, snapshot)
+        standing = is_standing(table, branch)
+        landed = is_ours(table, snapshot)
+        if landed and not standing:
+            raise _branch_taken_away(table, staged, branch)
+        return landed
     except NotFoundError:
         if certain:
             return False
         raise unknown_outcome(table, snapshot, "it is not there when it is read back") from None
     except StorageError as error:
         raise unknown_outcome(table, snapshot, f"it could not be read back ({error})") from error
+
+
+def _branch_taken_away(table: Table, staged: _Staged, branch: Lineage | None) -> PaimonError:
+    """What to raise when the snapshot was put while its branch was renamed or deleted.
+
+    Once the branch is gone for good the snapshot belongs to nobody, and would bring its rows into the next branch of
+    that name.
+    """
+    snapshot = staged.snapshot
+    if not is_gone(table, branch) or table.store.exists(table.paths.snapshot(snapshot.id + 1)):
+        return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was made anew")
+    table.store.delete(table.paths.snapshot(snapshot.id))
+    _discard(table, staged)
+    return ConflictError(
+        f"{table.label}: the branch was renamed or deleted at this moment; nothing was written", table=table.name
+    )
 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS, plan_delete_branch
-from airflow_paimon.core.branches.lineage import Lineage, lineage_path
 from airflow_paimon.core.branches.publish_plan import BucketChange, merged_index
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit, execute
 from airflow_paimon.core.errors import (
@@ -30,6 +29,7 @@ from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_ids
 from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import STAGING_BRANCH_PREFIX, BranchPaths
@@ -140,9 +140,10 @@ def discard_staging(view: Table) -> None:
 
     Failing to is harmless: check_table lists what is left.
     """
+    record = Lineage(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        execute(view, plan_delete_branch("stage", view.name, view.branch_name, files, ()))
+        execute(view, plan_delete_branch("stage", view.name, record, files, {}, ()).whole())
     except PaimonError as error:  # hides no failure of the operation
         log.warning("%s: left the staging branch %s behind (%s)", view.name, view.branch_name, error)
 

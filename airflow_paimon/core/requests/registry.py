@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_paimon.core.branches.branches import create_branch, delete_branch, rename_branch
+from airflow_paimon.core.branches.create import create_branch
+from airflow_paimon.core.branches.delete import delete_branch
 from airflow_paimon.core.branches.publish import Fold, publish_branch
+from airflow_paimon.core.branches.rename import rename_branch
 from airflow_paimon.core.branches.rollback import rollback_to
 from airflow_paimon.core.branches.tags import create_tag, delete_tag
 from airflow_paimon.core.chain.alter import alter_chain

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from airflow_paimon.core.branches.lineage import verified_lineage
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
     BucketKey,

@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.branches.lineage import verified_lineage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
+from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import MAIN, BranchPaths

@@ -77,9 +77,10 @@ def test_if_exists(table: Table, fix: Table) -> None:
     with pytest.raises(AlreadyExistsError, match="another base"):
         run(table, "create_branch", branch="fix", snapshot=2, if_exists="skip")
     append(fix, "a", seq=2)
-    assert run(table, "create_branch", branch="fix", snapshot=2, if_exists="replace").changed
+    anew = run(table, "create_branch", branch="fix", snapshot=2, if_exists="replace")
     assert fix.snapshot_ids() == [2]
-    assert table.tag("airflow-paimon-branch-fix").snapshot.id == 2
+    assert table.tag(anew.details["protective_tag"]).snapshot.id == 2
+    assert [name for name in table.tag_names() if name != "base"] == [anew.details["protective_tag"]]
 
 
 def test_a_retry_with_the_same_operation_id_is_the_same_branch(table: Table) -> None:

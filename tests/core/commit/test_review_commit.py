@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches.lineage import verified_lineage
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import encode_row
@@ -19,6 +18,7 @@ from airflow_paimon.core.requests.registry import _dispatch
 from airflow_paimon.core.requests.requests import build_request
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.scan import live_entries, partition_types, plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run

@@ -1,0 +1,385 @@
+"""create_branch: from a tag, from a snapshot, or empty."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from airflow_paimon.core.branches.branch_plan import (
+    BranchSource,
+    CreatePlan,
+    is_protective,
+    lineage_for,
+    plan_create_branch,
+    plan_protect,
+)
+from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.format.schema import parse_schema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Action, Delete, Plan, PutNew
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import CreateBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.branch_state import not_ready, require_ready
+from airflow_paimon.core.table.lineage import (
+    CREATING,
+    DELETED,
+    DELETING,
+    READY,
+    Lineage,
+    is_unfinished,
+    lineage_path,
+    read_lineage,
+    verified_lineage,
+)
+from airflow_paimon.core.table.paths import (
+    MAIN,
+    TAG_PREFIX,
+    BranchPaths,
+    check_branch_name,
+    manifest_path,
+    protective_tag,
+)
+from airflow_paimon.core.table.reachability import lost_between
+from airflow_paimon.core.table.table import Table, parse_timestamp
+
+log = logging.getLogger(__name__)
+
+
+def create_branch(context: Context, request: CreateBranch) -> OperationResult:
+    """Create a branch from a tag, a snapshot, or empty (neither given).
+
+    With ``replace`` the new base is checked and protected before the old branch goes.
+
+    Raises:
+        AlreadyExistsError: the branch exists (with ``skip``: from another base, or with commits that hide its base).
+        NotFoundError: source branch, tag or snapshot. UnsafeOperationError: the source could expire under the branch.
+        ConflictError: the branch is being renamed or deleted, or somebody creates it at the same moment.
+    """
+    name = check_branch_name(request.branch)
+    source = _gather_source(context, request)
+    record = lineage_for(
+        name, source, context.now_iso, owner=request.owner, reason=request.reason, operation_id=request.operation_id
+    )
+    existing = _existing(context.table, name)
+    replaced = existing is not None and _is_replaced(existing, request, record)
+    if replaced and request.from_branch == name:
+        raise InvalidInputError(f"{context.table.name}: branch {name!r} can't be replaced by a branch of itself")
+    if existing is not None and not replaced:
+        done = _reuse(context, request, existing, record)
+        if done is not None:
+            return done
+        assert existing.record is not None
+        record = existing.record  # an interrupted creation of the same branch: go on with its own time stamp
+        source = _as_recorded(source, record)
+    known = context.table.branch(request.from_branch).find_tag(protective_tag(name))
+    plan = plan_create_branch(
+        request.operation,
+        context.table.name,
+        source,
+        record,
+        parse_timestamp(record.created_at),
+        plan_protect(request.operation, context.table.name, name, source, known),
+        written=existing is not None and not replaced and existing.head is not None,
+    )
+    gone = _removal(context, name, plan, source, record) if replaced else None
+    if not request.dry_run:
+        try:
+            _make(context.table, source, plan, gone, stale=_stale_record(context.table, name, existing))
+        except AlreadyExistsError as error:
+            raise ConflictError(
+                f"{context.table.name}: branch {name!r} was created by somebody else at the same moment; run it again",
+                table=context.table.name,
+            ) from error
+    after = source.snapshot.id if source.snapshot else None
+    details = _details(record) | {"protective_tag": _protective_tag(plan.protect, name, source)}
+    whole = plan.whole(gone.plan.whole().actions if gone is not None else ())
+    return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
+
+
+def _make(table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | None, *, stale: list[Action]) -> None:
+    """Carry the creation out. Until the first file of the branch is put, a refusal leaves nothing behind."""
+    made: list[Action] = []
+    try:
+        if gone is None:
+            execute(table, replace(plan.claim, actions=(*stale, *plan.claim.actions)))
+            made += plan.claim.actions
+        execute(table, plan.protect)
+        made += plan.protect.actions
+        _recheck(table, source)
+        if gone is not None:
+            remove_branch(table, gone)
+    except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
+        _take_back(table, made)
+        raise
+    execute(table, plan.fill)
+    _check_claim(table, plan)
+    execute(table, plan.show)
+    execute(table, plan.finish)
+
+
+def _take_back(table: Table, made: list[Action]) -> None:
+    """Delete what this call has put before it was refused. Failing to is harmless: check_table lists what is left."""
+    actions = tuple(Delete(path=a.path, reason="the branch was not created") for a in reversed(made))
+    try:
+        execute(table, Plan(operation="create_branch", table=table.name, actions=actions))
+    except (StorageError, OutcomeUnknownError) as error:
+        log.warning("%s: left %s behind (%s)", table.name, ", ".join(a.path for a in actions), error)
+
+
+def _check_claim(table: Table, plan: CreatePlan) -> None:
+    """Before the branch becomes visible: somebody may have deleted it, and its protective tag, meanwhile."""
+    claim = plan.claim.actions[0]
+    assert isinstance(claim, PutNew)
+    try:
+        held = table.store.read(claim.path) == claim.data
+    except NotFoundError:
+        held = False
+    if not held or not all(table.store.exists(tag.path) for tag in plan.protect.actions):
+        raise ConflictError(
+            f"{table.name}: the branch was deleted while it was created; run it again", table=table.name
+        )
+
+
+def _removal(context: Context, name: str, plan: CreatePlan, source: BranchSource, record: Lineage) -> Removal:
+    """What goes before the new branch comes; the tag that protects the new base stays."""
+    check_deletable_branch(context.table, name)
+    tag = _protective_tag(plan.protect, name, source)
+    keep = BranchPaths(source.branch).tag(tag) if tag is not None else None
+    return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)
+
+
+def _protective_tag(protect: Plan, branch: str, source: BranchSource) -> str | None:
+    if source.snapshot is None:
+        return None
+    return protect.actions[0].path.rsplit(f"/{TAG_PREFIX}", 1)[-1] if protect.actions else protective_tag(branch)
+
+
+def _details(record: Lineage) -> dict[str, object]:
+    return {
+        "from_branch": record.from_branch,
+        "from_tag": record.from_tag,
+        "base_snapshot": record.snapshot_id,
+        "base_identity": record.identity,
+        "owner": record.owner,
+        "reason": record.reason,
+        "created_at": record.created_at,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Existing:
+    """``record``: as it is, of a half-made branch; else verified. ``state``: as it is, ``ready`` without a record."""
+
+    record: Lineage | None
+    state: str
+    half_made: bool
+    head: Snapshot | None
+
+
+def _existing(table: Table, name: str) -> _Existing | None:
+    """Look whether a branch is there. A folder without files, and a record of a branch that is gone, are none."""
+    view, record = table.branch(name), read_lineage(table, name)
+    state = READY if record is None else record.state
+    if state == READY and not table.store.walk(BranchPaths(name).root.rstrip("/")):
+        return None
+    if record is not None and (state not in (READY, CREATING) or record.peer is not None):
+        if state not in (DELETING, DELETED):
+            raise not_ready(view, record)
+        return _Existing(record, state, half_made=True, head=None)
+    head = view.latest_snapshot()
+    half = (
+        not view.exists() or state == CREATING or (head is None and record is not None and is_unfinished(view, record))
+    )
+    return _Existing(record if half else verified_lineage(table, name), state, half, head)
+
+
+def _stale_record(table: Table, name: str, existing: _Existing | None) -> list[Action]:
+    """The record of a branch that another engine dropped makes way for the new one."""
+    if existing is not None or read_lineage(table, name) is None:
+        return []
+    return [Delete(path=lineage_path(name), reason="record of a branch that is gone")]
+
+
+def _same_operation(record: Lineage | None, wanted: Lineage) -> bool:
+    return record is not None and wanted.operation_id is not None and record.operation_id == wanted.operation_id
+
+
+def _is_replaced(existing: _Existing, request: CreateBranch, wanted: Lineage) -> bool:
+    if request.if_exists != "replace":
+        return False
+    return existing.state in (DELETING, DELETED) or not _same_operation(existing.record, wanted)
+
+
+def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted: Lineage) -> OperationResult | None:
+    """Answer for a branch that exists; None = it is half made for the same base, so go on making it."""
+    record = existing.record
+    if existing.state in (DELETING, DELETED):
+        assert record is not None
+        raise not_ready(context.table.branch(wanted.branch), record)
+    ours = _same_operation(record, wanted)
+    same = record is not None and record.same_base(wanted)
+    accepted = same and (ours or request.if_exists == "skip")
+    if accepted and existing.half_made and holds_base(context.table.branch(wanted.branch), wanted):
+        return None
+    if accepted and record is not None and not existing.half_made:
+        details = _details(record) | {"already_there": True}
+        after = existing.head.id if existing.head else None
+        return context.result(None, branch=wanted.branch, changed=ours, before=None, after=after, details=details)
+    raise AlreadyExistsError(_exists_message(context, existing, wanted), table=context.table.name)
+
+
+def holds_base(view: Table, record: Lineage) -> bool:
+    """Whether a half-made branch is empty or starts from its base. If not, another engine began it anew."""
+    if record.snapshot_id is None or view.latest_snapshot_id() is None:
+        return True
+    base = view.find_snapshot(record.snapshot_id)
+    return base is not None and base.identity == record.identity
+
+
+def _as_recorded(source: BranchSource, record: Lineage) -> BranchSource:
+    """The source as the interrupted creation saw it: the table may have been altered since."""
+    if record.schema_id is None:
+        return source
+    schemas = {i: data for i, data in source.schemas.items() if i <= record.schema_id}
+    return replace(source, schemas=schemas, latest_schema_id=record.schema_id)
+
+
+def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> str:
+    what = f"{context.table.name}: branch {wanted.branch!r} exists"
+    if existing.half_made:
+        return (
+            f"{what}, half made: the run that created it is still at it, or was interrupted. Use if_exists='skip' with "
+            f"the same base to finish it, delete_branch to remove it, or see check_table for a repair"
+        )
+    base = existing.record
+    if base is None:
+        return f"{what}, and nothing says what it was made from; choose another name, or if_exists='replace'"
+    made = f"made {base.created_at} from {base.from_tag or base.from_branch}, snapshot {base.snapshot_id}"
+    if base.same_base(wanted):
+        return f"{what} ({made}); use if_exists='skip' to go on with it or 'replace' to make it anew"
+    return f"{what} with another base ({made}; asked for: snapshot {wanted.snapshot_id}); use if_exists='replace'"
+
+
+def _gather_source(context: Context, request: CreateBranch) -> BranchSource:
+    if request.tag is not None and request.snapshot is not None:
+        raise InvalidInputError("create_branch: give tag or snapshot, not both", table=context.table.name)
+    view = context.table.branch(request.from_branch)
+    require_ready(view.require())
+    ids = view.schema_ids()
+    if request.tag is None and request.snapshot is None:
+        schemas = _schema_bytes(view, ids)
+        latest = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
+        return BranchSource(branch=request.from_branch, schemas=schemas, schema=latest, latest_schema_id=ids[-1])
+    tag = view.tag(request.tag) if request.tag is not None else None
+    if tag is not None:
+        snapshot = tag.snapshot
+    else:
+        assert request.snapshot is not None
+        snapshot = view.snapshot(request.snapshot)
+    _check_source_branch(view, request)
+    schemas = _schema_bytes(view, [i for i in ids if i <= snapshot.schema_id])
+    if snapshot.schema_id not in schemas:
+        raise FormatError(f"{view.label}: schema {snapshot.schema_id} of snapshot {snapshot.id} is missing")
+    schema = parse_schema(schemas[snapshot.schema_id], f"{view.label}: schema-{snapshot.schema_id}")
+    return BranchSource(
+        branch=request.from_branch,
+        schemas=schemas,
+        schema=schema,
+        latest_schema_id=ids[-1],
+        snapshot=snapshot,
+        snapshot_bytes=_snapshot_bytes(view, snapshot),
+        tag=tag,
+    )
+
+
+def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
+    """Plan the rest of an interrupted creation; None when its base is not there any more."""
+    view, branch = table.branch(record.from_branch), table.branch(record.branch)
+    held = [t for t in view.tags() if t.snapshot.identity == record.identity]
+    snapshot = held[0].snapshot if held else view.find_snapshot(record.snapshot_id or 0)
+    if record.snapshot_id is not None and (snapshot is None or snapshot.identity != record.identity):
+        return None
+    base = snapshot if record.snapshot_id is not None else None
+    last = base.schema_id if base is not None else record.schema_id
+    ids = [i for i in view.schema_ids() if last is None or i <= last]
+    if not ids or (base is not None and ids[-1] != base.schema_id):
+        return None
+    schemas = _schema_bytes(view, ids)
+    source = BranchSource(
+        branch=record.from_branch,
+        schemas=schemas,
+        schema=parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}"),
+        latest_schema_id=ids[-1] if record.schema_id is None else record.schema_id,
+        snapshot=base,
+        snapshot_bytes=_snapshot_bytes(view, base) if base is not None else b"",
+        tag=next((t for t in held if t.name == record.from_tag), None),
+    )
+    known = view.find_tag(protective_tag(record.branch))
+    protect = plan_protect("repair_table", table.name, record.branch, source, known)
+    made_ms = parse_timestamp(record.created_at)
+    written = branch.latest_snapshot_id() is not None
+    plan = plan_create_branch("repair_table", table.name, source, record, made_ms, protect, written=written)
+    return [*protect.actions, *plan.fill.actions, *plan.show.actions, *plan.finish.actions]
+
+
+def _check_source_branch(view: Table, request: CreateBranch) -> None:
+    """A branch of a branch shares files whose expiry main's tags don't stop, so that branch must never expire."""
+    if view.branch_name != MAIN and not is_protective(view.schema()):
+        raise UnsafeOperationError(
+            f"{view.label} may expire its own snapshots, and that would delete files which branch "
+            f"{request.branch!r} shares; create it from main, or from a branch that airflow-paimon made",
+            table=view.name,
+        )
+
+
+def _schema_bytes(view: Table, ids: list[int]) -> dict[int, bytes]:
+    return dict(zip(ids, view.store.read_many([view.paths.schema(i) for i in ids]), strict=True))
+
+
+def _snapshot_bytes(view: Table, snapshot: Snapshot) -> bytes:
+    """The snapshot file as it lies there, or, when only a tag has it any more, made from the tag."""
+    try:
+        data = view.store.read(view.paths.snapshot(snapshot.id))
+    except NotFoundError:
+        return snapshot.to_bytes()
+    from_file = view.snapshot(snapshot.id)
+    return data if from_file.identity == snapshot.identity else snapshot.to_bytes()
+
+
+def _recheck(table: Table, source: BranchSource) -> None:
+    """After the protective tag stands: is what it protects still there? An expiry may have been under way.
+
+    Raises:
+        ConflictError: it is not.
+    """
+    snapshot, view = source.snapshot, table.branch(source.branch)
+    if snapshot is None:
+        return
+    try:
+        still = view.tag(source.tag.name).snapshot if source.tag is not None else view.snapshot(snapshot.id)
+        if still.identity != snapshot.identity:
+            raise NotFoundError("another snapshot has its id now")
+        lost = [n for n in snapshot.manifest_lists() if not table.store.exists(manifest_path(n))]
+        if not lost and source.tag is None:
+            lost = lost_between(view, snapshot)
+    except NotFoundError as error:
+        raise ConflictError(
+            f"{view.label}: snapshot {snapshot.id} went away while the branch was made ({error})", table=table.name
+        ) from None
+    if lost:
+        raise ConflictError(
+            f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} is gone; branch from a later one",
+            table=table.name,
+        )

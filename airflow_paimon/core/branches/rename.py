@@ -1,0 +1,161 @@
+"""rename_branch: copy under the new name, hide the old name, remove what is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from airflow_paimon.core.branches.branch_plan import RenamePlan, plan_rename_branch
+from airflow_paimon.core.branches.delete import check_deletable_branch, protective_paths
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.tag import parse_tag
+from airflow_paimon.core.plan import Delete
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import RenameBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.branch_state import require_ready
+from airflow_paimon.core.table.lineage import CREATING, READY, RENAMING, Lineage, lineage_path, read_lineage
+from airflow_paimon.core.table.paths import (
+    MAIN,
+    TAG_PREFIX,
+    BranchPaths,
+    check_branch_name,
+    protective_tag,
+    published_tag,
+)
+from airflow_paimon.core.table.table import Table
+
+
+def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
+    """Rename a branch with its record and protective tags. An interrupted rename is finished by running it again.
+
+    A commit that another engine makes meanwhile is carried along.
+
+    Raises:
+        AlreadyExistsError: there is a branch of the new name.
+        ConflictError: the branch is being created or deleted; or the rename was interrupted and both branches were
+            written since: then both stay.
+    """
+    table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
+    if old in (MAIN, new):
+        raise InvalidInputError(f"{table.name}: can't rename {old!r} to {new!r}", table=table.name)
+    with attempt_of(context) as tried:
+        if tried.retried and _is_renamed(table, old, new):
+            head = table.branch(new).latest_snapshot_id()
+            details = {"renamed_from": old, "replayed": True}
+            return context.result(None, branch=new, changed=True, before=head, after=head, details=details)
+        return _rename_branch(context, request, old, new)
+
+
+def _is_renamed(table: Table, old: str, new: str) -> bool:
+    """Whether a rename got to its end: the old branch's record goes last."""
+    before, after = read_lineage(table, old), read_lineage(table, new)
+    under_way = (before is not None and before.peer == new) or (after is not None and after.peer == old)
+    return not under_way and not table.branch(old).exists() and table.branch(new).exists()
+
+
+def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) -> OperationResult:
+    table = context.table
+    gathered = gather_rename(table, old, new, context.now_iso, request.operation)
+    if not gathered.going_on:
+        if table.store.walk(BranchPaths(new).root.rstrip("/")):
+            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
+        require_ready(table.branch(new))
+    check_deletable_branch(table, old)
+    if not request.dry_run:
+        _carry_out(context, gathered, old, new)
+    head = table.branch(old if request.dry_run else new).latest_snapshot_id()
+    plan = gathered.plan.whole()
+    return context.result(plan, branch=new, changed=True, before=head, after=head, details={"renamed_from": old})
+
+
+def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
+    table, plan = context.table, rename.plan
+    if not rename.going_on and read_lineage(table, new) is not None:
+        gone = Delete(path=lineage_path(new), reason="record of a branch that is gone")
+        plan = replace(plan, claim=replace(plan.claim, actions=(gone, *plan.claim.actions)))
+    execute(table, plan.claim)
+    try:
+        execute(table, plan.copy)
+        execute(table, plan.hide)
+        if rename.copied:
+            late = plan
+        else:
+            late = gather_rename(table, old, new, context.now_iso, context.request.operation).plan
+            execute(table, late.copy)
+    except AlreadyExistsError as error:
+        both = gather_rename(table, old, new, context.now_iso, context.request.operation)
+        execute(table, both.plan.undo)
+        raise ConflictError(
+            f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since that was "
+            f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other",
+            table=table.name,
+        ) from error
+    execute(table, late.remove)
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """``going_on``: it was interrupted. ``copied``: so late that only what is left of the old branch has to go."""
+
+    plan: RenamePlan
+    going_on: bool
+    copied: bool
+
+
+def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str) -> Rename:
+    """Plan a rename, or the rest of one that was interrupted.
+
+    Raises:
+        NotFoundError: no such branch. ConflictError: it is being created, deleted or given another name.
+    """
+    before, after = read_lineage(table, old), read_lineage(table, new)
+    making = after is not None and after.state == CREATING and after.peer == old
+    removing = not making and before is not None and before.state == RENAMING and before.peer == new
+    if making:
+        assert after is not None
+        record = replace(after.in_state(READY), branch=old)
+    elif removing:
+        assert before is not None
+        record = before.in_state(READY)
+    else:
+        known = require_ready(table.branch(old).require())
+        record = known or Lineage(branch=old, created_at=now_iso, known_origin=False)
+    files, there = _files(table, old), _files(table, new) if making else {}
+    tags = _protective(table, old, new)
+    plan = plan_rename_branch(operation, table.name, record, new, files, there, tags)
+    if removing:
+        nothing, rest = replace(plan.claim, actions=()), plan.remove.actions[1:]
+        plan = replace(plan, claim=nothing, copy=nothing, hide=nothing, remove=replace(plan.remove, actions=rest))
+    return Rename(plan, going_on=making or removing, copied=removing)
+
+
+def _files(table: Table, name: str) -> dict[str, bytes]:
+    """The content of a branch's files, without temporary files of writers."""
+    files = [
+        f for f in table.store.walk(BranchPaths(name).root.rstrip("/")) if not f.rpartition("/")[2].startswith(".")
+    ]
+    return dict(zip(files, table.store.read_many(files), strict=True))
+
+
+def _protective(table: Table, old: str, new: str) -> dict[str, tuple[str, bytes] | None]:
+    """The protective tags by path: path and content under the new name, None where that stands already."""
+    paths = protective_paths(table, old)
+    found: dict[str, tuple[str, bytes] | None] = {}
+    for path, data in zip(paths, table.store.read_many(paths), strict=True):
+        target = path.replace(protective_tag(old), protective_tag(new))
+        there = _content(table, target)
+        if there not in (None, data):  # a tag of that name keeps other files
+            number = parse_tag(data, path).snapshot.id
+            target = target.rpartition("/")[0] + f"/{TAG_PREFIX}{published_tag(new, number)}"
+            there = _content(table, target)
+        found[path] = None if there == data else (target, data)
+    return found
+
+
+def _content(table: Table, path: str) -> bytes | None:
+    try:
+        return table.store.read(path)
+    except NotFoundError:
+        return None

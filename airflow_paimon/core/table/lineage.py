@@ -1,0 +1,103 @@
+"""The record of a branch: where it came from and what is being done to it: ``_airflow_paimon/branches/<branch>.json``.
+
+What it says about the origin is verified against the table before anything relies on it: another engine can drop a
+branch and create another one of the same name. Its state is what commits go by: only a branch whose record says
+``ready``, or that has no record, takes them (docs/design.md, A branch is never half there).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.table import Table
+
+READY, CREATING, RENAMING, DELETING, DELETED = "ready", "creating", "renaming", "deleting", "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """``identity`` is the base snapshot's (``Snapshot.identity``); None for a branch created empty.
+
+    ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch of
+    another engine, which has a record only while it is renamed or deleted.
+    ``state``: ``creating``, ``ready``, ``renaming`` (to ``peer``; the new branch is ``creating`` with the old one as
+    its ``peer``), ``deleting`` (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema
+    files when that began), ``deleted`` (only leftover files remain to be removed).
+    """
+
+    branch: str
+    created_at: str
+    from_branch: str = MAIN
+    from_tag: str | None = None
+    snapshot_id: int | None = None
+    identity: str | None = None
+    owner: str | None = None
+    reason: str | None = None
+    operation_id: str | None = None
+    schema_id: int | None = None
+    known_origin: bool = True
+    state: str = READY
+    peer: str | None = None
+    head: int | None = None
+    schemas: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()
+
+    def same_base(self, other: Lineage) -> bool:
+        """Whether both say: made from this very snapshot of this branch."""
+        mine = (self.from_branch, self.snapshot_id, self.identity)
+        return mine == (other.from_branch, other.snapshot_id, other.identity)
+
+    def same_branch(self, other: Lineage) -> bool:
+        """Whether both are records of one and the same branch, not of two that had the name one after the other."""
+        return (self.created_at, self.operation_id) == (other.created_at, other.operation_id)
+
+    def in_state(self, state: str, *, peer: str | None = None) -> Lineage:
+        """Give the record of the same branch in another state."""
+        return replace(self, state=state, peer=peer, head=None, schemas={})
+
+
+def lineage_path(branch: str) -> str:
+    return f"{PRIVATE_DIR}/branches/{branch}.json"
+
+
+def recorded_branches(table: Table) -> list[str]:
+    """Name the branches that have a record, whether or not they are there."""
+    names = table.store.names(f"{PRIVATE_DIR}/branches")
+    return sorted(n.removesuffix(".json") for n in names if n.endswith(".json") and not n.startswith("."))
+
+
+def read_lineage(table: Table, branch: str) -> Lineage | None:
+    """Read a branch's record. None when there is none or when it is unreadable: every table works without it."""
+    try:
+        raw: Any = json.loads(table.store.read(lineage_path(branch)))
+        known = {k: raw[k] for k in Lineage.__dataclass_fields__ if k in raw}
+        return Lineage(**known)
+    except (NotFoundError, ValueError, TypeError, FormatError):
+        return None
+
+
+def is_unfinished(view: Table, lineage: Lineage) -> bool:
+    """Whether a branch that has no snapshot was to get one, or more schemas than it has."""
+    return lineage.snapshot_id is not None or view.schema_ids()[-1] < (lineage.schema_id or 0)
+
+
+def verified_lineage(table: Table, branch: str) -> Lineage | None:
+    """Give the record only if the branch is ready and does start from the snapshot that the record names."""
+    lineage = read_lineage(table, branch)
+    if lineage is None or lineage.state != READY or not lineage.known_origin:
+        return None
+    view = table.branch(branch)
+    if lineage.snapshot_id is None:
+        return lineage
+    try:
+        base = view.snapshot(lineage.snapshot_id)
+    except (NotFoundError, FormatError):
+        return None
+    return lineage if base.identity == lineage.identity else None

@@ -1,0 +1,284 @@
+"""A kill at every change of the storage while a branch is created, renamed, replaced or deleted, and what follows.
+
+After the kill another engine may write to whatever branch it can load, and our own commits are tried. Then either the
+operation is run again, or check_table's findings are repaired. Main and the other branch never change, every commit
+that was acknowledged is readable, unless a deletion of its branch was asked for afterwards, and check_table is content.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.registry import _dispatch
+from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, make_table, names, run
+from tests.stores import Crash, FaultStore, _Wrapper
+
+
+class OtherEngine(_Wrapper):
+    """The table as another engine sees it: without our records of branches."""
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        if path.startswith("_airflow_paimon/branches/"):
+            raise NotFoundError(f"{path} means nothing to another engine")
+        return action()
+
+
+@dataclass(frozen=True)
+class Case:
+    """``ends_as``: the branch that is there at the end, None after a deletion."""
+
+    operation: str
+    values: dict[str, Any] = field(default_factory=dict)
+    ends_as: str | None = "fix"
+    exists: bool = False
+    ours: bool = True
+
+
+CASES = {
+    "create from a tag": Case("create_branch", {"branch": "fix", "tag": "base"}),
+    "create from a snapshot": Case("create_branch", {"branch": "fix", "snapshot": 2}),
+    "create empty": Case("create_branch", {"branch": "fix"}),
+    "replace": Case("create_branch", {"branch": "fix", "snapshot": 2, "if_exists": "replace"}, exists=True),
+    "delete": Case("delete_branch", {"branch": "fix"}, ends_as=None, exists=True),
+    "rename": Case("rename_branch", {"branch": "fix", "to_branch": "better"}, ends_as="better", exists=True),
+    "delete another engine's": Case("delete_branch", {"branch": "fix"}, ends_as=None, exists=True, ours=False),
+    "rename another engine's": Case(
+        "rename_branch", {"branch": "fix", "to_branch": "better"}, ends_as="better", exists=True, ours=False
+    ),
+}
+
+
+def start(case: Case) -> Table:
+    table = make_table(f"memory://{uuid.uuid4()}/wh")
+    append(table, "a")
+    alter_table(table, [SetOption(key="a", value="b")])
+    append(table, "b", seq=1)
+    run(table, "create_tag", tag="base")
+    append(table, "a", seq=2)
+    run(table, "create_branch", branch="other", snapshot=1)
+    if case.exists and case.ours:
+        run(table, "create_branch", branch="fix", tag="base")
+    elif case.exists:
+        for name in ("schema/schema-0", "schema/schema-1", "snapshot/snapshot-1", "snapshot/snapshot-2"):
+            table.store.create(f"branch/branch-fix/{name}", table.store.read(name))
+    if case.exists:
+        append(table.branch("fix"), "b", seq=10)
+    return table
+
+
+def run_on(table: Table, store: Store, case: Case) -> None:
+    """Run the case as a job would, through a store of the test's."""
+    values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", **case.values}
+    context = open_context(build_request(case.operation, values))
+    _dispatch(replace(context, table=replace(table, store=store)), context.request, None)
+
+
+def killed(table: Table, case: Case, step: int, *, after: bool) -> bool:
+    """Run the case and kill it at its n-th change; False = it has fewer."""
+    try:
+        run_on(table, FaultStore(table.store, fail_at=step, error=Crash(), after=after), case)
+    except Crash:
+        return True
+    return False
+
+
+def write(table: Table, *, ours: bool) -> dict[str, set[str]]:
+    """Try to append to both branches; give what was acknowledged, by branch."""
+    seen = table if ours else replace(table, store=OtherEngine(table.store))
+    done: dict[str, set[str]] = {}
+    for name in ("fix", "better"):
+        view = seen.branch(name)
+        if not view.exists():
+            continue
+        before = names(table.branch(name))
+        try:
+            append(view, "a", 1, seq=100)
+        except (ConflictError, NotFoundError):
+            assert names(table.branch(name)) == before, "a refused commit changes nothing"
+            continue
+        done[name] = names(table.branch(name)) - before
+    return done
+
+
+def forget(table: Table) -> None:
+    """Memory is one dictionary that each listing goes through: what is left in it slows the next lives."""
+    for path in table.store.walk(""):
+        table.store.delete(path)
+
+
+def repair_all(table: Table) -> None:
+    for _ in range(3):
+        found = run(table, "check_table").details["findings"]
+        ids = [f["id"] for f in found if f["repair"] is not None and f["severity"] != "info"]
+        if not ids:
+            return
+        run(table, "repair_table", finding=ids)
+
+
+def check(table: Table) -> None:
+    details = run(table, "check_table").details
+    assert details["ok"], details["findings"]
+
+
+def retry(table: Table, case: Case) -> None:
+    values = dict(case.values)
+    if case.operation == "create_branch" and not case.exists:
+        values["if_exists"] = "skip"
+    if case.operation == "delete_branch":
+        values["if_missing"] = "skip"
+    try:
+        run(table, case.operation, **values)
+    except NotFoundError:
+        assert case.operation == "rename_branch" and table.branch_names() == ["better", "other"]  # it was done
+    except ConflictError as error:
+        assert "both" in str(error), "nothing else is refused"
+
+
+def steps(case: Case) -> int:
+    table = start(case)
+    store = FaultStore(table.store)
+    run_on(table, store, case)
+    assert 3 < len(store.mutations) < 40
+    forget(table)
+    return len(store.mutations)
+
+
+@pytest.mark.parametrize("end", ["retry", "repair"])
+@pytest.mark.parametrize("writer", ["nobody", "other engine", "ours"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_kill_anywhere(case: Case, writer: str, end: str) -> None:
+    count = steps(case)
+    for step in range(1, count + 2):  # a kill after one change is a kill before the next
+        table = start(case)
+        main, other = names(table), names(table.branch("other"))
+        old = names(table.branch("fix")) if case.exists else set()
+        assert killed(table, case, min(step, count), after=step > count)
+        written = {} if writer == "nobody" else write(table, ours=writer == "ours")
+        if end == "retry":
+            retry(table, case)
+            if not case.ours or "fix" in table.branch_names():
+                run(table, "repair_table")  # protects another engine's branch
+        else:
+            repair_all(table)
+        where = f"{case.operation} step {step}, {writer} wrote, {end}"
+        assert (names(table), names(table.branch("other"))) == (main, other), where
+        _nothing_is_lost(table, case, written, old, end, where)
+        check(table)
+        forget(table)
+
+
+def _nothing_is_lost(
+    table: Table, case: Case, written: dict[str, set[str]], old: set[str], end: str, where: str
+) -> None:
+    views = [table.branch(n) for n in ("fix", "better") if table.branch(n).exists()]
+    held = [names(v) for v in views]
+    asked_again = end == "retry" and (case.ends_as is None or case.values.get("if_exists") == "replace")
+    for files in written.values():
+        assert asked_again or any(files <= h for h in held), f"{where}: an acknowledged commit is lost"
+    if end == "retry" and case.ends_as is not None:
+        assert case.ends_as in [v.branch_name for v in views], where
+    if case.operation == "rename_branch":
+        assert any(old <= h for h in held), f"{where}: the branch is lost"
+    if case.operation == "delete_branch" and end == "retry":
+        assert views == [], where
+
+
+MOVES = [case for case in CASES.values() if case.exists]
+
+
+class At(_Wrapper):
+    """Let somebody else act right before the n-th call, reads included."""
+
+    def __init__(self, inner: Store, number: int, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.left, self.act = number, act
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+        return action()
+
+
+@pytest.mark.parametrize("writer", ["ours", "other engine"])
+@pytest.mark.parametrize("case", MOVES, ids=[k for k, c in CASES.items() if c.exists])
+def test_a_commit_at_any_moment_of_it(case: Case, writer: str) -> None:
+    """A whole commit at each store call of the operation: it is kept, unless the operation has not begun.
+
+    What is committed before the operation first looks goes with the branch, as was asked for.
+    """
+    refused = 0
+    for number in range(1, 300):
+        table = start(case)
+        faulty = FaultStore(table.store)
+        written: dict[str, set[str]] = {}
+        begun: list[bool] = []
+
+        def act(
+            table: Table = table, faulty: FaultStore = faulty, written: dict[str, set[str]] = written, begun=begun
+        ) -> None:
+            written.update(write(table, ours=writer == "ours"))
+            begun.append(bool(faulty.mutations))
+
+        store = At(faulty, number, act)
+        try:
+            run_on(table, store, case)
+        except (ConflictError, AlreadyExistsError):
+            refused += 1
+        held = [names(table.branch(n)) for n in ("fix", "better") if table.branch(n).exists()]
+        for files in written.values():
+            kept = any(files <= h for h in held)
+            assert kept or not begun[0], f"{case.operation}: a commit at call {number} is lost"
+        forget(table)
+        if store.left > 0:
+            assert refused or case.operation == "rename_branch"
+            return
+    raise AssertionError("300 calls were not enough")
+
+
+@pytest.mark.parametrize("case", MOVES, ids=[k for k, c in CASES.items() if c.exists])
+def test_it_at_any_moment_of_a_commit(case: Case) -> None:
+    """The whole operation at each store call of a commit of ours: what is acknowledged is readable.
+
+    Unless the commit stood when the operation began: then it goes with the branch, as was asked for.
+    """
+    refused = set()
+    for number in range(1, 300):
+        table = start(case)
+        view = table.branch("fix")
+        before, main = names(view), names(table)
+        heads: list[int] = []
+
+        def act(table: Table = table, view: Table = view, heads: list[int] = heads) -> None:
+            heads.append(view.latest_snapshot_id() or 0)
+            run(table, case.operation, **case.values)
+
+        store = At(table.store, number, act)
+        try:
+            done = append(replace(view, store=store), "a", 1, seq=100).snapshot
+        except (ConflictError, NotFoundError, OutcomeUnknownError) as error:
+            refused.add(type(error))
+        else:
+            assert done is not None
+            held = [names(table.branch(n)) for n in ("fix", "better") if table.branch(n).exists()]
+            kept = any(h - before - main for h in held)
+            assert kept or heads[0] >= done.id, f"{case.operation}: at call {number} the commit is lost"
+        if heads and heads[0] < 4 and case.ends_as == "fix":
+            assert not (before - main) & names(view), f"call {number}: rows of the replaced branch are back"
+        forget(table)
+        if store.left > 0:
+            assert refused
+            return
+    raise AssertionError("300 calls were not enough")
