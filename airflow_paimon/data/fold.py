@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.table.scan import BucketKey, partition_types, plan_scan
+from airflow_paimon.core.table.scan import BucketKey, plan_scan
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import rewrite
 from airflow_paimon.data.arrow_write import discard_files
@@ -31,9 +31,7 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     if not limits:
         return
     schema = branch.schema()
-    types = partition_types(schema)
-    wanted = {decode_row(key.partition, types) for key in limits}
-    plan = plan_scan(branch, partition_filter=lambda values: values in wanted)
+    plan = plan_scan(branch, selection=StoredPartitions(schema).those(key.partition for key in limits))
     write = plan_write(branch)
     log.info("%s: folding %d buckets", branch.label, len(limits))
     messages = rewrite.fold_buckets(write, plan, limits)

@@ -272,24 +272,21 @@ def _partitions(
 
 def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict[str, dict[str, int]]:
     """Give the live files of each spec with their creation times."""
-    from airflow_paimon.core.format.binary_row import decode_row  # a poke without partitions needs none of these
-    from airflow_paimon.core.table.partitions import comparable, parse_partition_spec
-    from airflow_paimon.core.table.scan import live_entries, partition_types
+    # A poke without partitions needs none of these.
+    from airflow_paimon.core.table.partitions import parse_partition_spec
+    from airflow_paimon.core.table.scan import live_entries
+    from airflow_paimon.core.table.stored_partitions import StoredPartitions
 
     found: dict[str, dict[str, int]] = {spec: {} for spec in specs}
     if snapshot is None:
         return found
     schema = view.schema(snapshot.schema_id)
-    types = partition_types(schema)
-    positions = {key: index for index, key in enumerate(schema.partition_keys)}
-    wanted = {
-        spec: {positions[k]: v for k, v in parse_partition_spec(parse_spec(spec), schema.partition_keys, types).items()}
-        for spec in specs
-    }
-    for entry in live_entries(view, snapshot).values():
-        values = decode_row(entry.partition, types)
-        for spec, parts in wanted.items():
-            if all(comparable(values[index]) == comparable(value) for index, value in parts.items()):
+    stored = StoredPartitions(schema)
+    wanted = {spec: parse_partition_spec(parse_spec(spec), stored.keys, stored.types) for spec in specs}
+    selections = {spec: stored.selection([parts]) for spec, parts in wanted.items()}
+    for entry in live_entries(view, snapshot, stored.selection(wanted.values())).values():
+        for spec, selection in selections.items():
+            if selection(entry.partition):
                 found[spec][entry.file.file_name] = entry.file.creation_time_ms or 0
     return found
 

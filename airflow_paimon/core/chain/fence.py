@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from airflow_paimon.core.chain.provenance import files_digest
 from airflow_paimon.core.chain.read_plan import Values
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import snapshots_between, touched
-from airflow_paimon.core.table.scan import BucketSplit, partition_types, plan_snapshot
+from airflow_paimon.core.table.scan import BucketSplit, plan_snapshot
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
@@ -34,7 +34,8 @@ class Fence:
         if _same(self.seen, head) or not self._may_have_moved(head):
             return []
         now: dict[Values, list[BucketSplit]] = {}
-        for split in plan_snapshot(self.table, head, self.schema, self.concerns).splits:
+        concerned = StoredPartitions(self.schema).where(self.concerns)
+        for split in plan_snapshot(self.table, head, self.schema, concerned).splits:
             now.setdefault(split.values, []).append(split)
         digests = {v: files_digest(splits) for v, splits in now.items()}
         return sorted((v for v in {*digests, *self.held} if digests.get(v) != self.held.get(v)), key=repr)
@@ -52,8 +53,7 @@ class Fence:
         buckets = None if between is None else touched(self.table, between)
         if buckets is None:
             return True
-        types = partition_types(self.schema)
-        return any(self.concerns(decode_row(p, types)) for p in {b.partition for b in buckets})
+        return any(map(StoredPartitions(self.schema).where(self.concerns), {b.partition for b in buckets}))
 
 
 def _same(seen: Snapshot | None, head: Snapshot | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,7 +37,6 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.index_manifest import write_index_manifest
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
@@ -53,6 +52,7 @@ from airflow_paimon.core.table.lineage import Lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -135,10 +135,10 @@ def _run_checks(
 
 
 def _restore(table: Table, before: Snapshot | None, landed: Snapshot, lost: LostInputs) -> UnsafeOperationError:
-    types = partition_types(table.schema())
+    chosen = StoredPartitions(table.schema()).where(lost.partitions.__contains__)
     try:
         done = restore_partitions(
-            *(table, before, landed, lambda partition: decode_row(partition, types) in lost.partitions),
+            *(table, before, landed, chosen),
             beside_appends=lost.beside_appends,
             guard_options=lost.guard_options,
         )
@@ -151,7 +151,7 @@ def restore_partitions(
     table: Table,
     before: Snapshot | None,
     dropped: Snapshot,
-    chosen: Callable[[bytes], bool],
+    chosen: Selection,
     *,
     beside_appends: bool,
     properties: Mapping[str, str] | None = None,
@@ -159,7 +159,7 @@ def restore_partitions(
 ) -> Receipt:
     """Add again, by reference, files that the snapshot ``dropped`` took from ``before``, of the chosen partitions.
 
-    ``chosen`` is asked with stored partitions. One that holds something by now is left as it is, unless it was only
+    One that holds something by now is left as it is, unless it was only
     appended to and ``beside_appends`` says that its old rows belong beside the new ones.
     """
     make = partial(restoring, table, before, dropped, chosen, beside_appends, properties or {}, guard_options)

@@ -8,21 +8,19 @@ from typing import Any, Literal
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, RetryPolicy, commit
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.table.partitions import comparable, format_partition, parse_partition_spec
+from airflow_paimon.core.table.partitions import parse_partition_spec
 from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
     live_entries,
-    partition_types,
-    partition_values,
-    read_entries,
+    read_delta_lists,
     read_index,
-    read_lists,
+    selected_entries,
 )
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
@@ -101,8 +99,9 @@ def _check_moved(
 ) -> None:
     if head is None or (planned is not None and planned.identity == head.identity):
         return
-    since = _entries_since(table, planned, head)
-    values = partition_values(schema)
+    stored = StoredPartitions(schema)
+    values = stored.identity
+    since = _entries_since(table, planned, head, stored.those(m.partition for m in messages))
     counts = {values(m.partition): m.total_buckets for m in messages}
     lowest = {
         (values(m.partition), m.bucket): min(f.min_sequence_number for f in m.new_files)
@@ -111,34 +110,35 @@ def _check_moved(
     }
     for entry in since:
         partition = values(entry.partition)
-        if entry.kind != FileKind.ADD or partition not in counts:
+        if entry.kind != FileKind.ADD:
             continue
         if entry.total_buckets > 0 and counts[partition] not in (entry.total_buckets, -1):
             raise ConflictError(
-                f"{table.label}: partition {_human(schema, entry.partition)} was rescaled to "
+                f"{table.label}: partition {stored.text(entry.partition) or '()'} was rescaled to "
                 f"{entry.total_buckets} buckets meanwhile; write again",
                 table=table.name,
             )
         low = lowest.get((partition, entry.bucket))
         if schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
             raise ConflictError(
-                f"{table.label}: bucket {entry.bucket} of partition {_human(schema, entry.partition)} got rows with "
-                f"the same sequence numbers meanwhile; write again",
+                f"{table.label}: bucket {entry.bucket} of partition {stored.text(entry.partition) or '()'} got rows "
+                f"with the same sequence numbers meanwhile; write again",
                 table=table.name,
             )
 
 
-def _entries_since(table: Table, planned: Snapshot | None, head: Snapshot) -> Iterable[ManifestEntry]:
+def _entries_since(
+    table: Table, planned: Snapshot | None, head: Snapshot, selection: Selection
+) -> Iterable[ManifestEntry]:
     """Entries committed after ``planned``; all live ones when a snapshot in between can't be read any more."""
-    first = planned.id + 1 if planned is not None else 1
+    first = planned.id if planned is not None else 1
     try:
-        if planned is not None and table.snapshot(planned.id).identity != planned.identity:
-            return live_entries(table, head).values()
-        between = [table.snapshot(i) for i in range(first, head.id)] + [head]
+        between = table.snapshots(list(range(first, head.id)))
     except NotFoundError:
-        return live_entries(table, head).values()
-    deltas = [m for s in between for m in read_lists(table, s)[1]]
-    return [e for part in read_entries(table, deltas) for e in part]
+        return live_entries(table, head, selection).values()
+    if planned is not None and (head.id <= planned.id or between.pop(0).identity != planned.identity):
+        return live_entries(table, head, selection).values()
+    return selected_entries(table, read_delta_lists(table, [*between, head]), selection)
 
 
 def commit_overwrite(
@@ -164,11 +164,13 @@ def commit_overwrite(
 
     def draft(head: Snapshot | None) -> Draft | None:
         schema = table.schema()
-        hit = _partition_predicate(table, schema, messages, partitions)
-        gone = [e.deleted() for e in live_entries(table, head).values() if hit(e.partition)]
+        hit = _overwritten(table, schema, messages, partitions)
+        gone = [e.deleted() for e in live_entries(table, head, hit).values()]
         if not gone and not added:
             return None
-        index = [i for i in read_index(table, head) if not hit(i.partition)] if head and head.index_manifest else None
+        index = None
+        if head is not None and head.index_manifest:
+            index = [] if hit is None else [i for i in read_index(table, head) if not hit(i.partition)]
         return Draft(
             kind=CommitKind.OVERWRITE,
             entries=[*gone, *added],
@@ -204,45 +206,25 @@ def drop_partitions(
     )
 
 
-def _partition_predicate(
+def _overwritten(
     table: Table, schema: TableSchema, messages: Sequence[CommitMessage], partitions: Overwrite
-) -> Callable[[bytes], bool]:
-    types, values_of = partition_types(schema), partition_values(schema)
+) -> Selection | None:
     if partitions is None:
-        return lambda _: True
+        return None
+    stored = StoredPartitions(schema)
     if isinstance(partitions, str):
-        wanted = {values_of(m.partition) for m in messages}
-        return lambda p: values_of(p) in wanted
+        return stored.those(m.partition for m in messages)
     if not schema.partition_keys:
         raise InvalidInputError(f"{table.label} is not partitioned; leave partition out", table=table.name)
-    parsed = [parse_partition_spec(s, schema.partition_keys, types) for s in partitions]
-    positions = {k: i for i, k in enumerate(schema.partition_keys)}
-    specs = [[(positions[k], comparable(v)) for k, v in spec.items()] for spec in parsed]
-
-    def matches(partition: bytes) -> bool:
-        values = values_of(partition)
-        return any(all(values[i] == v for i, v in spec) for spec in specs)
-
-    hit = _cached(matches)
+    selection = stored.selection(parse_partition_spec(s, stored.keys, stored.types) for s in partitions)
     for message in messages:
-        if not hit(message.partition):
+        if not selection(message.partition):
             raise InvalidInputError(
-                f"{table.label}: rows of partition {_human(schema, message.partition)} lie outside the partitions "
+                f"{table.label}: rows of partition {stored.text(message.partition)} lie outside the partitions "
                 f"to overwrite; name that partition too, or filter the rows",
                 table=table.name,
             )
-    return hit
-
-
-def _cached(predicate: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
-    known: dict[bytes, bool] = {}
-
-    def lookup(partition: bytes) -> bool:
-        if partition not in known:
-            known[partition] = predicate(partition)
-        return known[partition]
-
-    return lookup
+    return selection
 
 
 def commit_buckets(
@@ -266,15 +248,16 @@ def commit_buckets(
         if not changed:
             return None
         schema = table.schema()
-        values = partition_values(schema)
+        stored = StoredPartitions(schema)
+        values = stored.identity
         keys = {(values(m.partition), m.bucket) for m in changed}
         live: dict[tuple[Any, int], list[ManifestEntry]] = {}
-        for entry in live_entries(table, head).values():
+        for entry in live_entries(table, head, stored.those(m.partition for m in changed)).values():
             live.setdefault((values(entry.partition), entry.bucket), []).append(entry)
         entries: list[ManifestEntry] = []
         for message in changed:
             now = live.get((values(message.partition), message.bucket), [])
-            _check_fence(table, schema, message, now)
+            _check_fence(table, stored, message, now)
             entries += [e.deleted() for e in now]
         entries += [e for m in changed for e in m.entries()]
         index = None
@@ -309,7 +292,6 @@ def commit_partition(
     and whatever else the caller went by is still so.
     """
     added = [e for m in messages for e in m.entries()]
-    keys = {s.partition for s in replaced}
     gone = [
         ManifestEntry(FileKind.DELETE.value, s.partition, s.bucket, s.total_buckets, f)
         for s in replaced
@@ -322,7 +304,8 @@ def commit_partition(
             return None
         index = None
         if gone and head is not None and head.index_manifest:
-            index = [i for i in read_index(table, head) if i.partition not in keys]
+            dropped = StoredPartitions(table.schema()).those(s.partition for s in replaced)
+            index = [i for i in read_index(table, head) if not dropped(i.partition)]
         return Draft(
             kind=CommitKind.OVERWRITE if gone else CommitKind.APPEND,
             entries=[*gone, *added],
@@ -336,20 +319,15 @@ def commit_partition(
     return commit(table, draft, identity, retry)
 
 
-def _check_fence(table: Table, schema: TableSchema, message: CommitMessage, now: Sequence[ManifestEntry]) -> None:
+def _check_fence(table: Table, stored: StoredPartitions, message: CommitMessage, now: Sequence[ManifestEntry]) -> None:
     expected = {_file_id(message, f) for f in message.replaced}
     if {e.identifier._replace(partition=message.partition) for e in now} != expected:
         raise ConflictError(
-            f"{table.label}: bucket {message.bucket} of partition {_human(schema, message.partition)} changed while it "
-            f"was being rewritten; run it again",
+            f"{table.label}: bucket {message.bucket} of partition {stored.text(message.partition) or '()'} changed "
+            f"while it was being rewritten; run it again",
             table=table.name,
         )
 
 
 def _file_id(message: CommitMessage, file: DataFile) -> FileId:
     return ManifestEntry(0, message.partition, message.bucket, message.total_buckets, file).identifier
-
-
-def _human(schema: TableSchema, partition: bytes) -> str:
-    types = partition_types(schema)
-    return format_partition(decode_row(partition, types), schema.partition_keys, types) or "()"

@@ -10,12 +10,10 @@ from typing import Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.table.partitions import encode_partition, format_partition
-from airflow_paimon.core.table.scan import ScanPlan, live_entries, partition_types, read_index
+from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _LISTED = 20
@@ -23,7 +21,7 @@ _LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPartition:
-    """What a partition holds in one snapshot. ``key`` is the same for every stored form of the same values.
+    """What a partition holds in one snapshot. ``key``: its canonical stored form in hex, here and in a journal.
 
     ``digest`` identifies its files; names never recur. ``updated``: the newest file's creation, local time as stored.
     """
@@ -40,16 +38,14 @@ class HeldPartition:
 
 def held_partitions(plan: ScanPlan) -> list[HeldPartition]:
     """Give every partition that has a live file, in the order of their texts."""
-    key_of = partition_key(plan.schema)
-    types = partition_types(plan.schema)
+    stored = StoredPartitions(plan.schema)
     files: dict[str, list[DataFile]] = {}
     values: dict[str, tuple[Any, ...]] = {}
     for split in plan.splits:
-        key = key_of(split.partition)
+        key = stored.canonical(split.partition).hex()
         files.setdefault(key, []).extend(split.files)
         values[key] = split.values
-    keys = plan.schema.partition_keys
-    held = (_held(k, values[k], format_partition(values[k], keys, types), found) for k, found in files.items())
+    held = (_held(k, values[k], stored.text(bytes.fromhex(k)), found) for k, found in files.items())
     return sorted(held, key=lambda h: (h.text, h.key))
 
 
@@ -67,19 +63,6 @@ def _held(key: str, values: tuple[Any, ...], text: str, files: Sequence[DataFile
         digest=_digest(f.file_name for f in files),
         updated=newest,
     )
-
-
-def partition_key(schema: TableSchema) -> Callable[[bytes], str]:
-    """Give a function from a stored partition to a text that names it, here and in a journal."""
-    types = partition_types(schema)
-    known: dict[bytes, str] = {}
-
-    def key(partition: bytes) -> str:
-        if partition not in known:
-            known[partition] = encode_partition(decode_row(partition, types), types).hex()
-        return known[partition]
-
-    return key
 
 
 def _digest(names: Iterable[str]) -> str:
@@ -106,19 +89,18 @@ def drop_held(
 
     def draft(head: Snapshot | None) -> Draft | None:
         schema = view.schema()
-        key_of = partition_key(schema)
+        stored = StoredPartitions(schema)
+        asked = stored.those(map(bytes.fromhex, expected))
         found: dict[str, list[ManifestEntry]] = {}
-        for entry in live_entries(view, head).values():
-            key = key_of(entry.partition)
-            if key in expected:
-                found.setdefault(key, []).append(entry)
+        for entry in live_entries(view, head, asked).values():
+            found.setdefault(stored.canonical(entry.partition).hex(), []).append(entry)
         if not found:
             return None
         check(head)
-        _check_unchanged(view, schema, found, expected)
+        _check_unchanged(view, stored, found, expected)
         index = None
         if head is not None and head.index_manifest:
-            index = [i for i in read_index(view, head) if key_of(i.partition) not in found]
+            index = [i for i in read_index(view, head) if stored.canonical(i.partition).hex() not in found]
         return Draft(
             kind=CommitKind.OVERWRITE,
             entries=[e.deleted() for entries in found.values() for e in entries],
@@ -133,11 +115,10 @@ def drop_held(
 
 
 def _check_unchanged(
-    view: Table, schema: TableSchema, found: Mapping[str, Sequence[ManifestEntry]], expected: Mapping[str, str]
+    view: Table, stored: StoredPartitions, found: Mapping[str, Sequence[ManifestEntry]], expected: Mapping[str, str]
 ) -> None:
-    types = partition_types(schema)
     changed = sorted(
-        format_partition(decode_row(entries[0].partition, types), schema.partition_keys, types)
+        stored.text(entries[0].partition)
         for key, entries in found.items()
         if _digest(e.file.file_name for e in entries) != expected[key]
     )

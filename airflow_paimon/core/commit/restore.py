@@ -8,7 +8,8 @@ from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.table.scan import live_entries, one_form, read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
@@ -16,7 +17,7 @@ def restoring(
     table: Table,
     before: Snapshot | None,
     dropped: Snapshot,
-    chosen: Callable[[bytes], bool],
+    chosen: Selection,
     beside_appends: bool,
     properties: Mapping[str, str],
     guard_options: object,
@@ -26,9 +27,9 @@ def restoring(
     if head is None:
         return None
     schema = table.schema()
-    form = one_form(schema)
-    live = live_entries(table, head)
-    held = [e for e in live_entries(table, before).values() if chosen(e.partition)]
+    form = StoredPartitions(schema).canonical
+    live = live_entries(table, head, chosen)
+    held = live_entries(table, before, chosen).values()
     doubtful = {form(e.partition) for e in held} & {form(e.partition) for e in live.values()}
     kept = _overwritten(table, dropped, head, doubtful, form) if beside_appends else doubtful
     missing = [e for e in held if e.identifier not in live and form(e.partition) not in kept]
@@ -63,6 +64,6 @@ def _overwritten(
         since = table.snapshots(list(range(dropped.id + 1, head.id + 1)))
     except NotFoundError:
         return partitions
-    deltas = [m for s in since if s.commit_kind == CommitKind.OVERWRITE for m in read_delta_list(table, s)]
-    written = (e for part in read_entries(table, deltas) for e in part if e.kind == FileKind.ADD)
-    return partitions & {form(e.partition) for e in written}
+    deltas = read_delta_lists(table, [s for s in since if s.commit_kind == CommitKind.OVERWRITE])
+    written = selected_entries(table, deltas, None)
+    return partitions & {form(e.partition) for e in written if e.kind == FileKind.ADD}

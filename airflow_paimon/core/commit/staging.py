@@ -22,7 +22,6 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     PaimonError,
 )
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
@@ -31,9 +30,9 @@ from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_id
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import STAGING_BRANCH_PREFIX, BranchPaths
-from airflow_paimon.core.table.scan import live_entries, one_form, partition_types, read_index
+from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -150,7 +149,7 @@ def discard_staging(view: Table) -> None:
 
 def take_over(
     staging: Staging,
-    hit: Callable[[tuple[object, ...]], bool] | None,
+    replaced: Selection | None,
     *,
     expected_rows: int,
     identity: CommitIdentity,
@@ -158,8 +157,8 @@ def take_over(
 ) -> Taken:
     """Put what the staging branch got onto the branch that it is for, as one OVERWRITE snapshot.
 
-    ``hit``: the partitions (by their values) that become exactly the staged files; None: the staged changes are merged
-    in. ``expected_rows`` were given to the writer. ``properties`` is asked with the files removed and added.
+    ``replaced``: the partitions that become exactly the staged files; None: the staged changes are merged in.
+    ``expected_rows`` were given to the writer. ``properties`` is asked with the files removed and added.
 
     Raises:
         ConflictError: the branch was written or altered meanwhile, or the staged rows are not all there (another try
@@ -167,8 +166,8 @@ def take_over(
         InvalidInputError: files were staged in other partitions.
     """
     onto, head, schema = staging.onto, staging.head, staging.schema
-    removed, added, index = _merged(staging) if hit is None else _replaced(staging, hit)
-    if hit is not None:
+    removed, added, index = _merged(staging) if replaced is None else _replaced(staging, replaced)
+    if replaced is not None:
         _check_rows(staging, added, expected_rows)
     next_row_id: int | None = None
     fresh: Sequence[ManifestEntry] = added
@@ -210,24 +209,19 @@ def _id_space(staging: Staging) -> IdSpace:
 _Change = tuple[list[ManifestEntry], list[ManifestEntry], list[IndexEntry] | None]
 
 
-def _replaced(staging: Staging, hit: Callable[[tuple[object, ...]], bool]) -> _Change:
+def _replaced(staging: Staging, chosen: Selection) -> _Change:
     onto, head, schema = staging.onto, staging.head, staging.schema
-    values = partition_decoder(schema)
-
-    def chosen(partition: bytes) -> bool:
-        return hit(values(partition))
-
     staged = staging.view.latest_snapshot()
     added = list(live_entries(staging.view, staged).values())
     strange = next((e for e in added if not chosen(e.partition)), None)
     if strange is not None:
-        named = format_partition(values(strange.partition), schema.partition_keys, partition_types(schema))
+        named = StoredPartitions(schema).text(strange.partition)
         raise InvalidInputError(
             f"{onto.label}: rows of partition {named} were written, which is not among those to correct: the query "
             f"gives other rows each time that it runs",
             table=onto.name,
         )
-    removed = [e for e in live_entries(onto, head).values() if chosen(e.partition)]
+    removed = list(live_entries(onto, head, chosen).values())
     index = [i for i in read_index(onto, head) if not chosen(i.partition)] + read_index(staging.view, staged)
     return removed, added, index if index or head.index_manifest else None
 
@@ -259,18 +253,6 @@ def _merged(staging: Staging) -> _Change:
     ]
     index = None
     if head.index_manifest or staged.index_manifest:
-        form = one_form(staging.schema)
+        form = StoredPartitions(staging.schema).canonical
         index = merged_index(read_index(onto, head), read_index(staging.view, staged), changes, form)
     return [e for c in changes for e in c.delete], [e for c in changes for e in c.add], index
-
-
-def partition_decoder(schema: TableSchema) -> Callable[[bytes], tuple[object, ...]]:
-    """Give a function that decodes stored partitions, each once."""
-    types, known = partition_types(schema), dict[bytes, tuple[object, ...]]()
-
-    def decode(partition: bytes) -> tuple[object, ...]:
-        if partition not in known:
-            known[partition] = decode_row(partition, types)
-        return known[partition]
-
-    return decode

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, restore_partitions
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
-from airflow_paimon.core.commit.partition_drop import drop_held, partition_key
+from airflow_paimon.core.commit.partition_drop import drop_held
 from airflow_paimon.core.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.maintenance.expiry_journal import MAX_ROUNDS, DropStep, ExpiryPlan, load_plans, save_plan
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -189,9 +190,9 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
     view = context.table.branch(commit.step.branch)
     try:
         before, dropped = view.snapshot(commit.before or 0), view.snapshot(commit.snapshot)
-        key_of = partition_key(view.schema())
+        chosen = StoredPartitions(view.schema()).those(map(bytes.fromhex, keys))
         receipt = restore_partitions(
-            *(view, before, dropped, lambda partition: key_of(partition) in keys),
+            *(view, before, dropped, chosen),
             properties={"airflow-paimon.operation": context.request.operation},
             beside_appends=True,
             guard_options=source.guard_options,

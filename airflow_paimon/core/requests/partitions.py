@@ -10,6 +10,7 @@ from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partitions import comparable, format_partition, parse_partition_spec
 from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.stored_partitions import PartitionSelection, Selection, StoredPartitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,11 @@ class PartitionChoice:
         return not self.specs or any(
             all(comparable(values[at]) == comparable(value) for at, value in spec) for spec in self.specs
         )
+
+    def selection(self, schema: TableSchema) -> Selection:
+        """Give the same choice as a test of stored partitions, which can exclude whole manifests."""
+        stored = StoredPartitions(schema)
+        return PartitionSelection(stored, [dict(s) for s in self.specs]) if self.specs else stored.where(lambda _: True)
 
 
 def choose_partitions(schema: TableSchema, texts: Sequence[str]) -> PartitionChoice:

@@ -15,9 +15,9 @@ from airflow_paimon.core.table.scan import (
     all_manifests,
     net_change,
     one_form,
+    read_delta_lists,
     read_entries,
     read_index,
-    read_lists,
 )
 from airflow_paimon.core.table.table import Table
 
@@ -134,11 +134,12 @@ def really_changed(
 
 def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     """Name the buckets whose files or deletion vectors these commits changed; None when nobody can tell any more."""
-    deltas = [m for s in commits for m in read_lists(table, s)[1]]
+    deltas = read_delta_lists(table, commits)
     form = one_form(table.schema())
     seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
+    known = {s.id: s for s in commits}
     for snapshot in commits:
-        previous = table.find_snapshot(snapshot.id - 1)
+        previous = known.get(snapshot.id - 1) or table.find_snapshot(snapshot.id - 1)
         if previous is None and snapshot.index_manifest is not None:
             return None
         seen |= _index_difference(table, previous, snapshot, form).keys()

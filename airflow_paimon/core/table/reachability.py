@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import data_file_path, legacy_schema, partition_types
+from airflow_paimon.core.table.scan import data_file_path, legacy_schema
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+
+_LISTED_AT_ONCE = 16
 
 
 def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
     """Give the data file path of each entry, and of its extra files."""
-    types = partition_types(schema)
+    values = StoredPartitions(schema).values
     paths = []
     for entry in entries:
-        path = data_file_path(schema, decode_row(entry.partition, types), entry.bucket, entry.file)
+        path = data_file_path(schema, values(entry.partition), entry.bucket, entry.file)
         folder = path.rpartition("/")[0]
         paths += [path, *(f"{folder}/{extra}" for extra in entry.file.extra_files)]
     return paths
@@ -55,9 +58,14 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
         if "://" not in path:
             folder, _, name = path.rpartition("/")
             by_folder.setdefault(folder, set()).add(name)
-    return sorted(
-        f"{folder}/{name}" for folder, names in by_folder.items() for name in names - set(table.store.names(folder))
-    )
+    folders = list(by_folder)
+    if len(folders) == 1:
+        there = [table.store.names(folders[0])]
+    else:  # a publish asks for one folder a bucket, while others may commit
+        with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
+            there = list(pool.map(table.store.names, folders))
+    pairs = zip(folders, there, strict=True)
+    return sorted(f"{folder}/{name}" for folder, names in pairs for name in by_folder[folder] - set(names))
 
 
 def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:

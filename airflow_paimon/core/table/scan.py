@@ -9,20 +9,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_list
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import comparable, encode_partition, partition_path
+from airflow_paimon.core.table.partitions import partition_path
 from airflow_paimon.core.table.paths import bucket_dir, manifest_path
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.stored_partitions import partition_types as partition_types
 from airflow_paimon.core.table.table import Table, resolve_version
-
-PartitionFilter = Callable[[tuple[Any, ...]], bool]
-ManifestFilter = Callable[[ManifestFile], bool]
 
 
 class BucketKey(NamedTuple):
@@ -55,19 +52,23 @@ class ScanPlan:
 
 
 def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], list[ManifestFile]]:
-    """Read the base and the delta manifest list.
+    """Read the base and the delta manifest list, at once.
 
     Raises:
         FormatError: one is missing or corrupt; the message names it and the snapshot.
     """
-    names = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
-    base, delta = (_read_list(table, snapshot, name) for name in names)
+    base, delta = _read_lists(table, [(snapshot, True), (snapshot, False)])
     return base, delta
 
 
 def read_delta_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     """Read the delta manifest list only; raises as ``read_lists`` does."""
-    return _read_list(table, snapshot, snapshot.delta_manifest_list)
+    return read_delta_lists(table, [snapshot])
+
+
+def read_delta_lists(table: Table, snapshots: Sequence[Snapshot]) -> list[ManifestFile]:
+    """Read the delta manifest lists of several snapshots, at once, as one; raises as ``read_lists`` does."""
+    return [m for rows in _read_lists(table, [(s, False) for s in snapshots]) for m in rows]
 
 
 def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
@@ -76,14 +77,23 @@ def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     return base + delta
 
 
-def _read_list(table: Table, snapshot: Snapshot, name: str) -> list[ManifestFile]:
+def _read_lists(table: Table, wanted: Sequence[tuple[Snapshot, bool]]) -> list[list[ManifestFile]]:
+    """Read manifest lists: of each snapshot the base (True) or the delta list."""
+    named = [
+        (s, s.base_manifest_list, s.base_manifest_list_size)
+        if base
+        else (s, s.delta_manifest_list, s.delta_manifest_list_size)
+        for s, base in wanted
+    ]
     try:
-        data = table.store.read(manifest_path(name))
+        blobs = table.store.read_many([manifest_path(name) for _, name, _ in named])
     except NotFoundError:
+        snapshot, name, _ = next((n for n in named if not table.store.exists(manifest_path(n[1]))), named[0])
         raise _lost(table, f"manifest list {name}", f"snapshot {snapshot.id}") from None
-    base = name == snapshot.base_manifest_list
-    _check_size(table, name, data, snapshot.base_manifest_list_size if base else snapshot.delta_manifest_list_size)
-    return read_manifest_list(data, name=f"{table.label}: {name}")
+    for (_, name, size), data in zip(named, blobs, strict=True):
+        _check_size(table, name, data, size)
+    names = [f"{table.label}: {name}" for _, name, _ in named]
+    return [read_manifest_list(data, name=name) for data, name in zip(blobs, names, strict=True)]
 
 
 def _check_size(table: Table, name: str, data: bytes, size: int | None) -> None:
@@ -157,26 +167,32 @@ def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> Ne
 
 
 def live_entries(
-    table: Table, snapshot: Snapshot | None, manifest_filter: ManifestFilter | None = None
+    table: Table, snapshot: Snapshot | None, selection: Selection | None = None
 ) -> dict[FileId, ManifestEntry]:
-    """Give the live files of a snapshot. ``manifest_filter`` skips manifests that can hold nothing of interest.
+    """Give the live files of a snapshot, of the selected partitions only (None: all).
+
+    Manifests whose partition statistics exclude the selected partitions are not read.
 
     Raises:
         FormatError: a manifest is missing or corrupt, a file is added twice or deleted without having been added.
     """
     if snapshot is None:
         return {}
-    manifests = [m for m in all_manifests(table, snapshot) if manifest_filter is None or manifest_filter(m)]
     where = f"{table.label}: snapshot {snapshot.id}"
-    change = net_change((e for part in read_entries(table, manifests) for e in part), where)
+    change = net_change(selected_entries(table, all_manifests(table, snapshot), selection), where)
     if change.deleted:
         lost = next(iter(change.deleted.values())).file.file_name
         raise FormatError(f"{where} deletes file {lost}, which it never added; run check_table", table=table.name)
     return change.added
 
 
-def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
-    return tuple(f.type for f in schema.partition_fields)
+def selected_entries(
+    table: Table, manifests: Iterable[ManifestFile], selection: Selection | None
+) -> Iterator[ManifestEntry]:
+    """Read the entries of the selected partitions (None: all), in order, from those manifests that can hold any."""
+    wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
+    entries = (e for part in read_entries(table, wanted) for e in part)
+    return entries if selection is None else (e for e in entries if selection(e.partition))
 
 
 def group_by_bucket(
@@ -190,19 +206,8 @@ def group_by_bucket(
 
 
 def one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
-    """Give a function to the form in which we write a partition: Paimon before 1.1 stored some nulls differently.
-
-    Entries keep the bytes that they are stored with; what is compared by partition goes by this form.
-    """
-    types = partition_types(schema)
-    known: dict[bytes, bytes] = {}
-
-    def form(partition: bytes) -> bytes:
-        if partition not in known:
-            known[partition] = encode_partition(decode_row(partition, types), types)
-        return known[partition]
-
-    return form if types else lambda partition: partition
+    """Give the function to the form in which we write a partition: ``StoredPartitions.canonical``."""
+    return StoredPartitions(schema).canonical
 
 
 def plan_scan(
@@ -210,7 +215,7 @@ def plan_scan(
     *,
     version: int | str | None = None,
     timestamp: int | str | None = None,
-    partition_filter: PartitionFilter | None = None,
+    selection: Selection | None = None,
 ) -> ScanPlan:
     """Plan a read of one snapshot. Time travel reads with that snapshot's schema, otherwise with the latest.
 
@@ -219,17 +224,17 @@ def plan_scan(
     view, snapshot = resolve_version(table, version, timestamp)
     travels = version is not None or timestamp is not None
     schema = view.schema(snapshot.schema_id if travels and snapshot is not None else None)
-    return plan_snapshot(view, snapshot, schema, partition_filter)
+    return plan_snapshot(view, snapshot, schema, selection)
 
 
 def plan_snapshot(
-    table: Table, snapshot: Snapshot | None, schema: TableSchema, partition_filter: PartitionFilter | None = None
+    table: Table, snapshot: Snapshot | None, schema: TableSchema, selection: Selection | None = None
 ) -> ScanPlan:
     """Plan a read of exactly this snapshot with this schema."""
     if snapshot is None:
         return ScanPlan(table, None, schema)
     with _without_collecting():
-        return _plan(table, snapshot, schema, partition_filter)
+        return _plan(table, snapshot, schema, selection)
 
 
 @contextmanager
@@ -244,22 +249,18 @@ def _without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-def _plan(table: Table, snapshot: Snapshot, schema: TableSchema, partition_filter: PartitionFilter | None) -> ScanPlan:
-    types = partition_types(schema)
-    decoded: dict[bytes, tuple[Any, ...]] = {}
-    groups_of: dict[bytes, dict[int, list[ManifestEntry]] | None] = {}
+def _plan(table: Table, snapshot: Snapshot, schema: TableSchema, selection: Selection | None) -> ScanPlan:
+    stored = StoredPartitions(schema)
+    groups_of: dict[bytes, dict[int, list[ManifestEntry]]] = {}
     by_values: dict[tuple[Any, ...], dict[int, list[ManifestEntry]]] = {}
-    for entry in live_entries(table, snapshot).values():
+    for entry in live_entries(table, snapshot, selection).values():
         partition = entry.partition
-        if partition not in groups_of:
-            values = decoded[partition] = decode_row(partition, types)
-            wanted = partition_filter is None or partition_filter(values)
-            groups_of[partition] = by_values.setdefault(tuple(map(comparable, values)), {}) if wanted else None
-        groups = groups_of[partition]
-        if groups is not None:
-            groups.setdefault(entry.bucket, []).append(entry)
+        groups = groups_of.get(partition)
+        if groups is None:
+            groups = groups_of[partition] = by_values.setdefault(stored.identity(partition), {})
+        groups.setdefault(entry.bucket, []).append(entry)
     splits = tuple(
-        BucketSplit(g[0].partition, decoded[g[0].partition], bucket, g[0].total_buckets, tuple(e.file for e in g))
+        BucketSplit(g[0].partition, stored.values(g[0].partition), bucket, g[0].total_buckets, tuple(e.file for e in g))
         for groups in by_values.values()
         for bucket, g in groups.items()
     )
@@ -267,16 +268,8 @@ def _plan(table: Table, snapshot: Snapshot, schema: TableSchema, partition_filte
 
 
 def partition_values(schema: TableSchema) -> Callable[[bytes], tuple[Any, ...]]:
-    """Give a function that tells which partitions are one: equal for stored forms of the same values."""
-    types = partition_types(schema)
-    known: dict[bytes, tuple[Any, ...]] = {}
-
-    def values(partition: bytes) -> tuple[Any, ...]:
-        if partition not in known:
-            known[partition] = tuple(map(comparable, decode_row(partition, types)))
-        return known[partition]
-
-    return values
+    """Give the function that tells which partitions are one: ``StoredPartitions.identity``."""
+    return StoredPartitions(schema).identity
 
 
 def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> str:

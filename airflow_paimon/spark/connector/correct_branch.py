@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, verify_landed
-from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, partition_decoder, take_over
+from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, take_over
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.requests.context import Context
@@ -106,10 +106,8 @@ def _correct(
 
 
 def _planned(context: Context, request: CorrectBranch, base: Base, counts: Counts) -> OperationResult:
-    hit, values = base.choice.matches, partition_decoder(base.schema)
-    live = request.mode == "overwrite" and any(
-        hit(values(e.partition)) for e in live_entries(base.table, base.head).values()
-    )
+    chosen = base.choice.selection(base.schema)
+    live = request.mode == "overwrite" and bool(live_entries(base.table, base.head, chosen))
     details = _details(request, base, counts, (), ())
     return base.result(context, request, details, changed=bool(counts) or live)
 
@@ -131,7 +129,7 @@ def _write(
             _require_compacted(staging, base)
         taken = take_over(
             staging,
-            None if upsert else base.choice.matches,
+            None if upsert else base.choice.selection(base.schema),
             expected_rows=sum(counts.values()),
             identity=identity,
             properties=lambda removed, added: properties(request, _details(request, base, counts, removed, added)),

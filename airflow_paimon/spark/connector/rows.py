@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit.staging import partition_decoder
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
@@ -13,6 +12,7 @@ from airflow_paimon.core.requests.partitions import PartitionChoice, partition_t
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.data.files.arrow_types import ROW_KIND
@@ -60,7 +60,7 @@ def require_visible(base: Base, chosen: Callable[[tuple[Any, ...]], bool]) -> No
     Raises:
         UnsafeOperationError: names the partitions and the way out.
     """
-    values = partition_decoder(base.schema)
+    values = StoredPartitions(base.schema).values
     hidden = [
         e for e in not_visible(live_entries(base.table, base.head).values(), base.schema) if chosen(values(e.partition))
     ]

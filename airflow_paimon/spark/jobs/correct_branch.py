@@ -110,7 +110,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
 def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
     """Pin the branch's head, its live buckets in the chosen partitions, and the numbers at the branch point."""
     found = look(context, request, branch)
-    schema, head, matches = found.schema, found.head, found.choice.matches
+    schema, head, chosen = found.schema, found.head, found.choice.selection(found.schema)
     blurred = finer_than_micros(schema.fields)
     if blurred:
         raise UnsupportedFeatureError(
@@ -119,8 +119,8 @@ def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
             table=branch.name,
         )
     base = branch_point(context.table, branch)
-    at_base = plan_snapshot(branch, base, schema, matches)
-    live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, matches)
+    at_base = plan_snapshot(branch, base, schema, chosen)
+    live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, chosen)
     return _Base(
         table=branch,
         schema=schema,

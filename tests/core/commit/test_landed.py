@@ -18,6 +18,7 @@ from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknow
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
 from tests.core.tables import append, files, make_table, message, names, run
@@ -94,7 +95,7 @@ def test_restored_files_are_read_back(table: Table) -> None:
     before = append(table, "a").snapshot
     dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
     with pytest.raises(OutcomeUnknownError, match="snapshot 3"):
-        restore_partitions(replaced_after_hint(table), before, dropped, lambda _: True, beside_appends=True)
+        restore_partitions(replaced_after_hint(table), before, dropped, only(table, "a"), beside_appends=True)
 
 
 # -- restoring ---------------------------------------------------------------------------------------------------------
@@ -119,11 +120,14 @@ def test_restored_files_lie_beside_appended_ones_only(
             commit_append(table, [added], planned_on=table.latest_snapshot())
         else:
             commit_overwrite(table, [added], partitions=[{"dt": "a"}])
-    chosen = partition_of(table, "a")
-    receipt = restore_partitions(table, before, dropped, lambda p: p == chosen, beside_appends=beside_appends)
+    receipt = restore_partitions(table, before, dropped, only(table, "a"), beside_appends=beside_appends)
     assert receipt.changed is is_back
     assert names_of(table, "a") == new | ({old} if is_back else set())
     assert len(names_of(table, "b")) == 1
+
+
+def only(table: Table, dt: str) -> Selection:
+    return StoredPartitions(table.schema()).selection([{"dt": dt}])
 
 
 def partition_of(table: Table, dt: str) -> bytes:

@@ -18,6 +18,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.core.table.paths import BranchPaths
 from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, message, names, rewrite, run
 
@@ -47,7 +48,7 @@ def take(
         rows = sum(e.file.row_count for e in live_entries(staging.view, staging.view.latest_snapshot()).values())
     return take_over(
         staging,
-        hit,
+        None if hit is None else StoredPartitions(staging.schema).where(hit),
         expected_rows=rows,
         identity=CommitIdentity(),
         properties=lambda removed, added: properties or {},
