@@ -16,7 +16,6 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch, RollbackTo
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, one_form, read_delta_list, read_entries
@@ -28,7 +27,6 @@ Moved = Callable[[Snapshot], None]
 
 def with_follow(
     context: Context,
-    request: PublishBranch | RollbackTo,
     view: Table,
     planned: Draft,
     head: Snapshot,
@@ -36,19 +34,14 @@ def with_follow(
     marks: PublishMarks,
     moved: Moved,
 ) -> Draft:
-    """Give the draft with its ``follow``; ``theirs``: the buckets that it changes.
-
-    A strict publish, or one of an expected head, is planned anew each time.
-    """
-    if request.expected_main_snapshot is not None or not isinstance(request, (MergeBranch, RollbackTo)):
-        return planned
+    """Give the draft with its ``follow``; ``theirs``: the buckets that it changes."""
 
     def follow(newer: Snapshot) -> Draft | None:
         if not stands_aside(view, head, newer, theirs, planned.schema):
             return None
-        execute(view, plan_undo_tag(context, view, newer, marks, request.undo_retention))
+        execute(view, plan_undo_tag(context, view, newer, marks))
         moved(newer)
-        return with_follow(context, request, view, planned, newer, theirs, marks, moved)
+        return with_follow(context, view, planned, newer, theirs, marks, moved)
 
     return replace(planned, follow=follow)
 

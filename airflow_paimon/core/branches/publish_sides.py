@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from airflow_paimon.core.branches.publish_draft import ROW_IDS_KEPT, ROW_IDS_PROPERTY
 from airflow_paimon.core.branches.publish_plan import Sides, neutral_kinds, within_reach
 from airflow_paimon.core.branches.retention_tags import (
     BRANCH_IDENTITY_PROPERTY,
@@ -17,9 +18,6 @@ from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
-
-ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
-ROW_IDS_KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

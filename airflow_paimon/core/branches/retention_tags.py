@@ -39,13 +39,13 @@ def keep_tag(snapshot: Snapshot) -> Tag:
 
 def plan_keep_tags(
     view: Table, after: int, head: Snapshot, returning: set[str], operation: str, *targets: Snapshot
-) -> tuple[Plan, bool]:
+) -> tuple[Plan, tuple[Snapshot, ...]]:
     """Plan the keep tags that must stand before files come back which ``head`` has not.
 
     Tags the ``targets`` of a rollback, the snapshot before each deletion that is not expired yet, and the last tag of
     each stretch that only tags tell of; looks at nothing before ``after``, where the files were live. ``returning``
     holds the names of data and index files: expiry knows a file by its name, and one that compaction only moved comes
-    back on another level. Tells also whether any file comes back.
+    back on another level. Gives also the snapshots whose tags have to stand; none = no file comes back.
     """
     held = {s.id: s for s in targets}
     if returning:
@@ -61,7 +61,7 @@ def plan_keep_tags(
         for tag in map(keep_tag, held.values())
         if not _stands(view, tag)
     )
-    return Plan(operation=operation, table=view.name, actions=actions), bool(held)
+    return Plan(operation=operation, table=view.name, actions=actions), tuple(held.values())
 
 
 def _stands(view: Table, tag: Tag) -> bool:
@@ -110,9 +110,25 @@ def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
     return data.union(*(index_files(group) for group in change.index.values()))
 
 
-def protect_published(view: Table, snapshot: Snapshot) -> None:
-    """Set the tags that a publish or rollback needs from now on. Doing it again changes nothing."""
-    execute(view, Plan(operation="protect", table=view.name, actions=tuple(missing_protection(view, snapshot))))
+def protect_published(view: Table, snapshot: Snapshot, held: Iterable[Snapshot] = ()) -> None:
+    """Set the tags that a publish or rollback needs from now on. Doing it again changes nothing.
+
+    ``held``: the snapshots whose keep tags stood while it was planned; another try that was refused may have taken its
+    own away since.
+    """
+    present = set(view.tag_names())
+    again = [
+        PutNew(
+            path=view.paths.tag(tag.name),
+            data=tag.to_bytes(),
+            same_ok=True,
+            reason=f"keeps files of snapshot {tag.snapshot.id} that came back",
+        )
+        for tag in map(keep_tag, held)
+        if tag.name not in present
+    ]
+    actions = (*again, *missing_protection(view, snapshot))
+    execute(view, Plan(operation="protect", table=view.name, actions=actions))
 
 
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from airflow_paimon.core.branches.publish_plan import BucketChange
 from airflow_paimon.core.branches.retention_tags import protect_published
@@ -85,22 +86,38 @@ def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> Operat
     )
 
 
-def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishMarks, retention: str) -> Plan:
+def undo_retention(request: Publish) -> timedelta | None:
+    """Give how long the undo tag is to live; None = without end.
+
+    Raises:
+        InvalidInputError: it is not a duration, or not longer than 0.
+    """
+    text = request.undo_retention
+    if text.strip().lower() == "forever":
+        return None
+    retained = parse_duration(text, "undo_retention")
+    if retained.total_seconds() <= 0:
+        raise InvalidInputError(
+            f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}",
+            table=request.table,
+        )
+    return retained
+
+
+def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishMarks) -> Plan:
     """Tag the head that the publish goes on top of, so that ``rollback_to`` that tag is the undo."""
-    forever = retention.strip().lower() == "forever"
-    retained = None if forever else parse_duration(retention, "undo_retention")
-    if retained is not None and retained.total_seconds() <= 0:
-        raise InvalidInputError(f"undo_retention must be longer than nothing, got {retention!r}", table=view.name)
+    request = context.request
+    assert isinstance(request, Publish)
+    retained = undo_retention(request)
     tag = Tag(
         name=marks.undo_tag,
         snapshot=head,
         create_time=None if retained is None else context.now_local,
         time_retained=retained,
     )
-    action = Replace(
-        path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"undo is rollback_to this tag ({retention})"
-    )
-    return Plan(operation=context.request.operation, table=view.name, actions=(action,))
+    reason = f"undo is rollback_to this tag ({request.undo_retention})"
+    action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason)
+    return Plan(operation=request.operation, table=view.name, actions=(action,))
 
 
 def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:

@@ -278,6 +278,14 @@ def _highest(*values: int | None) -> int | None:
     return max(known) if known else None
 
 
+def _prepared(table: Table, draft: Draft, staged: _Staged) -> bool:
+    try:
+        return draft.prepare is None or draft.prepare()
+    except PaimonError:
+        _discard(table, staged)  # the snapshot was not even tried
+        raise
+
+
 def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged) -> bool:
     """Put the snapshot file if absent, unless the head is gone. False = it certainly did not land.
 
@@ -285,7 +293,7 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
     rolled back by another engine. On top of that the snapshot would bring the old rows back.
     """
     branch = _ready_branch(table, staged)
-    if not _is_still_there(table, head, draft):
+    if not _is_still_there(table, head, draft) or not _prepared(table, draft, staged):
         _discard(table, staged)
         return False
     path = table.paths.snapshot(staged.snapshot.id)

@@ -48,6 +48,8 @@ class Draft:
     ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
     ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
+    ``prepare``: called once the manifests are written, right before the snapshot is put, for what must be there first
+    (a schema version); may be called again. False = what the draft went by has changed: plan anew.
     ``guard_options``: what the caller tells the guard that is concerned; only that guard knows its type.
     """
 
@@ -61,6 +63,7 @@ class Draft:
     operation: str | None = None
     rewrite_base: bool = False
     follow: Callable[[Snapshot], Draft | None] | None = None
+    prepare: Callable[[], bool] | None = None
     guard_options: object = None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
+from airflow_paimon.core.branches.schema_records import record_findings
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -72,6 +73,7 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
         elif view.branch_name not in records:
             findings += _guarded(view, protection_findings(table, view))
     findings += _guarded(table, _publish_findings(table))
+    findings += _guarded(table, record_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
     for view in (table, *living):
         findings += _guarded(view, _expired_tags(view, now_ms))

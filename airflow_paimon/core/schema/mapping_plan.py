@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,10 +27,12 @@ def plan_schemas(
     branch: Sequence[TableSchema],
     used: set[int],
     now_ms: int,
+    withdrawn: Collection[int] = (),
 ) -> SchemaMapping:
     """Map the schema ids of a branch's files by content, and append the branch's new columns to main.
 
-    Options and comments are not published: main keeps its own. Both logs are ascending and not empty.
+    Options and comments are not published: main keeps its own. Both logs are ascending and not empty. ``withdrawn``:
+    versions of main that an earlier publish of the branch brought and that were taken back, as it did not land.
 
     Raises:
         ConflictError: columns changed on both sides since ``base``. FormatError: a file names a schema that is missing.
@@ -55,21 +57,29 @@ def plan_schemas(
             table=table,
         )
     if theirs.content != mine.content:
-        _check_field_ids(table, base, mine, since)
+        _check_field_ids(table, base, main, since, withdrawn)
     new = _appended(base, mine, since, now_ms)
     known |= {_key(s): s.id for s in new}
     return SchemaMapping({i: known[_key(by_id[i])] for i in used}, tuple(new), new[-1] if new else mine)
 
 
-def _check_field_ids(table: str, base: TableSchema, mine: TableSchema, since: Sequence[TableSchema]) -> None:
+def _check_field_ids(
+    table: str,
+    base: TableSchema,
+    main: Sequence[TableSchema],
+    since: Sequence[TableSchema],
+    withdrawn: Collection[int],
+) -> None:
     """Refuse a column whose field id main has used for another one, dropped since: files are read by field id.
 
     Raises:
         ConflictError: main's older files would show that column's values as the new one's.
     """
-    used = range(base.highest_field_id + 1, mine.highest_field_id + 1)
+    used = range(base.highest_field_id + 1, main[-1].highest_field_id + 1)
     known = set(field_ids(base.fields))
-    taken = sorted({i for s in since for i in field_ids(s.fields) if i in used} - known)
+    own = {f for s in main if s.id in withdrawn for f in s.fields}
+    fields = tuple(f for s in since for f in s.fields if f not in own)
+    taken = sorted({i for i in field_ids(fields) if i in used} - known)
     if taken:
         raise ConflictError(
             f"{table}: the branch's new columns have field ids ({taken[0]}) that main gave to other columns since they "

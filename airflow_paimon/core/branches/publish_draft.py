@@ -1,0 +1,139 @@
+"""What a publish or a rollback does on top of one head, as one value: its plan and its snapshot both follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_paimon.core.branches.publish_plan import (
+    BucketChange,
+    mapped_entries,
+    merged_index,
+    publish_actions,
+    summarize,
+)
+from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, index_files, plan_keep_tags
+from airflow_paimon.core.branches.safeguards import bucket_namer, deletes_again, undo_tag_action
+from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.plan import Plan, Precondition, PutSnapshot
+from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_ids
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketKey, one_form, read_index
+from airflow_paimon.core.table.table import Table
+
+ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
+ROW_IDS_KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What ``target`` is to get on top of ``head``: some buckets as they are in ``wanted``, a state of ``source``.
+
+    ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
+    ``schemas``: how schema ids map onto the target's, and what it gets first. ``new_schemas_pending``: the target has
+    the columns already, by an earlier try that was cut off before its snapshot. ``id_space`` and ``known``: see
+    ``assign_row_ids``; None: the row ids are the target's own. ``follows``: the buckets that a newer head must not have
+    touched to keep this decision; None = decide anew on each head.
+    """
+
+    target: Table
+    source: Table
+    head: Snapshot
+    wanted: Snapshot
+    since: int
+    changes: Sequence[BucketChange]
+    schemas: SchemaMapping
+    new_schemas_pending: bool = False
+    preconditions: tuple[Precondition, ...]
+    properties: Mapping[str, str]
+    summary: Mapping[str, Any]
+    reason: str
+    watermark: int | None = None
+    id_space: IdSpace | None = None
+    known: Collection[FileId] = ()
+    follows: set[BucketKey] | None = None
+    keep_targets: tuple[Snapshot, ...] = ()
+
+    @property
+    def changes_anything(self) -> bool:
+        return bool(self.changes or self.schemas.new or self.new_schemas_pending)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A decision, with what follows from it: index entries (None = the head's), retention tags, the plan.
+
+    ``held``: the snapshots whose retention tags have to stand while the publish lands; those that don't yet are in
+    ``keep``.
+    """
+
+    decision: Decision
+    index: Sequence[IndexEntry] | None
+    keep: Plan
+    held: tuple[Snapshot, ...]
+    plan: Plan
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+def publication(request: Publish, decision: Decision) -> Publication:
+    """Work out index entries, retention tags and the plan of a decision. Reads, but writes nothing."""
+    d = decision
+    returning = {e.file.file_name for c in d.changes for e in c.add}
+    index: Sequence[IndexEntry] | None = None
+    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+    if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
+        now = read_index(d.target, d.head)
+        index = merged_index(now, read_index(d.source, d.wanted), d.changes, one_form(schema))
+        returning |= index_files(index) - index_files(now)
+    targets = d.keep_targets if returning else ()
+    keep, held = plan_keep_tags(d.target, d.since, d.head, returning, request.operation, *targets)
+    summary = {**d.summary, **summarize(d.changes)}
+    actions = keep.actions
+    if d.changes_anything:
+        snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)
+        undo = undo_tag_action(request, d.target, d.head)
+        branch, namer = d.target.branch_name, bucket_namer(schema)
+        actions = (*keep.actions, *publish_actions(branch, undo, d.changes, namer, d.schemas.new, snapshot, d.reason))
+    plan = Plan(
+        operation=request.operation,
+        table=d.target.name,
+        preconditions=d.preconditions,
+        actions=actions,
+        summary=summary,
+    )
+    return Publication(decision=d, index=index, keep=keep, held=held, plan=plan, summary=summary)
+
+
+def draft_of(published: Publication, properties: Mapping[str, str]) -> Draft:
+    """Give the content of the snapshot. ``properties``: those of every publish of this operation.
+
+    Raises:
+        UnsafeOperationError: see ``assign_row_ids``.
+    """
+    d = published.decision
+    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+    entries = mapped_entries(d.changes, d.schemas.ids)
+    out = {**properties, **d.properties}
+    next_row_id = max(d.head.next_row_id or 0, d.wanted.next_row_id or 0)
+    if TableOptions(schema.options).row_tracking and d.id_space is not None:
+        entries, next_row_id = assign_row_ids(d.target.name, entries, d.known, d.id_space)
+        if d.id_space.same:
+            out[ROW_IDS_PROPERTY] = ROW_IDS_KEPT
+    if published.held:
+        out[CAME_BACK_PROPERTY] = "true"
+    return Draft(
+        kind=CommitKind.OVERWRITE,
+        entries=entries,
+        index_entries=published.index,
+        schema=schema,
+        properties=out,
+        watermark=d.watermark,
+        next_row_id=next_row_id,
+        operation="OVERWRITE",
+        rewrite_base=deletes_again(d.target, d.head, [e for e in entries if e.kind == FileKind.ADD]),
+    )

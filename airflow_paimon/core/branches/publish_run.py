@@ -1,0 +1,222 @@
+"""Carries out a publish or a rollback: one snapshot by the committer, and the tags and columns that it needs.
+
+What is refused leaves nothing behind: tags that this very call has set are deleted, columns that it brought are taken
+back. After an unknown outcome, or when the commit has landed, nothing is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from airflow_paimon.core.branches.publish_draft import Decision, Publication, draft_of, publication
+from airflow_paimon.core.branches.publish_follow import with_follow
+from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, protect_published
+from airflow_paimon.core.branches.safeguards import (
+    PublishMarks,
+    check_files_exist,
+    plan_undo_tag,
+    replayed,
+    result_of,
+    undo_retention,
+)
+from airflow_paimon.core.branches.schema_records import bring_schemas, record_of, settle_records
+from airflow_paimon.core.commit.committer import (
+    CommitIdentity,
+    Draft,
+    MakeDraft,
+    Receipt,
+    commit,
+    execute,
+    find_landed,
+    put_new,
+    verify_landed,
+)
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    FormatError,
+    OutcomeUnknownError,
+    PaimonError,
+)
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Delete, Plan, PutNew
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[Snapshot | None], Decision]
+"""Decides on top of a head (None: the branch has no snapshot), or raises why it can't be done."""
+
+
+def run_publication(context: Context, target: Table, make_decide: Callable[[], Decide]) -> OperationResult:
+    """Publish one snapshot on ``target``, or return the result of the try that did. A dry run only plans.
+
+    ``make_decide`` does what has to be done once, after it is clear that no earlier try has landed.
+    """
+    request = context.request
+    assert isinstance(request, Publish)
+    undo_retention(request)  # refused before anything is written
+    with attempt_of(context, target.branch_name) as tried:
+        marks = PublishMarks.of(context, tried)
+        earlier = replayed(context, marks)
+        if earlier is None:
+            return _run(context, target, marks, make_decide())
+        settle_records(context.table)  # that try may have been cut off before this
+        return earlier
+
+
+@dataclass(slots=True)
+class _OwnWrites:
+    """What this call has written beside its snapshot, under which identity. ``since``: the head when it began."""
+
+    identity: CommitIdentity
+    since: int | None = None
+    tags: dict[str, bytes] = field(default_factory=dict)
+    kept: dict[str, bytes] = field(default_factory=dict)
+    columns: bool = False
+
+
+def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide) -> OperationResult:
+    request = context.request
+    assert isinstance(request, Publish)
+    seen: list[Publication] = []
+    own = _OwnWrites(marks.identity)
+
+    def draft(head: Snapshot | None) -> Draft | None:
+        if own.since is None:
+            own.since = head.id if head is not None else 0
+        planned = publication(request, decide(head))
+        seen[:] = [planned]
+        own.columns |= planned.decision.new_schemas_pending
+        if not planned.decision.changes_anything or request.dry_run:
+            return None
+        return _protected(context, planned, marks, own, moved)
+
+    def moved(head: Snapshot) -> None:
+        seen[:] = [replace(seen[0], summary={**seen[0].summary, _HEAD_KEY[request.operation]: head.id})]
+
+    receipt = _commit(target, draft, marks, own)
+    if receipt.snapshot is not None:
+        protect_published(target, receipt.snapshot, seen[0].held if seen else ())
+        if own.columns:
+            settle_records(target)
+    elif not request.dry_run:
+        _leave_nothing(target, own)
+        marks.tried.forget()
+    if receipt.replayed and receipt.snapshot is not None:  # another living try of this operation was faster
+        return result_of(context, marks, receipt.snapshot)
+    return _result(context, seen[0], marks, receipt)
+
+
+def _commit(target: Table, draft: MakeDraft, marks: PublishMarks, own: _OwnWrites) -> Receipt:
+    try:
+        return commit(target, draft, own.identity)
+    except OutcomeUnknownError:
+        raise
+    except PaimonError as error:
+        if _leave_nothing(target, own) and isinstance(error, FormatError):
+            marks.tried.forget()
+        raise
+
+
+def _result(context: Context, planned: Publication, marks: PublishMarks, receipt: Receipt) -> OperationResult:
+    target, details = planned.decision.target, dict(planned.summary)
+    before = receipt.before.id if receipt.before else None
+    if receipt.snapshot is None:
+        after, changed = before, context.request.dry_run and planned.decision.changes_anything
+    else:
+        verify_landed(target, receipt.snapshot)
+        after, changed = receipt.snapshot.id, True
+        details |= {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
+        if receipt.warning is not None:
+            details["warnings"] = [receipt.warning]
+    return context.result(
+        planned.plan, branch=target.branch_name, changed=changed, before=before, after=after, details=details
+    )
+
+
+_HEAD_KEY = {"merge_branch": "main_snapshot", "fast_forward": "main_snapshot", "rollback_to": "head_snapshot"}
+
+
+def _protected(
+    context: Context,
+    planned: Publication,
+    marks: PublishMarks,
+    own: _OwnWrites,
+    moved: Callable[[Snapshot], None],
+) -> Draft:
+    """Tag what must be kept, check that every file is there; then give the snapshot's content."""
+    request, d = context.request, planned.decision
+    assert isinstance(request, Publish)
+    draft = draft_of(planned, marks.properties(context))
+    _set_keep_tags(d.target, planned.keep, own)
+    undo = plan_undo_tag(context, d.target, d.head, marks)
+    path = undo.actions[0].path
+    if path not in own.tags and not d.target.store.exists(path):
+        own.tags[path] = b""
+    execute(d.target, undo)
+    check_files_exist(d.target, draft.schema, d.changes, planned.index or ())
+    if d.schemas.new:
+        draft = replace(draft, prepare=_bringing(planned, own))
+    if d.follows is None or request.expected_main_snapshot is not None:
+        return draft
+    return with_follow(context, d.target, draft, d.head, d.follows, marks, moved)
+
+
+def _bringing(planned: Publication, own: _OwnWrites) -> Callable[[], bool]:
+    d = planned.decision
+    new = d.schemas.new
+    record = record_of(d.source.branch_name, own.identity, d.head, new[0].id - 1, new)
+
+    def prepare() -> bool:
+        own.columns = True
+        return bring_schemas(d.target, record, new)
+
+    return prepare
+
+
+def _set_keep_tags(view: Table, keep: Plan, own: _OwnWrites) -> None:
+    for action in keep.actions:
+        assert isinstance(action, PutNew)
+        try:
+            put_new(view, action.path, action.data)
+            own.kept[action.path] = action.data
+        except AlreadyExistsError:
+            execute(view, replace(keep, actions=(action,)))  # an error if it is not the same tag
+
+
+def _leave_nothing(target: Table, own: _OwnWrites) -> bool:
+    """Take back what a publish that did not land has written. A failure of it is logged: its cause matters more."""
+    try:
+        if own.since is not None and find_landed(target, own.identity, own.since) is not None:
+            return False
+        if own.columns:
+            settle_records(target)
+        _delete_tags(target, own)
+    except PaimonError as error:
+        log.warning("%s: left tags or columns of a refused publish behind (%s); run check_table", target.label, error)
+        return False
+    return True
+
+
+def _delete_tags(target: Table, own: _OwnWrites) -> None:
+    """Delete own tags. A keep tag that another publish has found standing, and has landed on, is put back.
+
+    That one looks for its keep tags after it has landed; this one looks for such a publish after it has deleted them.
+    """
+    paths = [*own.tags, *own.kept]
+    if not paths:
+        return
+    actions = tuple(Delete(path=p, reason="set by a publish that was refused") for p in paths)
+    execute(target, Plan(operation="refused", table=target.name, actions=actions))
+    if not own.kept or own.since is None:
+        return
+    since: Sequence[Snapshot] = [s for s in target.snapshots() if s.id > own.since]
+    if any(CAME_BACK_PROPERTY in s.properties for s in since):
+        again = tuple(PutNew(path=p, data=d, same_ok=True, reason="needed") for p, d in own.kept.items())
+        execute(target, Plan(operation="refused", table=target.name, actions=again))

@@ -1,0 +1,262 @@
+"""Columns that a publish brings to main: they stay if its snapshot lands, and are taken back if it does not.
+
+A schema version has to be there before the snapshot that uses it, and can't be deleted again: another writer may have
+written with it in between. So a record is put before the schema, in ``_airflow_paimon/schema_changes/``, and whoever
+finds it later (the same operation, another publish, repair_table) compares it with the table:
+
+- the publish landed and its columns are main's: the record goes;
+- it landed, but somebody took its columns back while it did: they are put again, as a newer version;
+- it did not land and its columns are main's latest: the old columns are put again, as a newer version;
+- it did not land and the old columns are back: the record stays until the branch is published or deleted, as it says
+  whose the unused field ids are.
+
+Putting columns back and landing can cross each other; each side looks at the other's file after it has written its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_paimon.core.branches.retention_tags import BRANCH_PROPERTY
+from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
+from airflow_paimon.core.format.schema import TableSchema, parse_schema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Delete, FileAction, Plan, PutNew
+from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+FOLDER = f"{PRIVATE_DIR}/schema_changes"
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRecord:
+    """``before``: main's schema version without the columns. ``since``: main's head when they were brought.
+
+    ``schemas``: the versions that bring them, each with the SHA-256 of its file, for another writer may win the id.
+    """
+
+    branch: str
+    user: str
+    identifier: int
+    since: int
+    before: int
+    schemas: tuple[tuple[int, str], ...]
+
+    @property
+    def path(self) -> str:
+        whose = hashlib.sha256(f"{self.user}\0{self.identifier}".encode()).hexdigest()[:16]
+        return f"{FOLDER}/{self.schemas[0][0]}-{whose}.json"
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self), indent=2).encode()
+
+
+class State(Enum):
+    """How a record compares with the table."""
+
+    DONE = "done"
+    LOST = "lost"
+    PENDING = "pending"
+    WITHDRAWN = "withdrawn"
+    ALTERED = "altered"
+
+
+def record_of(
+    branch: str, identity: CommitIdentity, head: Snapshot, before: int, new: Sequence[TableSchema]
+) -> SchemaRecord:
+    return SchemaRecord(
+        branch=branch,
+        user=identity.user,
+        identifier=identity.identifier,
+        since=head.id,
+        before=before,
+        schemas=tuple((s.id, _digest(s.to_bytes())) for s in new),
+    )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def bring_schemas(main: Table, record: SchemaRecord, new: Sequence[TableSchema]) -> bool:
+    """Put the record, then the schema versions. False = somebody else altered main: plan again."""
+    for path, data in ((record.path, record.to_bytes()), *((main.paths.schema(s.id), s.to_bytes()) for s in new)):
+        try:
+            put_new(main, path, data)
+        except AlreadyExistsError:
+            if main.store.read(path) != data and path != record.path:
+                return False
+    return True
+
+
+def read_records(main: Table) -> list[SchemaRecord]:
+    """Read all records; one that was cut off while it was written is left out: no schema followed it."""
+    found = []
+    for name in sorted(main.store.names(FOLDER)):
+        try:
+            raw = json.loads(main.store.read(f"{FOLDER}/{name}"))
+            schemas = tuple((int(number), str(digest)) for number, digest in raw["schemas"])
+            found.append(
+                SchemaRecord(
+                    branch=str(raw["branch"]),
+                    user=str(raw["user"]),
+                    identifier=int(raw["identifier"]),
+                    since=int(raw["since"]),
+                    before=int(raw["before"]),
+                    schemas=schemas,
+                )
+            )
+        except (NotFoundError, ValueError, KeyError, TypeError):
+            log.warning("%s: the record %s/%s is unreadable and left alone", main.label, FOLDER, name)
+    return found
+
+
+def compare(main: Table, record: SchemaRecord) -> tuple[State, tuple[FileAction, ...]]:
+    """Compare a record with the table, and give what brings the two together; nothing for most states."""
+    brought = _brought(main, record)
+    latest = main.schema()
+    done = Delete(path=record.path, reason="the publish has landed, or its columns never reached main")
+    if not brought:
+        return State.DONE, (done,)
+    landed = _landed(main, record, brought)
+    old = main.schema(record.before)
+    ours = [s.content for s in brought]
+    if landed or landed is None:
+        if landed and latest.content == old.content and latest.id > brought[-1].id and len(ours) == len(record.schemas):
+            return State.LOST, (_again(main, latest, brought[-1], "columns of a publish that landed"),)
+        return State.DONE, (done,)
+    if latest.content in ours and latest.content != old.content:
+        return State.PENDING, (_again(main, latest, old, "the columns of before a publish that did not land"),)
+    if record.branch not in main.branch_names() or any(True for _ in _later_publishes(main, record)):
+        return State.DONE, (done,)
+    return (State.WITHDRAWN if latest.content == old.content else State.ALTERED), ()
+
+
+def _brought(main: Table, record: SchemaRecord) -> list[TableSchema]:
+    """Those of the record's schema versions that are in main's log as they were to be put."""
+    found = []
+    for schema_id, digest in record.schemas:
+        try:
+            data = main.store.read(main.paths.schema(schema_id))
+        except NotFoundError:
+            break
+        if _digest(data) != digest:
+            break
+        found.append(parse_schema(data, f"{main.label}: schema-{schema_id}"))
+    return found
+
+
+def _landed(main: Table, record: SchemaRecord, brought: Sequence[TableSchema]) -> bool | None:
+    """Whether this publish, or a later one of the same branch with the same columns, is in main; None = expired."""
+    if any(_identity(s) == (record.user, record.identifier) for s in _since(main, record)):
+        return True
+    schema_ids = {s.id for s in brought}
+    for snapshot in _later_publishes(main, record):
+        if snapshot.schema_id in schema_ids or main.schema(snapshot.schema_id).content == brought[-1].content:
+            return True
+    ids = main.snapshot_ids()
+    return False if not ids or ids[0] <= record.since + 1 else None
+
+
+def _identity(snapshot: Snapshot) -> tuple[str, int]:
+    return snapshot.commit_user, snapshot.commit_identifier
+
+
+def _since(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:
+    after = reversed([i for i in main.snapshot_ids() if i > record.since])
+    return (s for i in after if (s := main.find_snapshot(i)) is not None)
+
+
+def _later_publishes(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:
+    return (s for s in _since(main, record) if s.properties.get(BRANCH_PROPERTY) == record.branch)
+
+
+def _again(main: Table, latest: TableSchema, content: TableSchema, what: str) -> PutNew:
+    """Put the columns of an earlier version as the newest one. Field ids are never given out twice."""
+    new = dataclasses.replace(latest, id=latest.id + 1, fields=content.fields)
+    return PutNew(path=main.paths.schema(new.id), data=new.to_bytes(), reason=what)
+
+
+def settle_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda record: False) -> None:
+    """Bring main's columns and the records together, except those to ``keep`` for the publish that goes on with them.
+
+    Doing it again changes nothing; two that do it at once end with the same.
+    """
+    for record in read_records(main):
+        for _ in range(_ROUNDS):
+            _, actions = ((), ()) if keep(record) else compare(main, record)
+            if not actions:
+                break
+            try:
+                execute(main, Plan(operation="schema", table=main.name, actions=actions))
+            except AlreadyExistsError:
+                continue
+            if isinstance(actions[0], Delete):
+                break
+
+
+def to_go_on_with(main: Table, branch: Table) -> Callable[[SchemaRecord], bool]:
+    """Tell which records a publish of this branch goes on with: main has exactly the branch's columns by them."""
+    same = main.schema().content == branch.schema().content
+
+    def keep(record: SchemaRecord) -> bool:
+        return same and record.branch == branch.branch_name and compare(main, record)[0] is State.PENDING
+
+    return keep
+
+
+def withdrawn_versions(main: Table, branch: str) -> Iterator[int]:
+    """Versions of main's schema log that a publish of this branch brought and that were taken back."""
+    for record in read_records(main):
+        if record.branch == branch:
+            yield from (s.id for s in _brought(main, record))
+
+
+def record_findings(main: Table) -> Iterator[Finding]:
+    """Columns on main whose publish never landed, columns that a publish lost, and records that are not needed."""
+    for record in read_records(main):
+        state, actions = compare(main, record)
+        schema_id = record.schemas[0][0]
+        if state is State.PENDING:
+            yield Finding(
+                kind="schema-without-publish",
+                subject=str(schema_id),
+                severity=WARNING,
+                message=f"Schema {schema_id} of main was brought by a publish of branch {record.branch!r} that never "
+                f"landed: it is under way, or was cut off",
+                at_risk="main shows columns of the branch without their values, and writers have to give them",
+                repair=f"put the columns of schema {record.before} again, as a newer version",
+                actions=actions,
+            )
+        elif state is State.LOST:
+            yield Finding(
+                kind="publish-without-schema",
+                subject=str(schema_id),
+                severity=ERROR,
+                message=f"The columns that a publish of branch {record.branch!r} brought with schema {schema_id} were "
+                f"taken back while it landed",
+                at_risk="reads of main leave out columns that the branch published",
+                repair="put those columns again, as a newer version",
+                actions=actions,
+            )
+        elif state is State.DONE:
+            yield Finding(
+                kind="schema-record",
+                subject=record.path.rpartition("/")[2],
+                severity=INFO,
+                message=f"A publish of branch {record.branch!r} was cut off before it removed its record",
+                at_risk="nothing",
+                repair="delete the record",
+                actions=actions,
+            )
