@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_paimon.cli.listing import Listing, limited
 from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
-from airflow_paimon.core.chain.read_plan import ChainLayout, PartitionRead, Values, plan_chain_read
+from airflow_paimon.core.chain.layout import ChainLayout, Values
+from airflow_paimon.core.chain.read_plan import PartitionRead, plan_chain_read
 from airflow_paimon.core.chain.report_plan import GroupReport
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import TableOptions
@@ -48,6 +50,9 @@ def chain(table: Table, limit: int) -> ChainView:
         raise InvalidInputError(f"{table.name} is no chain table (option chain-table.enabled)", table=table.name)
     check = check_chain_table(table)
     heading = f"{table.name}: {'no sound chain table' if check.state is None else _describe(check.state.layout)}"
+    stale = (
+        Counter(check.state.layout.group_of(s.values) for s in check.stale) if check.state is not None else Counter()
+    )
     groups, groups_left = limited(check.groups, limit)
     gaps, gaps_left = limited(_gaps(check), limit)
     reads, reads_left = limited(_reads(check), limit)
@@ -55,7 +60,7 @@ def chain(table: Table, limit: int) -> ChainView:
     return ChainView(
         heading=heading,
         branches=_branches(check),
-        groups=_listing("groups", _GROUPS, [_group_row(check, g) for g in groups], groups_left),
+        groups=_listing("groups", _GROUPS, [_group_row(check, g, stale[g.group]) for g in groups], groups_left),
         gaps=_listing("ranges of gaps", _GAPS, list(gaps), gaps_left),
         reads=_listing("partitions", _READS, list(reads), reads_left),
         findings=_listing("findings", _FINDINGS, [(f.severity, f.id, f.message) for f in findings], findings_left),
@@ -98,10 +103,9 @@ def _branches(check: ChainCheck) -> Listing:
     return _listing("branches", columns, rows)
 
 
-def _group_row(check: ChainCheck, group: GroupReport) -> list[Any]:
+def _group_row(check: ChainCheck, group: GroupReport, stale: int) -> list[Any]:
     assert check.state is not None
     layout = check.state.layout
-    stale = [s for s in check.stale if layout.group_of(s.values) == group.group]
     return [
         _group_text(layout, group.group),
         len(group.snapshot),
@@ -110,7 +114,7 @@ def _group_row(check: ChainCheck, group: GroupReport) -> list[Any]:
         _chain_text(layout, group.snapshot[-1]) if group.snapshot else None,
         _chain_text(layout, group.delta[-1]) if group.delta else None,
         None if group.gaps is None else len(group.gaps),
-        len(stale),
+        stale,
     ]
 
 

@@ -11,7 +11,7 @@ from airflow_paimon.runbooks.form import open_main, request_for
 
 if TYPE_CHECKING:
     from airflow_paimon.core.chain.compaction_plan import PartitionCompaction
-    from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, Values
+    from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
     from airflow_paimon.core.chain.state import ChainState
     from airflow_paimon.core.chain.targets import ChainTargets
     from airflow_paimon.core.table.table import Table
@@ -97,7 +97,7 @@ def _plans(
 
 
 def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Partitions]:
-    from airflow_paimon.core.chain.read_plan import Partitions
+    from airflow_paimon.core.chain.layout import Partitions
 
     found: dict[Values, tuple[set[Values], set[Values]]] = {}
     for side, held in enumerate((partitions.snapshot, partitions.delta)):

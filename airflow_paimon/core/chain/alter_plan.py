@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.chain.layout import branch_problems, schema_problems
+from airflow_paimon.core.chain.schema_checks import branch_problems, schema_problems
 from airflow_paimon.core.chain.setup_plan import BranchNow
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema

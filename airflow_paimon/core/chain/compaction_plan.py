@@ -10,13 +10,14 @@ See docs/chain-tables.md, Compaction.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, TimeLine, Values, time_line
+from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
 from airflow_paimon.core.chain.targets import ChainTargets, moment_of
+from airflow_paimon.core.chain.timeline import TimeLine, TimeLines
 
 
 class Action(StrEnum):
@@ -76,28 +77,15 @@ def plan_compaction(
     """
     known = known or Staleness()
     plans: list[PartitionCompaction] = []
-    groups = _groups(layout, partitions, targets)
-    snapshots, deltas = (_lines(layout, held, frozenset(groups)) for held in (partitions.snapshot, partitions.delta))
-    nothing = time_line(())
-    for group in groups:
-        snapshot, delta = snapshots.get(group, nothing), deltas.get(group, nothing)
-        plans += _GroupPlanner(layout, group, snapshot, delta, targets, known).plan()
+    snapshots, deltas = (TimeLines(layout, held, strict=True) for held in (partitions.snapshot, partitions.delta))
+    for group in _groups(layout, snapshots.groups | deltas.groups, targets):
+        plans += _GroupPlanner(layout, group, snapshots.of(group), deltas.of(group), targets, known).plan()
     return plans
 
 
-def _lines(layout: ChainLayout, held: Iterable[Values], groups: frozenset[Values]) -> dict[Values, TimeLine]:
-    """Order the partitions of these groups in time, in one pass."""
-    timed: dict[Values, list[tuple[datetime, Values]]] = {}
-    for values in held:
-        group = layout.group_of(values)
-        if group in groups:
-            timed.setdefault(group, []).append((layout.time_of(values), values))
-    return {group: time_line(found) for group, found in timed.items()}
-
-
-def _groups(layout: ChainLayout, partitions: Partitions, targets: ChainTargets) -> list[Values]:
+def _groups(layout: ChainLayout, held: Set[Values], targets: ChainTargets) -> list[Values]:
     """Give the groups that a target may be in, with those that a spec names in full though they hold nothing."""
-    found = {layout.group_of(v) for v in partitions.snapshot | partitions.delta}
+    found = set(held)
     width = layout.group_width
     for spec in targets.specs:
         group = tuple(v for at, v in spec if at < width)

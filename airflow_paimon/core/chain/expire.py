@@ -13,7 +13,7 @@ from typing import Any
 from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.chain.expiry_needs import stale_needs
 from airflow_paimon.core.chain.expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
-from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, Values
+from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
 from airflow_paimon.core.chain.state import ChainState, chain_views
 from airflow_paimon.core.commit.partition_drop import HeldPartition, held_partitions
 from airflow_paimon.core.errors import ConflictError, InvalidInputError

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.provenance import Provenance
-from airflow_paimon.core.chain.read_plan import ChainLayout, Values
 from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState
+from airflow_paimon.core.chain.timeline import TimeLines
 from airflow_paimon.core.table.table import Table
 
 
@@ -17,12 +18,13 @@ def stale_needs(main: Table, state: ChainState) -> dict[Values, dict[Values, dat
     provenances = gather_provenances(main, state)
     stale = find_stale(state, provenances, history_of(state)) if provenances else ()
     held = state.partitions
-    layout = state.layout
+    layout, snapshots = state.layout, TimeLines(state.layout, held.snapshot)
     out: dict[Values, dict[Values, datetime]] = {}
     for one in _to_rebuild(layout, stale, provenances, held.delta):
         group = layout.group_of(one.values)
         inputs = _live_inputs(one, provenances[one.values], held.snapshot, held.delta)
-        inputs |= _nearest_before(layout, one.values, held.snapshot)
+        _, nearest = snapshots.of(group).before(layout.time_of(one.values))
+        inputs |= {nearest} if nearest is not None else set()
         times = [t for v in inputs if v != one.values and (t := layout.parsed_time(v)) is not None]
         if times:
             out.setdefault(group, {})[one.values] = min(times)
@@ -59,9 +61,3 @@ def _live_inputs(
     if built.anchor is not None and built.anchor.values in snapshots:
         recorded.add(built.anchor.values)
     return recorded | {v for v in one.because if v in snapshots or v in deltas}
-
-
-def _nearest_before(layout: ChainLayout, values: Values, snapshots: Iterable[Values]) -> set[Values]:
-    moment, group = layout.time_of(values), layout.group_of(values)
-    earlier = [(t, v) for v in snapshots if layout.group_of(v) == group and (t := layout.parsed_time(v)) is not None]
-    return {v for _, v in sorted(((t, v) for t, v in earlier if t < moment), key=lambda p: p[0])[-1:]}

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, TimeLine, Values, time_line
+from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
+from airflow_paimon.core.chain.timeline import TimeLines
 from airflow_paimon.core.errors import InvalidInputError
 
 _SHOWN = 5
@@ -64,34 +65,16 @@ def plan_chain_expiry(
     for name, number in (("max_segments", max_segments), ("min_anchors", min_anchors)):
         if number < 1:
             raise InvalidInputError(f"{layout.label}: {name} is at least 1, not {number}", table=layout.label)
-    snapshots, deltas = (_by_group(layout, held) for held in (partitions.snapshot, partitions.delta))
-    return [
-        _plan_group_expiry(
-            layout, group, snapshots.get(group, []), deltas.get(group, []), cutoff, max_segments, min_anchors
-        )
-        for group in sorted({*snapshots, *deltas}, key=repr)
-    ]
-
-
-def _by_group(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, list[Values]]:
-    out: dict[Values, list[Values]] = {}
-    for values in held:
-        out.setdefault(layout.group_of(values), []).append(values)
-    return out
+    lines = TimeLines(layout, partitions.snapshot), TimeLines(layout, partitions.delta)
+    groups = sorted(lines[0].groups | lines[1].groups, key=repr)
+    return [_plan_group_expiry(group, *lines, cutoff, max_segments, min_anchors) for group in groups]
 
 
 def _plan_group_expiry(
-    layout: ChainLayout,
-    group: Values,
-    snapshots: Iterable[Values],
-    deltas: Iterable[Values],
-    cutoff: datetime,
-    max_segments: int,
-    min_anchors: int,
+    group: Values, snapshots: TimeLines, deltas: TimeLines, cutoff: datetime, max_segments: int, min_anchors: int
 ) -> GroupExpiry:
-    snapshot, lost = _placed(layout, snapshots)
-    delta, lost_deltas = _placed(layout, deltas)
-    unplaced = tuple(sorted((*lost, *lost_deltas), key=repr))
+    snapshot, delta = snapshots.of(group), deltas.of(group)
+    unplaced = tuple(sorted((*snapshots.without_time(group), *deltas.without_time(group)), key=repr))
     if not snapshot.values:
         return GroupExpiry(group=group, reason="only deltas: never touched", unplaced=unplaced)
     old = bisect_left(snapshot.times, cutoff)
@@ -148,18 +131,12 @@ def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, d
     )
 
 
-def _placed(layout: ChainLayout, held: Iterable[Values]) -> tuple[TimeLine, list[Values]]:
-    times = {v: layout.parsed_time(v) for v in held}
-    return time_line((t, v) for v, t in times.items() if t is not None), [v for v, t in times.items() if t is None]
-
-
 def all_expired(layout: ChainLayout, partitions: Partitions, asked: Iterable[Values], cutoff: datetime) -> bool:
     """Tell whether a writer to these partitions writes to expired ones only: each is older than its group's anchor."""
-    groups = _by_group(layout, partitions.snapshot)
+    snapshots = TimeLines(layout, partitions.snapshot)
     for values in asked:
-        moment = layout.parsed_time(values)
-        snapshot, _ = _placed(layout, groups.get(layout.group_of(values), []))
-        old = bisect_left(snapshot.times, cutoff)
-        if moment is None or old < 2 or not moment < snapshot.times[old - 1]:
+        moment, times = layout.parsed_time(values), snapshots.of(layout.group_of(values)).times
+        old = bisect_left(times, cutoff)
+        if moment is None or old < 2 or not moment < times[old - 1]:
             return False
     return True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.provenance import files_digest
-from airflow_paimon.core.chain.read_plan import Values
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot

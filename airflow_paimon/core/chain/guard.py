@@ -6,12 +6,12 @@ partitions were built from before one of their deltas is changed, so that they a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
-from airflow_paimon.core.chain.layout import chain_layout
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.post_commit_check import DropCheck, anchors_needed, listed, records_in
 from airflow_paimon.core.chain.provenance import (
     Part,
@@ -19,11 +19,12 @@ from airflow_paimon.core.chain.provenance import (
     files_digest,
     record_provenance,
 )
-from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.rebuild import ASSUMED
+from airflow_paimon.core.chain.schema_checks import chain_layout
 from airflow_paimon.core.chain.staleness import provenances_in
 from airflow_paimon.core.chain.state import chain_views, splits_by_partition
-from airflow_paimon.core.chain.write_plan import Affected, affected, chain_neighbours, required_anchors
+from airflow_paimon.core.chain.timeline import TimeLines
+from airflow_paimon.core.chain.write_plan import Affected, Stretch, affected, required_anchors, stretch_of
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -146,14 +147,15 @@ def _guard_snapshot(
     before = frozenset(change.before)
     delta = plan_scan(main.branch(layout.delta_branch))
     deltas = splits_by_partition(delta)
-    _check_buckets(layout, change, dict(change.before), deltas, Branch.SNAPSHOT)
+    anchors, chained = TimeLines(layout, before), TimeLines(layout, deltas)
+    _check_buckets(change, change.before, deltas, anchors, chained, Branch.SNAPSHOT)
     if before - change.after:
         records = records_in(main, layout, change.plan)
         needed = required_anchors(layout, before, change.after, frozenset(deltas), records)
         if needed:
             raise anchors_needed(main, layout, needed)
     if change.touched & change.after and not settled:
-        found = affected(layout, change.touched & change.after, before, frozenset(deltas))
+        found = affected(change.touched & change.after, anchors, chained)
         behind = Affected(hidden=(), rebuilt={v: p for v, p in found.rebuilt.items() if v not in change.touched})
         ids = {layout.snapshot_branch: _id(head), layout.delta_branch: _id(delta.snapshot)}
         _assume(main, layout, behind, change.plan, deltas, ids)
@@ -169,8 +171,9 @@ def _guard_delta(
 ) -> ScanPlan:
     snapshot = plan_scan(main.branch(layout.snapshot_branch))
     snapshots = splits_by_partition(snapshot)
-    _check_buckets(layout, change, snapshots, change.before, Branch.DELTA)
-    found = affected(layout, change.touched, frozenset(snapshots), frozenset(change.before))
+    anchors, chained = TimeLines(layout, snapshots), TimeLines(layout, change.before)
+    _check_buckets(change, snapshots, change.before, anchors, chained, Branch.DELTA)
+    found = affected(change.touched, anchors, chained)
     if settled:
         return snapshot
     if found.hidden and on_stale == "refuse":
@@ -222,18 +225,41 @@ def _assume(
         record_provenance(main, layout, record)
 
 
-def _check_buckets(layout: ChainLayout, change: _Change, snapshots: _Held, deltas: _Held, role: Branch) -> None:
+def _check_buckets(
+    change: _Change, snapshots: _Held, deltas: _Held, anchors: TimeLines, chained: TimeLines, role: Branch
+) -> None:
+    """Refuse partitions with another number of buckets than those that they are merged with."""
+    layout = anchors.layout
+    known: dict[Stretch, dict[int, list[Values]]] = {}
     for values, total in change.added.items():
-        near, own = chain_neighbours(layout, values, frozenset(snapshots), frozenset(deltas))
-        others = [(v, snapshots[v]) for v in near if role != Branch.SNAPSHOT or v != values]
-        others += [(v, deltas[v]) for v in own if role != Branch.DELTA or v != values]
-        for other, splits in others:
-            counts = {s.total_buckets for s in splits} - {total}
-            if counts and total > 0:
+        stretch = stretch_of(values, anchors)
+        if stretch is None or total <= 0:
+            continue
+        if stretch not in known:
+            near = [(v, snapshots[v]) for v in (stretch.anchor,) if v is not None]
+            near += [(v, deltas[v]) for v in chained.of(stretch.group).inside(stretch.after, stretch.end)]
+            known[stretch] = _bucket_counts(near)
+        # what the partition itself holds in its branch doesn't count: it may be what is replaced
+        others = [(n, v) for n, found in known[stretch].items() for v in found if role != Branch.DELTA or v != values]
+        if role == Branch.DELTA:
+            others += [(s.total_buckets, values) for s in snapshots.get(values, ())]
+        for count, other in others:
+            if count != total:
                 raise InvalidInputError(
                     f"{layout.label}: partition {layout.text_of(values)} would have {total} buckets, but "
-                    f"{layout.text_of(other)}, which it is merged with, has {min(counts)}: a key must have one bucket "
-                    f"in all of a chain; write with option bucket={min(counts)} in all three branches, or write the "
-                    f"other partitions again",
+                    f"{layout.text_of(other)}, which it is merged with, has {count}: a key must have one bucket in all "
+                    f"of a chain; write with option bucket={count} in all three branches, or write the other "
+                    f"partitions again",
                     table=layout.label,
                 )
+
+
+def _bucket_counts(held: Iterable[tuple[Values, Sequence[BucketSplit]]]) -> dict[int, list[Values]]:
+    """Give the partitions that have each number of buckets, no more than two of them."""
+    counts: dict[int, list[Values]] = {}
+    for values, splits in held:
+        for count in {s.total_buckets for s in splits}:
+            found = counts.setdefault(count, [])
+            if len(found) < 2:
+                found.append(values)
+    return counts

@@ -1,199 +1,100 @@
-"""What a chain table's schemas must be, and the layout that follows from them. Pure checks.
+"""How a chain table is laid out: groups of partitions, each a line in time, in three branches.
 
-Paimon finds most of this out at the first read, or never.
-
-See docs/chain-tables.md, Set up.
+A partition is (group columns..., chain columns...); the chain columns make a time. The snapshot branch holds full
+partitions, the delta branch changes.
 """
 
 from __future__ import annotations
 
-from airflow_paimon.core.chain.read_plan import ChainLayout
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import with_nullable
-from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_time import PartitionClock, partition_clock
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
 
-MERGE_ENGINES = ("deduplicate", "partial-update")
-_FLOATS = ("FLOAT", "DOUBLE")
-_BRANCH_OPTIONS = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
-SAME_OPTIONS = {
-    **dict.fromkeys((*_BRANCH_OPTIONS, "partition.timestamp-pattern", "partition.timestamp-formatter"), ""),
-    **dict.fromkeys(("chain-table.chain-partition-keys", "bucket-key", "sequence.field"), ""),
-    "chain-table.enabled": "false",
-    "bucket": "-1",
-    "bucket-function.type": "default",
-    "merge-engine": "deduplicate",
-    "sequence.field.sort-order": "ascending",
-    "deletion-vectors.enabled": "false",
-}
-"""Options that mean the same table only if the three branches agree on them, with their defaults."""
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.table.partition_time import PartitionClock
+from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
+
+Values = tuple[Any, ...]
+"""The values of a partition, in the order of the partition columns."""
+GapPolicy = Literal["empty", "carry_forward"]
 
 
-def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
-    """Give the layout of a chain table from main's schema.
+class Branch(StrEnum):
+    """What a branch is for a chain table; its name is an option."""
 
-    Raises:
-        InvalidInputError: it is no chain table, or ``schema_problems`` finds something; all of it is named.
-    """
-    problems = schema_problems(schema)
-    if problems:
+    MAIN = "main"
+    SNAPSHOT = "snapshot"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLayout:
+    """How a chain table is laid out. ``group_width`` partition columns are the group, the others make the time."""
+
+    label: str
+    snapshot_branch: str
+    delta_branch: str
+    partition_keys: tuple[str, ...]
+    partition_types: tuple[DataType, ...]
+    group_width: int
+    clock: PartitionClock
+
+    def group_of(self, values: Values) -> Values:
+        return values[: self.group_width]
+
+    def text_of(self, values: Values) -> str:
+        """Name a partition in a message."""
+        return format_partition(values, self.partition_keys, self.partition_types)
+
+    def parsed_time(self, values: Values) -> datetime | None:
+        """Give the time that a partition's values read as, None if they don't read as one."""
+        try:
+            return self.clock.time_of(self._texts(values))
+        except ValueError:
+            return None
+
+    def time_of(self, values: Values) -> datetime:
+        """Give the time of a partition that takes part in a chain.
+
+        Raises:
+            InvalidInputError: it has none, or is spelt in a way that Paimon skips in silence (``5`` where the formatter
+                writes ``05``).
+        """
+        moment = self.parsed_time(values)
+        if moment is None:
+            why, way_out = "has no place in time", "drop it, or write its rows to a partition of that form"
+        elif self.clock.texts_at(moment) != self._texts(values):
+            right = self.text_of(self.values_at(self.group_of(values), moment))
+            why, way_out = "is not spelt as the formatter writes it", f"write its rows to {right}"
+        else:
+            return moment
         raise InvalidInputError(
-            f"{label} can't be used as a chain table: {'; '.join(problems)}",
-            table=label,
-            details={"problems": problems},
+            f"{self.label}: partition {self.text_of(values)} {why} (partition.timestamp-pattern "
+            f"{self.clock.pattern!r}, partition.timestamp-formatter {self.clock.formatter.text!r}); {way_out}",
+            table=self.label,
         )
-    options = TableOptions(schema.options)
-    clock, _ = _clock(schema)
-    assert clock is not None and options.snapshot_branch is not None and options.delta_branch is not None
-    return ChainLayout(
-        label=label,
-        snapshot_branch=options.snapshot_branch,
-        delta_branch=options.delta_branch,
-        partition_keys=schema.partition_keys,
-        partition_types=tuple(f.type for f in schema.partition_fields),
-        group_width=len(schema.partition_keys) - len(clock.columns),
-        clock=clock,
-    )
+
+    def values_at(self, group: Values, moment: datetime) -> Values:
+        """Give the partition of a group at a time."""
+        keys, types = self.partition_keys[self.group_width :], self.partition_types[self.group_width :]
+        by_key = parse_partition_spec(dict(zip(keys, self.clock.texts_at(moment), strict=True)), keys, types)
+        return (*group, *(by_key[k] for k in keys))
+
+    def _texts(self, values: Values) -> tuple[str, ...]:
+        chain = zip(values[self.group_width :], self.partition_types[self.group_width :], strict=True)
+        return tuple(readable_value(v, t) for v, t in chain)
 
 
-def schema_problems(schema: TableSchema) -> list[str]:
-    """Say what keeps one branch's schema from being a chain table's; each line names the option and the way out."""
-    options = TableOptions(schema.options)
-    problems = (
-        []
-        if options.chain_table
-        else ["it is no chain table (chain-table.enabled=true): create_chain_table makes it one"]
-    )
-    for key in _BRANCH_OPTIONS:
-        if not options.text(key):
-            problems.append(f"option {key} is missing: without it Paimon reads main alone, in silence")
-    names = [options.text(key).lower() for key in _BRANCH_OPTIONS]
-    if names[0] and names[0] == names[1]:
-        problems.append(f"{' and '.join(_BRANCH_OPTIONS)} name the same branch {names[0]!r}")
-    if "main" in names:
-        problems.append("main can't be its own snapshot or delta branch")
-    return problems + _key_problems(schema, options) + _merge_problems(schema, options) + _clock(schema)[1]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitions:
+    """What each branch holds: partitions with at least one live file, even if all its rows are deletes."""
 
+    main: frozenset[Values] = frozenset()
+    snapshot: frozenset[Values] = frozenset()
+    delta: frozenset[Values] = frozenset()
 
-def _key_problems(schema: TableSchema, options: TableOptions) -> list[str]:
-    problems = []
-    if not schema.primary_keys:
-        problems.append("a primary key is required")
-    if not schema.partition_keys:
-        problems.append("it must be partitioned")
-    elif schema.primary_keys and not set(schema.partition_keys) <= set(schema.primary_keys):
-        problems.append("the primary key must include the partition columns")
-    if options.bucket <= 0:
-        problems.append(f"option bucket must be greater than 0, it is {options.bucket}")
-    for field in schema.partition_fields:
-        if getattr(field.type, "root", "") in _FLOATS:
-            problems.append(f"partition column {field.name} is a floating-point number, which is not comparable")
-    return problems
-
-
-def _merge_problems(schema: TableSchema, options: TableOptions) -> list[str]:
-    problems = []
-    if not options.sequence_fields:
-        problems.append("option sequence.field is required: nothing else says which version of a row is newer")
-    for name in options.sequence_fields:
-        if name in schema.partition_keys:
-            problems.append(f"sequence.field {name} is a partition column, so every version of a row would tie")
-        elif name not in schema.field_names:
-            problems.append(f"sequence.field {name} is no column")
-    if options.merge_engine not in MERGE_ENGINES:
-        problems.append(f"merge-engine={options.merge_engine} is not one of {', '.join(MERGE_ENGINES)}")
-    if options.text("changelog-producer", "none").lower() not in ("none", "input"):
-        problems.append("changelog-producer must be none or input")
-    if options.deletion_vectors and options.merge_engine != "deduplicate":
-        problems.append("deletion vectors need merge-engine=deduplicate")
-    strategy = options.text("partition.expiration-strategy", "values-time").lower()
-    if options.text("partition.expiration-time") and strategy != "values-time":
-        problems.append(f"partition.expiration-strategy must be values-time, it is {strategy}")
-    return problems
-
-
-def chain_keys(schema: TableSchema) -> tuple[str, ...]:
-    """Name the partition columns that make the time: option ``chain-table.chain-partition-keys``, else all."""
-    return TableOptions(schema.options).chain_partition_keys or schema.partition_keys
-
-
-def _clock(schema: TableSchema) -> tuple[PartitionClock | None, list[str]]:
-    options = TableOptions(schema.options)
-    keys = chain_keys(schema)
-    if not keys:
-        return None, []
-    if schema.partition_keys[-len(keys) :] != keys:
-        return None, [
-            f"chain-table.chain-partition-keys ({', '.join(keys)}) must be the last partition columns in their order "
-            f"(partition columns: {', '.join(schema.partition_keys)})"
-        ]
-    group = schema.partition_keys[: -len(keys)]
-    try:
-        pattern = options.text("partition.timestamp-pattern")
-        clock = partition_clock(pattern, options.text("partition.timestamp-formatter"), keys, group)
-    except InvalidInputError as error:
-        return None, [error.message]
-    problem = clock.sort_problem
-    if problem is None:
-        return clock, []
-    return clock, [
-        f"partitions don't sort in the order of time ({problem}), so Paimon takes wrong anchors; use a form such as "
-        f"yyyyMMdd"
-    ]
-
-
-def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None) -> list[str]:
-    """Say what keeps the three branches from being one chain table; None = the branch does not exist."""
-    problems = []
-    options = TableOptions(main.options)
-    for name, schema in ((options.snapshot_branch, snapshot), (options.delta_branch, delta)):
-        if schema is None:
-            problems.append(f"branch {name!r} does not exist: create it, or reset the option that names it")
-            continue
-        if _columns(schema) != _columns(main):
-            problems.append(f"branch {name!r} has other columns than main: apply the same ALTER to it")
-        if (schema.partition_keys, schema.primary_keys) != (main.partition_keys, main.primary_keys):
-            problems.append(f"branch {name!r} has another primary key or other partition columns than main")
-        for key, default in SAME_OPTIONS.items():
-            ours, theirs = options.text(key, default), TableOptions(schema.options).text(key, default)
-            if ours != theirs:
-                problems.append(f"option {key} is {theirs!r} in branch {name!r}, but {ours!r} in main: make them equal")
-        if _deletes(schema) != _deletes(main):
-            problems.append(
-                f"branch {name!r} takes deletes in another way than main (options ignore-delete, "
-                f"partial-update.remove-record-on-delete), so their rows can't be merged: make them equal"
-            )
-    return problems
-
-
-def _deletes(schema: TableSchema) -> tuple[bool, bool]:
-    """Say what a delete means where this branch's rows are merged: does it count, does it take rows away."""
-    options = TableOptions(schema.options)
-    removes = options.merge_engine == "partial-update" and options.flag("partial-update.remove-record-on-delete")
-    return options.ignore_delete, removes
-
-
-def _columns(schema: TableSchema) -> list[object]:
-    return [(f.name, with_nullable(f.type, True)) for f in schema.fields]
-
-
-def check_chain_branches(
-    label: str, main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None
-) -> ChainLayout:
-    """Check all of it and give the layout.
-
-    Raises:
-        NotFoundError: a branch does not exist. InvalidInputError: the schemas are not those of one chain table.
-    """
-    layout = chain_layout(main, label)
-    problems = branch_problems(main, snapshot, delta)
-    if problems:
-        missing = snapshot is None or delta is None
-        error = NotFoundError if missing else InvalidInputError
-        raise error(
-            f"{label} can't be used as a chain table: {'; '.join(problems)}",
-            table=label,
-            details={"problems": problems},
-        )
-    return layout
+    @property
+    def all(self) -> frozenset[Values]:
+        return self.main | self.snapshot | self.delta

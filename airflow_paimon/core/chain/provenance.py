@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError

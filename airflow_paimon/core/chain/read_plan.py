@@ -1,7 +1,6 @@
 """Plans reads of chain tables from the partitions that the branches hold. Values only, no storage.
 
-A partition is (group columns..., chain columns...); the chain columns make a time. The snapshot branch holds full
-partitions, the delta branch changes. A delta-only partition is the nearest earlier snapshot partition of its group, the
+A delta-only partition is the nearest earlier snapshot partition of its group, the
 *anchor*, merged with the deltas behind it, up to its own.
 
 See docs/chain-tables.md, Reads.
@@ -9,89 +8,17 @@ See docs/chain-tables.md, Reads.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.types import DataType
-from airflow_paimon.core.table.partition_time import PartitionClock
-from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Partitions, Values
+from airflow_paimon.core.chain.timeline import TimeLines
 
-Values = tuple[Any, ...]
-"""The values of a partition, in the order of the partition columns."""
-GapPolicy = Literal["empty", "carry_forward"]
 ChainReadMode = Literal["full", "incremental", "hybrid"]
 """The partitions in full, the changes as the delta branch stores them, or both one after the other."""
-
-
-class Branch(StrEnum):
-    """What a branch is for a chain table; its name is an option."""
-
-    MAIN = "main"
-    SNAPSHOT = "snapshot"
-    DELTA = "delta"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainLayout:
-    """How a chain table is laid out. ``group_width`` partition columns are the group, the others make the time."""
-
-    label: str
-    snapshot_branch: str
-    delta_branch: str
-    partition_keys: tuple[str, ...]
-    partition_types: tuple[DataType, ...]
-    group_width: int
-    clock: PartitionClock
-
-    def group_of(self, values: Values) -> Values:
-        return values[: self.group_width]
-
-    def text_of(self, values: Values) -> str:
-        """Name a partition in a message."""
-        return format_partition(values, self.partition_keys, self.partition_types)
-
-    def parsed_time(self, values: Values) -> datetime | None:
-        """Give the time that a partition's values read as, None if they don't read as one."""
-        try:
-            return self.clock.time_of(self._texts(values))
-        except ValueError:
-            return None
-
-    def time_of(self, values: Values) -> datetime:
-        """Give the time of a partition that takes part in a chain.
-
-        Raises:
-            InvalidInputError: it has none, or is spelt in a way that Paimon skips in silence (``5`` where the formatter
-                writes ``05``).
-        """
-        moment = self.parsed_time(values)
-        if moment is None:
-            why, way_out = "has no place in time", "drop it, or write its rows to a partition of that form"
-        elif self.clock.texts_at(moment) != self._texts(values):
-            right = self.text_of(self.values_at(self.group_of(values), moment))
-            why, way_out = "is not spelt as the formatter writes it", f"write its rows to {right}"
-        else:
-            return moment
-        raise InvalidInputError(
-            f"{self.label}: partition {self.text_of(values)} {why} (partition.timestamp-pattern "
-            f"{self.clock.pattern!r}, partition.timestamp-formatter {self.clock.formatter.text!r}); {way_out}",
-            table=self.label,
-        )
-
-    def values_at(self, group: Values, moment: datetime) -> Values:
-        """Give the partition of a group at a time."""
-        keys, types = self.partition_keys[self.group_width :], self.partition_types[self.group_width :]
-        by_key = parse_partition_spec(dict(zip(keys, self.clock.texts_at(moment), strict=True)), keys, types)
-        return (*group, *(by_key[k] for k in keys))
-
-    def _texts(self, values: Values) -> tuple[str, ...]:
-        chain = zip(values[self.group_width :], self.partition_types[self.group_width :], strict=True)
-        return tuple(readable_value(v, t) for v, t in chain)
 
 
 class Source(StrEnum):
@@ -129,19 +56,6 @@ class PartitionRead:
         return f"{gap}{start}, {len(self.deltas)} delta{'' if len(self.deltas) == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partitions:
-    """What each branch holds: partitions with at least one live file, even if all its rows are deletes."""
-
-    main: frozenset[Values] = frozenset()
-    snapshot: frozenset[Values] = frozenset()
-    delta: frozenset[Values] = frozenset()
-
-    @property
-    def all(self) -> frozenset[Values]:
-        return self.main | self.snapshot | self.delta
-
-
 Choose = Callable[[Sequence[Values]], Sequence[Values]]
 """Gives those of some partitions that are wanted, in their order: all at once, as each look by itself is dear."""
 
@@ -167,12 +81,12 @@ def plan_chain_read(
     Raises:
         InvalidInputError: a partition that may belong to a chain that is read has no place in time.
     """
-    groups = _Groups(layout, partitions)
+    chains = _Chains(layout, partitions)
     targets = wanted(sorted(partitions.all, key=layout.text_of))
-    reads = [_plan_partition(layout, partitions, target, groups) for target in targets]
+    reads = [_plan_partition(partitions, target, chains) for target in targets]
     if gap_policy == "carry_forward":
         for gap in wanted(find_gaps(layout, partitions, until=until)):
-            chain = _chain(layout, partitions, gap, groups)
+            chain = chains.of(gap)
             if chain.anchor is not None or chain.deltas:
                 reads.append(chain)
     return reads
@@ -219,95 +133,38 @@ def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | 
     Raises:
         InvalidInputError: a partition has no place in time.
     """
-    times: dict[Values, set[datetime]] = {}
-    for values in partitions.all:
-        times.setdefault(layout.group_of(values), set()).add(layout.time_of(values))
+    lines = TimeLines(layout, partitions.all, strict=True)
     gaps = []
-    for group, present in times.items():
-        last = max(present) if until is None else max(max(present), until)
-        for moment in layout.clock.times_between(min(present), last):
-            if moment not in present:
-                gaps.append(layout.values_at(group, moment))
+    for group in lines.groups:
+        times = lines.of(group).times
+        present, last = frozenset(times), times[-1] if until is None else max(times[-1], until)
+        steps = layout.clock.times_between(times[0], last)
+        gaps += [layout.values_at(group, moment) for moment in steps if moment not in present]
     return sorted(gaps, key=layout.text_of)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLine:
-    """Partitions of one group and branch in the order of time."""
-
-    times: tuple[datetime, ...]
-    values: tuple[Values, ...]
-
-    def between(self, first: datetime | None, end: datetime | None) -> tuple[Values, ...]:
-        """Give those from ``first`` on and before ``end``."""
-        low = 0 if first is None else bisect_left(self.times, first)
-        high = len(self.times) if end is None else bisect_left(self.times, end)
-        return self.values[low:high]
-
-    def up_to(self, after: datetime | None, last: datetime) -> tuple[Values, ...]:
-        """Give those behind ``after``, up to and with ``last``."""
-        low = 0 if after is None else bisect_right(self.times, after)
-        return self.values[low : bisect_right(self.times, last)]
-
-    def nearest_before(self, moment: datetime) -> int | None:
-        """Give the position of the last one before a time."""
-        at = bisect_left(self.times, moment)
-        return at - 1 if at else None
-
-
-def time_line(timed: Iterable[tuple[datetime, Values]]) -> TimeLine:
-    """Order partitions by their times."""
-    ordered = sorted(timed, key=lambda pair: pair[0])
-    return TimeLine(tuple(t for t, _ in ordered), tuple(v for _, v in ordered))
-
-
-def time_lines(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, TimeLine]:
-    """Order each group's partitions; those without a place in time take no part in chains."""
-    groups: dict[Values, list[tuple[datetime, Values]]] = {}
-    for values in held:
-        moment = layout.parsed_time(values)
-        if moment is not None:
-            groups.setdefault(layout.group_of(values), []).append((moment, values))
-    return {group: time_line(timed) for group, timed in groups.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    snapshot: TimeLine
-    delta: TimeLine
-
-
-class _Groups:
-    """The time lines of each group, made when first asked for: a group that no read needs may hold anything."""
+class _Chains:
+    """Chains of targets. Only groups that a read needs are looked at: the others may hold anything."""
 
     def __init__(self, layout: ChainLayout, partitions: Partitions) -> None:
         self._layout = layout
-        self._held = [_by_group(layout, held) for held in (partitions.snapshot, partitions.delta)]
-        self._made: dict[Values, _Group] = {}
-        self._times: dict[Values, datetime] = {}
+        self._partitions = partitions
+        self._snapshots = TimeLines(layout, partitions.snapshot, strict=True)
+        self._deltas = TimeLines(layout, partitions.delta, strict=True)
 
-    def of(self, target: Values) -> _Group:
-        group = self._layout.group_of(target)
-        if group not in self._made:
-            lines = (time_line((self.time_of(v), v) for v in held.get(group, ())) for held in self._held)
-            self._made[group] = _Group(*lines)
-        return self._made[group]
-
-    def time_of(self, values: Values) -> datetime:
-        moment = self._times.get(values)
-        if moment is None:
-            moment = self._times[values] = self._layout.time_of(values)
-        return moment
+    def of(self, target: Values) -> PartitionRead:
+        """Give the chain of a partition: the nearest earlier full partition, and the deltas from there on."""
+        group, moment = self._layout.group_of(target), self._layout.time_of(target)
+        start, anchor = self._snapshots.of(group).before(moment)
+        return PartitionRead(
+            target=target,
+            source=Source.CHAIN if target in self._partitions.delta else Source.CARRIED,
+            anchor=anchor,
+            deltas=self._deltas.of(group).up_to(start, moment),
+        )
 
 
-def _by_group(layout: ChainLayout, held: Iterable[Values]) -> dict[Values, list[Values]]:
-    out: dict[Values, list[Values]] = {}
-    for values in held:
-        out.setdefault(layout.group_of(values), []).append(values)
-    return out
-
-
-def _plan_partition(layout: ChainLayout, partitions: Partitions, target: Values, groups: _Groups) -> PartitionRead:
+def _plan_partition(partitions: Partitions, target: Values, chains: _Chains) -> PartitionRead:
     held = {
         Branch.MAIN: partitions.main,
         Branch.SNAPSHOT: partitions.snapshot,
@@ -315,18 +172,5 @@ def _plan_partition(layout: ChainLayout, partitions: Partitions, target: Values,
     }
     having = tuple(branch for branch, values in held.items() if target in values)
     if having[0] == Branch.DELTA:
-        return _chain(layout, partitions, target, groups)
+        return chains.of(target)
     return PartitionRead(target=target, source=Source(having[0].value), hidden=having[1:])
-
-
-def _chain(layout: ChainLayout, partitions: Partitions, target: Values, groups: _Groups) -> PartitionRead:
-    group = groups.of(target)
-    moment = groups.time_of(target)
-    at = group.snapshot.nearest_before(moment)
-    start = None if at is None else group.snapshot.times[at]
-    return PartitionRead(
-        target=target,
-        source=Source.CHAIN if target in partitions.delta else Source.CARRIED,
-        anchor=None if at is None else group.snapshot.values[at],
-        deltas=group.delta.up_to(start, moment),
-    )

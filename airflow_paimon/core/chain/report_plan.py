@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions, Values
+from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
 from airflow_paimon.core.errors import InvalidInputError
 
 MAX_GRID = 200_000

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.chain.layout import chain_layout
-from airflow_paimon.core.chain.read_plan import ChainLayout
+from airflow_paimon.core.chain.layout import ChainLayout
+from airflow_paimon.core.chain.schema_checks import chain_layout
 from airflow_paimon.core.chain.setup_plan import (
     BranchNow,
     ChainSettings,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
     Part,
     Provenance,
@@ -21,8 +22,8 @@ from airflow_paimon.core.chain.provenance import (
     state_digests,
     vectors_digests,
 )
-from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, TimeLine, Values, time_lines
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
+from airflow_paimon.core.chain.timeline import TimeLines
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -179,12 +180,12 @@ class _Judge:
         self.vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
         names = (state.layout.snapshot_branch, state.layout.delta_branch)
         self.names = dict(zip((Branch.SNAPSHOT, Branch.DELTA), names, strict=True))
-        self.anchors = time_lines(self.layout, self.live[Branch.SNAPSHOT])
-        self.deltas = time_lines(self.layout, self.live[Branch.DELTA])
+        self.anchors = TimeLines(self.layout, self.live[Branch.SNAPSHOT])
+        self.deltas = TimeLines(self.layout, self.live[Branch.DELTA])
         self.stale: dict[Values, StalePartition] = {}
 
     def all(self) -> tuple[StalePartition, ...]:
-        for line in self.anchors.values():
+        for line in map(self.anchors.of, {self.layout.group_of(v) for v in self.provenances} & self.anchors.groups):
             for moment, values in zip(line.times, line.values, strict=True):
                 built = self.provenances.get(values)
                 if built is not None:
@@ -208,7 +209,7 @@ class _Judge:
         live, text = self.live[Branch.DELTA], self.layout.text_of
         after = None if built.anchor is None else self.layout.parsed_time(built.anchor.values)
         recorded = {d.values for d in built.deltas}
-        line = self.deltas.get(self.layout.group_of(built.values), TimeLine((), ()))
+        line = self.deltas.of(self.layout.group_of(built.values))
         for late in line.up_to(after, moment):
             if late not in recorded:
                 found.add(f"delta {text(late)} came after it was built", late)
@@ -228,9 +229,7 @@ class _Judge:
 
     def _judge_anchor(self, built: Provenance, moment: datetime, found: _Findings) -> None:
         """An anchor that is gone changes nothing: what was built on it holds its rows."""
-        line = self.anchors[self.layout.group_of(built.values)]
-        at = line.nearest_before(moment)
-        now = None if at is None else line.values[at]
+        _, now = self.anchors.of(self.layout.group_of(built.values)).before(moment)
         recorded, text = built.anchor, self.layout.text_of
         if recorded is not None and recorded.values in self.live[Branch.SNAPSHOT]:
             if self._changed(Branch.SNAPSHOT, recorded, built):

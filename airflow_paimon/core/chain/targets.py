@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.core.chain.read_plan import ChainLayout, GapPolicy, Values
+from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Values
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.partitions import parse_partition_spec
 

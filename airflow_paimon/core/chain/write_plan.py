@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_paimon.core.chain.read_plan import ChainLayout, TimeLine, Values, time_lines
+from airflow_paimon.core.chain.layout import ChainLayout, Values
+from airflow_paimon.core.chain.timeline import TimeLine, TimeLines
 
 BuiltFrom = Callable[[Values], tuple[Values | None, tuple[Values, ...]] | None]
 """Anchor and deltas that a snapshot partition is recorded to be built from; None: nobody recorded it."""
@@ -44,24 +45,21 @@ def required_anchors(
     from is taken from the record, else each step of the grid is asked for.
     """
     needed = []
-    lines = {name: time_lines(layout, held) for name, held in (("before", before), ("after", after), ("delta", deltas))}
+    earlier, stays, own = (TimeLines(layout, held) for held in (before, after, deltas))
     for values in sorted(before - after, key=layout.text_of):
         moment, group = layout.parsed_time(values), layout.group_of(values)
         if moment is None:
             continue
-        stays = lines["after"].get(group, TimeLine((), ()))
-        at = bisect_left(stays.times, moment)
-        end = stays.times[at] if at < len(stays.times) else None
-        own = lines["delta"].get(group, TimeLine((), ()))
-        followers = own.between(moment, end)
+        start, _ = stays.of(group).before(moment)
+        followers = own.of(group).between(moment, stays.of(group).time_from(moment))
         if not followers:
             continue
         alone, recorded = followers == (values,), built_from(values)
         missing: list[Values | None] = [None]
-        if alone and recorded is None and at:
+        if alone and recorded is None and start is not None:
             missing = []  # as in Paimon: the earlier one and its own delta are what is left of it
-        elif at:
-            parts = _parts(layout, values, stays.times[at - 1], lines["before"].get(group), built_from)
+        elif start is not None:
+            parts = _parts(layout, values, start, earlier.of(group), built_from)
             missing = [d for d in parts if d not in deltas]
         elif alone and recorded is not None and recorded[0] is None:
             missing = [d for d in recorded[1] if d not in deltas]
@@ -71,12 +69,12 @@ def required_anchors(
 
 
 def _parts(
-    layout: ChainLayout, values: Values, start: datetime, snapshots: TimeLine | None, built_from: BuiltFrom
+    layout: ChainLayout, values: Values, start: datetime, snapshots: TimeLine, built_from: BuiltFrom
 ) -> list[Values]:
     """Give the deltas behind ``start`` that a snapshot partition's rows came from."""
     parts: list[Values] = []
     current: Values | None = values
-    for _ in range(len(snapshots.values) + 1 if snapshots is not None else 1):
+    for _ in range(len(snapshots.values) + 1):
         moment = None if current is None else layout.parsed_time(current)
         if current is None or moment is None or moment <= start:
             break
@@ -103,46 +101,47 @@ class Affected:
     rebuilt: Mapping[Values, tuple[Values | None, tuple[Values, ...]]]
 
 
-def affected(
-    layout: ChainLayout, changed: Iterable[Values], snapshots: frozenset[Values], deltas: frozenset[Values]
-) -> Affected:
+def affected(changed: Iterable[Values], snapshots: TimeLines, deltas: TimeLines) -> Affected:
     """Find the snapshot partitions at or behind changed deltas. ``deltas``: as they were before the change.
 
     A snapshot partition without a delta of its own was not built from a chain: it was loaded as it is.
     """
-    changed = frozenset(changed)
+    layout, changed = snapshots.layout, frozenset(changed)
     firsts: dict[Values, datetime] = {}
     for values in changed:
         moment, group = layout.parsed_time(values), layout.group_of(values)
         if moment is not None:
             firsts[group] = min(moment, firsts.get(group, moment))
-    anchors, own = time_lines(layout, snapshots), time_lines(layout, deltas)
     rebuilt: dict[Values, tuple[Values | None, tuple[Values, ...]]] = {}
     for group, first in sorted(firsts.items(), key=lambda item: repr(item[0])):
-        line = anchors.get(group, TimeLine((), ()))
+        line = snapshots.of(group)
         for at in range(bisect_left(line.times, first), len(line.times)):
             target = line.values[at]
-            if target in deltas or target in changed:
-                start = line.times[at - 1] if at else None
-                anchor = line.values[at - 1] if at else None
-                rebuilt[target] = anchor, own.get(group, TimeLine((), ())).up_to(start, line.times[at])
-    hidden = sorted({v for v in changed if v in snapshots}, key=layout.text_of)
+            if target in deltas.held or target in changed:
+                start, anchor = (line.times[at - 1], line.values[at - 1]) if at else (None, None)
+                rebuilt[target] = anchor, deltas.of(group).up_to(start, line.times[at])
+    hidden = sorted(changed & snapshots.held, key=layout.text_of)
     return Affected(hidden=tuple(hidden), rebuilt=rebuilt)
 
 
-def chain_neighbours(
-    layout: ChainLayout, values: Values, snapshots: frozenset[Values], deltas: frozenset[Values]
-) -> tuple[set[Values], set[Values]]:
-    """Give the snapshot and delta partitions that may be merged with a partition: they need one number of buckets."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Partitions that may be merged with each other, so that they need one number of buckets: the anchor that a chain
+    starts from, and the deltas up to the next one. ``after`` and ``end``: the times of the two, exclusive.
+    """
+
+    group: Values
+    anchor: Values | None
+    after: datetime | None
+    end: datetime | None
+
+
+def stretch_of(values: Values, snapshots: TimeLines) -> Stretch | None:
+    """Give the stretch of time that a partition belongs to; None: it has no time, and is merged with nothing."""
+    layout = snapshots.layout
     moment, group = layout.parsed_time(values), layout.group_of(values)
     if moment is None:
-        return set(), set()
-    anchors = time_lines(layout, snapshots).get(group, TimeLine((), ()))
-    own = time_lines(layout, deltas).get(group, TimeLine((), ()))
-    at = bisect_left(anchors.times, moment)
-    start = anchors.times[at - 1] if at else None
-    behind = [t for t in anchors.times[at:] if t > moment]
-    near = {anchors.values[at - 1]} if at else set()
-    near |= {v for v in anchors.values[at : at + 1] if v == values}
-    chained = zip(own.times, own.values, strict=True)
-    return near, {v for t, v in chained if (start is None or t > start) and (not behind or t < behind[0])}
+        return None
+    line = snapshots.of(group)
+    after, anchor = line.before(moment)
+    return Stretch(group=group, anchor=anchor, after=after, end=line.time_after(moment))

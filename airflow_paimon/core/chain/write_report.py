@@ -9,9 +9,10 @@ from typing import Any
 
 from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.guard import chain_role
-from airflow_paimon.core.chain.read_plan import Branch, Values
+from airflow_paimon.core.chain.layout import Branch, Values
 from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, gather_chain
+from airflow_paimon.core.chain.timeline import TimeLines
 from airflow_paimon.core.chain.write_plan import affected
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -77,7 +78,7 @@ def _changed_partitions(table: Table, landed: Snapshot) -> frozenset[Values]:
 def _stale_behind(main: Table, state: ChainState, changed: frozenset[Values]) -> tuple[StalePartition, ...]:
     """Judge the snapshot partitions at and behind the changed ones."""
     layout, held = state.layout, state.partitions
-    found = affected(layout, changed, held.snapshot, held.delta | held.snapshot)
+    found = affected(changed, TimeLines(layout, held.snapshot), TimeLines(layout, held.delta | held.snapshot))
     groups = {layout.group_of(v) for v in changed}
     asked = {v for v in held.snapshot if layout.group_of(v) in groups}
     judged = find_stale(state, gather_provenances(main, state, asked), history_of(state))

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, plan_compaction
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain.provenance import read_provenances, state_digests
-from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain.staleness import find_stale, history_of
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.chain.targets import ChainTargets, parse_targets

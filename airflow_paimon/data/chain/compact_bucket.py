@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from airflow_paimon.core.chain.read_plan import PartitionRead, Source, Values
+from airflow_paimon.core.chain.layout import Values
+from airflow_paimon.core.chain.read_plan import PartitionRead, Source
 from airflow_paimon.core.chain.state import ChainState
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import UnsupportedFeatureError

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER
 from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness
 from airflow_paimon.core.chain.fence import Fence
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
     Part,
     Provenance,
@@ -19,7 +20,6 @@ from airflow_paimon.core.chain.provenance import (
     record_provenance,
     vectors_digests,
 )
-from airflow_paimon.core.chain.read_plan import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.rebuild import is_proven, records_of, what_is_lacking
 from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition

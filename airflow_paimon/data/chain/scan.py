@@ -11,19 +11,16 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.chain.layout import check_chain_branches
+from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Partitions, Values
 from airflow_paimon.core.chain.read_plan import (
-    ChainLayout,
     ChainReadMode,
     Choose,
-    GapPolicy,
     PartitionRead,
-    Partitions,
     Source,
-    Values,
     every_partition,
     plan_reads,
 )
+from airflow_paimon.core.chain.schema_checks import check_chain_branches
 from airflow_paimon.core.chain.state import pin_together
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.chain.read_plan import ChainLayout, PartitionRead, Values
+from airflow_paimon.core.chain.layout import ChainLayout, Values
+from airflow_paimon.core.chain.read_plan import PartitionRead
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness, plan_compaction
-from airflow_paimon.core.chain.read_plan import ChainLayout, Partitions
+from airflow_paimon.core.chain.layout import ChainLayout, Partitions
 from airflow_paimon.core.chain.targets import parse_targets, quoted_spec, split_spec
 from airflow_paimon.core.errors import InvalidInputError
 from tests.core.chain.test_read_plan import DAILY, HOURLY, held, layout_of

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.chain.expiry_plan import all_expired, plan_chain_expiry
-from airflow_paimon.core.chain.read_plan import Partitions, Values, plan_chain_read
+from airflow_paimon.core.chain.layout import Partitions, Values
+from airflow_paimon.core.chain.read_plan import plan_chain_read
 from airflow_paimon.core.errors import InvalidInputError
 from tests.core.chain.test_read_plan import layout_of
 

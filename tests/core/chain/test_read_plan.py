@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, Partitions, Values
 from airflow_paimon.core.chain.read_plan import (
-    Branch,
-    ChainLayout,
     PartitionRead,
-    Partitions,
     Source,
-    Values,
     find_gaps,
     plan_chain_read,
     plan_hybrid_read,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.layout import check_chain_branches
+from airflow_paimon.core.chain.schema_checks import check_chain_branches
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import (
     AlreadyExistsError,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_paimon.core.chain.read_plan import ChainLayout, Values
-from airflow_paimon.core.chain.write_plan import affected, chain_neighbours, required_anchors
+from airflow_paimon.core.chain.layout import ChainLayout, Values
+from airflow_paimon.core.chain.timeline import TimeLines
+from airflow_paimon.core.chain.write_plan import Stretch, affected, required_anchors, stretch_of
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.partition_time import partition_clock
 
@@ -24,6 +25,10 @@ def days(text: str) -> frozenset[Values]:
     """``"01 CN/02"``: of January 2025; without a group it is US."""
     found = (one.rpartition("/") for one in text.split())
     return frozenset((group or "US", f"202501{day}") for group, _, day in found)
+
+
+def lines(text: str) -> TimeLines:
+    return TimeLines(LAYOUT, days(text))
 
 
 def day(text: str) -> Values:
@@ -71,18 +76,26 @@ def test_what_is_on_record_is_asked_for_and_no_more() -> None:
 
 
 def test_what_a_changed_delta_makes_stale() -> None:
-    found = affected(LAYOUT, [day("03")], days("01 04 06 08 CN/04"), days("02 03 04 06 CN/04"))
+    found = affected([day("03")], lines("01 04 06 08 CN/04"), lines("02 03 04 06 CN/04"))
     assert found.hidden == ()
     assert list(found.rebuilt) == [day("04"), day("06")]  # day 8 has no delta: it was loaded as it is
     assert found.rebuilt[day("04")] == (day("01"), (day("02"), day("03"), day("04")))
     assert found.rebuilt[day("06")] == (day("04"), (day("06"),))
-    hidden = affected(LAYOUT, [day("08")], days("01 08"), days("02"))
+    hidden = affected([day("08")], lines("01 08"), lines("02"))
     assert hidden.hidden == (day("08"),) and list(hidden.rebuilt) == [day("08")]
-    assert not affected(LAYOUT, [day("09")], days("01 08"), days("02")).rebuilt
+    assert not affected([day("09")], lines("01 08"), lines("02")).rebuilt
 
 
 def test_what_is_merged_together() -> None:
-    near, own = chain_neighbours(LAYOUT, day("03"), days("01 05 CN/02"), days("01 02 03 04 05 06 CN/03"))
-    assert near == {day("01")} and own == days("02 03 04")
-    near, own = chain_neighbours(LAYOUT, day("05"), days("01 05"), days("02 05 06"))
-    assert near == days("01 05") and own == days("02 05 06")
+    def merged(text: str, snapshots: str, deltas: str) -> tuple[Values | None, frozenset[Values]]:
+        found = stretch_of(day(text), lines(snapshots))
+        assert found is not None
+        return found.anchor, frozenset(lines(deltas).of(found.group).inside(found.after, found.end))
+
+    assert merged("03", "01 05 CN/02", "01 02 03 04 05 06 CN/03") == (day("01"), days("02 03 04"))
+    assert merged("05", "01 05", "02 05 06") == (day("01"), days("02 05 06"))
+    assert merged("05", "08", "02 05 08 09") == (None, days("02 05"))
+    assert merged("05", "", "02 05") == (None, days("02 05"))
+    # deltas between the same anchors share one stretch, so that it is looked at once
+    assert len({stretch_of(d, lines("01 10")) for d in days("02 03 04 09")}) == 1
+    assert isinstance(stretch_of(day("02"), lines("")), Stretch) and stretch_of(("US", "x"), lines("01")) is None

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.chain.layout import Branch
 from airflow_paimon.core.chain.provenance import read_provenances, state_digests
-from airflow_paimon.core.chain.read_plan import Branch
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.bucket import bucket_of_rows
