@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import Provenance
+from airflow_paimon.core.chain.record import Provenance
 from airflow_paimon.core.chain.report_plan import GroupReport, report_groups
 from airflow_paimon.core.chain.schema_checks import SAME_OPTIONS, branch_problems, chain_layout, schema_problems
 from airflow_paimon.core.chain.setup_plan import time_column_problems

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from airflow_paimon.core.chain.layout import ChainLayout, Values
-from airflow_paimon.core.chain.provenance import Provenance
+from airflow_paimon.core.chain.record import Provenance
 from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState
 from airflow_paimon.core.chain.timeline import TimeLines

@@ -13,13 +13,9 @@ from datetime import UTC, datetime
 from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.post_commit_check import DropCheck, anchors_needed, listed, records_in
-from airflow_paimon.core.chain.provenance import (
-    Part,
-    Provenance,
-    files_digest,
-    record_provenance,
-)
+from airflow_paimon.core.chain.provenance import files_digest, record_provenance
 from airflow_paimon.core.chain.rebuild import ASSUMED
+from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.chain.schema_checks import chain_layout
 from airflow_paimon.core.chain.staleness import provenances_in
 from airflow_paimon.core.chain.state import chain_views, splits_by_partition

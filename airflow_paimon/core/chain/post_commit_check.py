@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import Provenance
 from airflow_paimon.core.chain.rebuild import is_proven
+from airflow_paimon.core.chain.record import Provenance
 from airflow_paimon.core.chain.staleness import provenances_in
 from airflow_paimon.core.chain.state import splits_by_partition
 from airflow_paimon.core.chain.write_plan import BuiltFrom, RequiredAnchor, required_anchors

@@ -9,52 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.table.partitions import parse_partition_spec, readable_value
+from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
 from airflow_paimon.core.table.table import Table
 
 FOLDER = f"{PRIVATE_DIR}/chain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One input: a partition and the ``files_digest`` of what it held.
-
-    ``vectors``: what identifies its deletion vectors (see ``vectors_digests``), "" without any; None: not recorded.
-    """
-
-    values: Values
-    files: str
-    vectors: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """``files`` is the digest of the built partition's files; ``snapshots`` the ids read, by branch name.
-
-    ``identities``: the read snapshots' identities, by branch name: after a rollback another one may get the same id.
-    ``origin``: the operation that built the partition, or ``assumed`` for one that another engine built and that was
-    there, built from whatever its deltas held, when one of them was about to be overwritten.
-    """
-
-    values: Values
-    files: str
-    anchor: Part | None
-    deltas: tuple[Part, ...]
-    snapshots: Mapping[str, int | None]
-    origin: str
-    created_at: str
-    identities: Mapping[str, str] = field(default_factory=dict)
+"""Holds a folder for each group."""
+_LISTED_ONE_BY_ONE = 8
 
 
 def files_digest(splits: Iterable[BucketSplit]) -> str:
@@ -100,8 +71,12 @@ def record_provenance(table: Table, layout: ChainLayout, built: Provenance) -> N
 
 def read_provenance(table: Table, layout: ChainLayout, values: Values, files: str) -> Provenance | None:
     """Read how a partition that holds these files was built; None when nobody recorded it, or it is unreadable."""
+    return _read_one(table, layout, _path(layout, values, files))
+
+
+def _read_one(table: Table, layout: ChainLayout, path: str) -> Provenance | None:
     try:
-        return _parse(layout, table.store.read(_path(layout, values, files)))
+        return _parse(layout, table.store.read(path))
     except NotFoundError:
         return None
 
@@ -113,44 +88,70 @@ def _parse(layout: ChainLayout, data: bytes) -> Provenance | None:
         return None
 
 
+class Records:
+    """The records of some groups, listed once; contents are read when they are asked for."""
+
+    def __init__(self, table: Table, layout: ChainLayout, groups: Collection[Values]) -> None:
+        self._table = table
+        self._layout = layout
+        self.paths = frozenset(_listed(table, layout, groups))
+
+    def matching(self, digests: Mapping[Values, str]) -> dict[Values, Provenance]:
+        """Read how partitions that hold these files were built, as far as it was recorded."""
+        paths = {v: path for v, f in digests.items() if (path := _path(self._layout, v, f)) in self.paths}
+        found = zip(paths, self._read(list(paths.values())), strict=True)
+        return {v: built for v, built in found if built is not None}
+
+    def of_partitions(self, partitions: Collection[Values]) -> dict[Values, list[Provenance]]:
+        """Read all records of partitions, whatever files they speak of; partitions without any are left out."""
+        by_prefix: dict[str, list[str]] = {}
+        for path in sorted(self.paths) if partitions else ():
+            by_prefix.setdefault(path.rpartition("-")[0], []).append(path)
+        out: dict[Values, list[Provenance]] = {}
+        for values in partitions:
+            found = self._read(by_prefix.get(_prefix(self._layout, values), []))
+            if built := [r for r in found if r is not None]:
+                out[values] = built
+        return out
+
+    def all(self) -> dict[str, Provenance]:
+        """Read all of them, by path; those that can't be read are left out."""
+        paths = sorted(self.paths)
+        return {p: r for p, r in zip(paths, self._read(paths), strict=True) if r is not None}
+
+    def _read(self, paths: Sequence[str]) -> list[Provenance | None]:
+        try:
+            return [_parse(self._layout, data) for data in self._table.store.read_many(paths)] if paths else []
+        except NotFoundError:  # somebody pruned one meanwhile
+            return [_read_one(self._table, self._layout, path) for path in paths]
+
+
+def _listed(table: Table, layout: ChainLayout, groups: Collection[Values]) -> Iterable[str]:
+    if len(groups) > _LISTED_ONE_BY_ONE:
+        return table.store.walk(FOLDER)
+    folders = [group_folder(layout, group) for group in groups]
+    return [f"{folder}/{name}" for folder in folders for name in table.store.names(folder)]
+
+
 def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values, str]) -> dict[Values, Provenance]:
-    """Read how partitions that hold these files were built, as far as it was recorded: one listing, and the records."""
-    there = {f"{FOLDER}/{name}" for name in table.store.names(FOLDER)}
-    paths = {v: _path(layout, v, files) for v, files in digests.items()}
-    recorded = {v: path for v, path in paths.items() if path in there}
-    try:
-        contents = table.store.read_many(list(recorded.values()))
-    except NotFoundError:  # somebody tidied up meanwhile
-        found = {v: read_provenance(table, layout, v, digests[v]) for v in recorded}
-    else:
-        found = {v: _parse(layout, data) for v, data in zip(recorded, contents, strict=True)}
-    return {v: built for v, built in found.items() if built is not None}
+    """Read how partitions that hold these files were built, as far as it was recorded."""
+    return Records(table, layout, {layout.group_of(v) for v in digests}).matching(digests)
 
 
-def read_earlier(table: Table, layout: ChainLayout, partitions: Collection[Values]) -> dict[Values, list[Provenance]]:
-    """Read all records of partitions, whatever files they speak of; partitions without any are left out."""
-    names = table.store.names(FOLDER) if partitions else []
-    by_prefix: dict[str, list[str]] = {}
-    for name in names:
-        by_prefix.setdefault(name.partition("-")[0], []).append(f"{FOLDER}/{name}")
-    out: dict[Values, list[Provenance]] = {}
-    for values in partitions:
-        for path in by_prefix.get(_prefix(layout, values), ()):
-            try:
-                record = _parse(layout, table.store.read(path))
-            except NotFoundError:
-                continue
-            if record is not None:
-                out.setdefault(values, []).append(record)
-    return out
+def group_folder(layout: ChainLayout, group: Values) -> str:
+    """Name the folder of a group's records."""
+    width = layout.group_width
+    text = format_partition(group, layout.partition_keys[:width], layout.partition_types[:width])
+    return f"{FOLDER}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _path(layout: ChainLayout, values: Values, files: str) -> str:
-    return f"{FOLDER}/{_prefix(layout, values)}-{files}.json"
+    return f"{_prefix(layout, values)}-{files}.json"
 
 
 def _prefix(layout: ChainLayout, values: Values) -> str:
-    return hashlib.sha256(layout.text_of(values).encode()).hexdigest()[:24]
+    name = hashlib.sha256(layout.text_of(values).encode()).hexdigest()[:24]
+    return f"{group_folder(layout, layout.group_of(values))}/{name}"
 
 
 def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 
 from airflow_paimon.core.chain.layout import ChainLayout, Values
-from airflow_paimon.core.chain.provenance import Part, Provenance, read_provenance
+from airflow_paimon.core.chain.provenance import read_provenance
+from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.table.table import Table
 
 ASSUMED = "assumed"

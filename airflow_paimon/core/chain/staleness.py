@@ -12,16 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import (
-    Part,
-    Provenance,
-    files_digest,
-    names_digest,
-    read_earlier,
-    read_provenances,
-    state_digests,
-    vectors_digests,
-)
+from airflow_paimon.core.chain.provenance import Records, files_digest, names_digest, state_digests, vectors_digests
+from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.chain.timeline import TimeLines
 from airflow_paimon.core.format.binary_row import decode_row
@@ -74,18 +66,19 @@ def provenances_in(
     digests = {v: files_digest(splits) for v, splits in held.items() if asked is None or v in asked}
     if not digests:
         return {}
-    found = read_provenances(table, layout, digests)
-    return found | _rewritten(table, layout, snapshot, digests.keys() - found.keys())
+    records = Records(table, layout, {layout.group_of(v) for v in digests})
+    found = records.matching(digests)
+    return found | _rewritten(records, layout, snapshot, digests.keys() - found.keys())
 
 
-def _rewritten(table: Table, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values]) -> dict[Values, Provenance]:
+def _rewritten(records: Records, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values]) -> dict[Values, Provenance]:
     """Find the records of partitions whose files compaction has rewritten since.
 
     A record speaks for the live files if, since what it was built from, one commit put exactly the files that it names,
     and only compaction touched them afterwards.
     """
-    earlier = read_earlier(table, layout, unknown)
-    pairs = [(r, r.snapshots.get(layout.snapshot_branch)) for records in earlier.values() for r in records]
+    earlier = records.of_partitions(unknown)
+    pairs = [(r, r.snapshots.get(layout.snapshot_branch)) for found in earlier.values() for r in found]
     if plan.snapshot is None or not pairs:
         return {}
     commits = _real_commits(plan, min(since or 0 for _, since in pairs))

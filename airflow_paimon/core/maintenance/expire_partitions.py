@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_paimon.core.chain.expire import chain_expiry
+from airflow_paimon.core.chain.prune import prune_records
 from airflow_paimon.core.commit.partition_drop import held_partitions
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
@@ -38,7 +39,10 @@ def expire_partitions(context: Context, request: ExpirePartitions) -> OperationR
         ConflictError: what is to go kept changing.
     """
     if TableOptions(context.table.schema().options).chain_table:
-        return run_expiry(context, chain_expiry(context, request))
+        result = run_expiry(context, chain_expiry(context, request))
+        if result.changed and not request.dry_run:
+            prune_records(context.table, context.now_ms)
+        return result
     return run_expiry(context, _ordinary(context, request))
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, plan_compaction
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain.provenance import read_provenances, state_digests
+from airflow_paimon.core.chain.prune import prune_records
 from airflow_paimon.core.chain.staleness import find_stale, history_of
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.chain.targets import ChainTargets, parse_targets
@@ -158,6 +159,7 @@ class _Run:
         self._again: set[Values] = set()
         self._before: int | None = snapshot.latest_snapshot_id()
         self._plan: Plan | None = None
+        self._state: ChainState | None = None
         self._snapshots: dict[str, int | None] = {}
 
     @property
@@ -167,7 +169,7 @@ class _Run:
 
     def finish(self, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> OperationResult:
         for number in range(1, MAX_ROUNDS + 1):
-            state = gather_chain(self._context.table)
+            state = self._state = gather_chain(self._context.table)
             if number == 1:
                 self._take_over(state, landed)
             self._round(state, number)
@@ -300,6 +302,9 @@ class _Run:
     def _result(self) -> OperationResult:
         for snapshot in self._receipts:
             verify_landed(self._branch, snapshot)
+        if self._receipts and self._state is not None:
+            groups = {self._state.layout.group_of(v) for v, row in self._results.items() if "snapshot" in row}
+            prune_records(self._context.table, self._context.now_ms, self._state, groups)
         ordered = sorted(self._results.values(), key=lambda r: str(r["partition"]))
         done = [r["snapshot"] for r in ordered if "snapshot" in r]
         return self._context.result(

@@ -12,15 +12,9 @@ from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER
 from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness
 from airflow_paimon.core.chain.fence import Fence
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import (
-    Part,
-    Provenance,
-    files_digest,
-    read_identities,
-    record_provenance,
-    vectors_digests,
-)
+from airflow_paimon.core.chain.provenance import files_digest, read_identities, record_provenance, vectors_digests
 from airflow_paimon.core.chain.rebuild import is_proven, records_of, what_is_lacking
+from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.chain.targets import ChainTargets, quoted_spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from airflow_paimon.core.chain.layout import ChainLayout
 from airflow_paimon.core.chain.timeline import TimeLine, TimeLines
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import InvalidInputError
+from tests.core.chain.tables import make_chain, message
 from tests.core.chain.test_write_plan import LAYOUT, day, days
 
 
@@ -38,6 +41,20 @@ def test_groups_are_ordered_when_asked_for_and_once(monkeypatch: pytest.MonkeyPa
         assert lines.of(("CN",)).values == (day("CN/01"), day("CN/02"))
     assert len(asked) == 2
     assert lines.of(("none",)) == TimeLine()
+
+
+def test_a_write_of_many_partitions_orders_each_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard of a commit may look at each partition that is there a few times, never once for each new one."""
+    table = make_chain(f"memory://{uuid.uuid4()}/wh")
+    delta, held = table.branch("delta"), [f"2020{m:02}{d:02}" for m in range(1, 11) for d in range(1, 21)]
+    for some in (held, [f"2021{m:02}{d:02}" for m in range(1, 4) for d in range(1, 11)]):
+        messages = [message(delta, (one,)) for one in some]
+        asked: list[Any] = []
+        parse = ChainLayout.parsed_time
+        with monkeypatch.context() as patched:
+            patched.setattr(ChainLayout, "parsed_time", lambda self, v: [asked.append(v), parse(self, v)][1])
+            commit_append(delta, messages, planned_on=delta.latest_snapshot())
+    assert len(some) == 30 and len(asked) <= 2 * (len(held) + len(some))
 
 
 def test_partitions_without_a_time() -> None:

@@ -1,0 +1,51 @@
+"""Which provenance records nobody needs any more. Values only, no storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from datetime import datetime, timedelta
+
+from airflow_paimon.core.chain.layout import Values
+from airflow_paimon.core.chain.record import Provenance
+
+KEPT_FOR = timedelta(days=7)
+"""A younger record may be of a commit that has not landed yet, or be wanted again after a rollback."""
+_SPARE = 32
+
+
+def has_too_many(records: int, partitions: int) -> bool:
+    """Tell whether it is time to prune a group: then it pays to read its records."""
+    return records > 2 * partitions + _SPARE
+
+
+def superfluous(
+    records: Mapping[str, Provenance], live: Mapping[Values, str], deltas: Set[Values], now: datetime
+) -> list[str]:
+    """Give the keys of the records that can go. ``live``: the files digest of each partition of the snapshot branch.
+
+    What stays: the records of live files; all records of a live partition none of whose records is of its live files
+    (compaction may have rewritten them); anchors that are gone, but that live partitions can be rebuilt through; and
+    young records.
+    """
+    by_part = {(r.values, r.files): key for key, r in records.items()}
+    matched = {r.values for r in records.values() if live.get(r.values) == r.files}
+    keep = {
+        key
+        for key, r in records.items()
+        if live.get(r.values) == r.files or (r.values in live and r.values not in matched) or _is_young(r, now)
+    }
+    waiting = list(keep)
+    while waiting:
+        anchor = records[waiting.pop()].anchor
+        key = None if anchor is None else by_part.get((anchor.values, anchor.files))
+        if key is not None and key not in keep and all(d.values in deltas for d in records[key].deltas):
+            keep.add(key)
+            waiting.append(key)
+    return [key for key in records if key not in keep]
+
+
+def _is_young(record: Provenance, now: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(record.created_at) > now - KEPT_FOR
+    except (ValueError, TypeError):
+        return True
