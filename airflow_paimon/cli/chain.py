@@ -47,9 +47,12 @@ def chain(table: Table, limit: int) -> ChainView:
         InvalidInputError: it is an ordinary table.
     """
     if not TableOptions(table.require().schema().options).chain_table:
-        raise InvalidInputError(f"{table.name} is no chain table (option chain-table.enabled)", table=table.name)
+        raise InvalidInputError(
+            f"{table.name} is not a chain table (option chain-table.enabled); create_chain_table makes it one",
+            table=table.name,
+        )
     check = check_chain_table(table)
-    heading = f"{table.name}: {'no sound chain table' if check.state is None else _describe(check.state.layout)}"
+    heading = f"{table.name}: {'not a sound chain table' if check.state is None else _describe(check.state.layout)}"
     stale = (
         Counter(check.state.layout.group_of(s.values) for s in check.stale) if check.state is not None else Counter()
     )

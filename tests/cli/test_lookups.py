@@ -206,7 +206,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
     assert [r["partition"] for r in reads if r["read_from"] == "refused"] == ["region=US"]
     table.store.delete_tree("branch/branch-delta")
     shown = data(capsys, "chain", *on(warehouse, "d.c"))
-    assert shown["table"] == "d.c: no sound chain table"
+    assert shown["table"] == "d.c: not a sound chain table"
     assert "branch 'delta' does not exist" in shown["findings"][0]["message"]
     assert "missing-branch" in "\n".join(show(capsys, "chain", *on(warehouse, "d.c")))
 
@@ -230,7 +230,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["tables", "--warehouse=/nowhere"], 2, "not-found: There is no warehouse at file:///nowhere"),
         (["tables", "--warehouse=WH", "--limit=-1"], 2, "invalid-input: argument --limit: must be a whole number"),
         (["tables", "--warehouse=WH", "--storage-options=none.json"], 2, "invalid-input: The storage options file"),
-        (["chain", "--warehouse=WH", "--table=d.t"], 2, "invalid-input: d.t is no chain table"),
+        (["chain", "--warehouse=WH", "--table=d.t"], 2, "invalid-input: d.t is not a chain table"),
         (["fly"], 2, "invalid-input: argument COMMAND: invalid choice: 'fly'"),
         ([], 2, "invalid-input: the following arguments are required: COMMAND"),
         (["snapshots", "--warehouse=WH", "--table=d.t"], 1, "corrupt: d.t: snapshot-2 is truncated"),

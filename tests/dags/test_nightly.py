@@ -194,7 +194,7 @@ def test_a_group_that_can_not_be_planned_keeps_no_other_from_its_night(table: Ta
     ("conf", "error", "says"),
     [
         ({"table": "d.nope"}, NotFoundError, "no table d.nope"),
-        ({"table": "sales.orders"}, InvalidInputError, "no chain table"),
+        ({"table": "sales.orders"}, InvalidInputError, "not a chain table"),
         ({"date": "yesterday"}, InvalidInputError, "no local date"),
         ({"date": "2013-07-03T00:00:00+00:00"}, InvalidInputError, "no local date"),
     ],

@@ -34,9 +34,11 @@ def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
     """Give the layout of a chain table from main's schema.
 
     Raises:
-        InvalidInputError: it is no chain table, or ``schema_problems`` finds something; all of it is named.
+        InvalidInputError: it is not a chain table, or ``schema_problems`` finds something; all of it is named.
     """
     problems = schema_problems(schema)
+    if not TableOptions(schema.options).chain_table:
+        problems = problems[:1]  # the rest is no news about an ordinary table
     if problems:
         raise InvalidInputError(
             f"{label} can't be used as a chain table: {'; '.join(problems)}",
@@ -63,7 +65,7 @@ def schema_problems(schema: TableSchema) -> list[str]:
     problems = (
         []
         if options.chain_table
-        else ["it is no chain table (chain-table.enabled=true): create_chain_table makes it one"]
+        else ["it is not a chain table (chain-table.enabled=true): create_chain_table makes it one"]
     )
     for key in _BRANCH_OPTIONS:
         if not options.text(key):
@@ -100,7 +102,7 @@ def _merge_problems(schema: TableSchema, options: TableOptions) -> list[str]:
         if name in schema.partition_keys:
             problems.append(f"sequence.field {name} is a partition column, so every version of a row would tie")
         elif name not in schema.field_names:
-            problems.append(f"sequence.field {name} is no column")
+            problems.append(f"sequence.field {name} is not a column")
     if options.merge_engine not in MERGE_ENGINES:
         problems.append(f"merge-engine={options.merge_engine} is not one of {', '.join(MERGE_ENGINES)}")
     if options.text("changelog-producer", "none").lower() not in ("none", "input"):
@@ -152,7 +154,9 @@ def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: Tabl
             problems.append(f"branch {name!r} does not exist: create it, or reset the option that names it")
             continue
         if _columns(schema) != _columns(main):
-            problems.append(f"branch {name!r} has other columns than main: apply the same ALTER to it")
+            problems.append(
+                f"branch {name!r} has other columns than main: apply the same ALTER to it (alter_chain_table does so)"
+            )
         if (schema.partition_keys, schema.primary_keys) != (main.partition_keys, main.primary_keys):
             problems.append(f"branch {name!r} has another primary key or other partition columns than main")
         for key, default in SAME_OPTIONS.items():

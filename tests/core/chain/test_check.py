@@ -83,7 +83,7 @@ def test_what_every_operation_refuses(table: Table, values: dict[str, Any], says
 def test_a_plain_table_is_no_chain_table() -> None:
     table = make_chain(f"memory://{uuid.uuid4()}/wh", options={"merge-engine": "aggregation"})
     messages = [f["message"] for f in run(table, "check_chain_table").details["findings"]]
-    assert any("it is no chain table" in m for m in messages)
+    assert any("it is not a chain table" in m for m in messages)
     assert any("merge-engine=aggregation" in m for m in messages)
     assert any("partition.timestamp-pattern is missing" in m for m in messages)
 

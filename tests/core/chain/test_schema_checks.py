@@ -64,7 +64,7 @@ def test_without_chain_keys_all_partition_columns_make_the_time() -> None:
     [
         (
             {"chain__table___enabled": "false"},
-            "it is no chain table (chain-table.enabled=true): create_chain_table makes it one",
+            "it is not a chain table (chain-table.enabled=true): create_chain_table makes it one",
         ),
         ({"scan___fallback__snapshot__branch": None}, "scan.fallback-snapshot-branch is missing"),
         ({"scan___fallback__delta__branch": None}, "scan.fallback-delta-branch is missing"),
@@ -74,7 +74,7 @@ def test_without_chain_keys_all_partition_columns_make_the_time() -> None:
         ({"bucket": None}, "bucket must be greater than 0"),
         ({"sequence___field": None}, "sequence.field is required"),
         ({"sequence___field": "seq,dt"}, "sequence.field dt is a partition column"),
-        ({"sequence___field": "nope"}, "sequence.field nope is no column"),
+        ({"sequence___field": "nope"}, "sequence.field nope is not a column"),
         ({"merge__engine": "first-row"}, "merge-engine=first-row is not one of"),
         ({"merge__engine": "aggregation"}, "merge-engine=aggregation is not one of"),
         ({"changelog__producer": "lookup"}, "changelog-producer must be none or input"),
@@ -129,7 +129,7 @@ def test_the_branches_must_agree() -> None:
     wider = replace(main, fields=(*main.fields, DataField(9, "more", parse_type("INT"))))
     other_key = replace(main, primary_keys=("region", "dt", "hour", "seq"))
     assert branch_problems(main, wider, main) == [
-        "branch 'snapshot' has other columns than main: apply the same ALTER to it"
+        "branch 'snapshot' has other columns than main: apply the same ALTER to it (alter_chain_table does so)"
     ]
     assert branch_problems(main, main, other_key) == [
         "branch 'delta' has another primary key or other partition columns than main"

@@ -20,6 +20,7 @@ from airflow_paimon.core.requests.requests import build_request
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.chain.setups import CONVERT, ENDS, NEW, plain_table, setup, shape, warehouse
 from tests.core.tables import run
@@ -96,10 +97,14 @@ def test_killed_between_any_two_store_calls(new: bool, after: bool, operation_id
         with pytest.raises(Crash):
             faulty(table, values, FaultStore(table.store, step, after=after))
         check_state_between(table)
+        if table.exists():
+            assert len(plan_scan(table).splits) == (0 if new else 1)
         result = run(table, "create_chain_table", **values)
         assert result.changed or operation_id is None
         assert shape(table) == shape(whole)
         assert run(table, "check_table").details["findings"] == []
+        found = run(table, "check_chain_table").details
+        assert found["errors"] == 0, found["findings"]
         assert run(table, "create_chain_table", **values).changed == (operation_id is not None)
 
 

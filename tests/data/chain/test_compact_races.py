@@ -15,6 +15,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain.compact import MAX_ROUNDS, RunTasks
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets
+from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, drop, full, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen
 from tests.stores import Crash, FaultStore
@@ -198,7 +199,7 @@ def test_a_crash_at_every_mutation(tmp_path: Path, overwrite: bool) -> None:
     probe = FaultStore(first.store)
     asked = ("dt=20260202", "dt=20260203")
     expected = outcomes(compact(first, *asked, store=probe, overwrite=overwrite, operation_id="op"))
-    rows, ids = full(first), first.branch("snapshot").snapshot_ids()
+    visible, rows, ids = seen(made), full(first), first.branch("snapshot").snapshot_ids()
     for step in range(1, len(probe.mutations) + 1):
         for after in (False, True):
             table = fresh(f"{step}-{after}")
@@ -209,6 +210,7 @@ def test_a_crash_at_every_mutation(tmp_path: Path, overwrite: bool) -> None:
                     overwrite=overwrite,
                     operation_id="op",
                 )
+            assert seen(table) == visible, "a chain reads the same whether it is compacted or not"
             result = compact(table, *asked, overwrite=overwrite, operation_id="op")
             assert outcomes(result) == expected, (step, after)
             assert full(table) == rows
@@ -216,6 +218,7 @@ def test_a_crash_at_every_mutation(tmp_path: Path, overwrite: bool) -> None:
             names = live(table)
             assert len(names) == len(set(names)) == 3
             assert not stale_partitions(table, gather_chain(table))
+            assert run(table, "check_chain_table").details["errors"] == 0
 
 
 def test_a_retry_gives_the_first_tries_result(table: Table) -> None:
