@@ -10,7 +10,7 @@ See docs/design.md, A running writer keeps winning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,8 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, one_form
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.deduplicate import merge_rules, merge_runs
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite
@@ -39,15 +37,16 @@ def rewrite_bucket(
     write: TableWrite,
     bucket: BucketSplit,
     live: tuple[TableRead, ReadSplit] | None,
-    changes: Sequence[pa.RecordBatch],
+    changes: Iterable[pa.RecordBatch],
     max_sequence: int = NEW_BUCKET,
 ) -> CommitMessage:
     """Write what a bucket shall hold: its live rows, if ``live`` is given, with the changes merged in.
 
-    Live rows are streamed; the changes (as ``conform_rows`` gives them, later ones newer) are held in memory.
-    ``bucket.files`` are what the commit replaces; without ``live`` the changes alone are the bucket's rows. A deleted
-    key is gone. On a table with ``sequence.field`` an older change loses, as in any Paimon write; with equal fields the
-    change wins. Rows that stay keep their sequence numbers as far as those are not above ``max_sequence``.
+    Both are streamed. The changes are rows as ``conform_rows`` gives them; those of a primary-key table come sorted by
+    key, each key once (``RowSorter``). ``bucket.files`` are what the commit replaces; without ``live`` the changes
+    alone are the bucket's rows. A deleted key is gone. On a table with ``sequence.field`` an older change loses, as in
+    any Paimon write; with equal fields the change wins. Rows that stay keep their sequence numbers as far as those are
+    not above ``max_sequence``.
 
     Raises:
         FormatError: a live file is missing or corrupt. Nothing is left of what was written.
@@ -80,7 +79,7 @@ def rewrite_bucket(
 def _rows(
     write: TableWrite,
     live: tuple[TableRead, ReadSplit] | None,
-    changes: Sequence[pa.RecordBatch],
+    changes: Iterable[pa.RecordBatch],
     max_sequence: int,
 ) -> Iterator[pa.RecordBatch]:
     if not write.is_keyed:
@@ -89,9 +88,7 @@ def _rows(
             yield from _ordered(read_versions(*live), names)
         yield from _ordered(iter(changes), names)
         return
-    runs = [read_versions(*live)] if live is not None else []
-    if any(b.num_rows for b in changes):
-        runs.append(_changed_run(write, changes))
+    runs = [*([read_versions(*live)] if live is not None else []), _changed_run(changes)]
     names = [*write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
     for batch in merge_runs([_ordered(run, names) for run in runs], merge_rules(write.schema)):
         numbers = np.minimum(batch.column(SEQUENCE_NUMBER).to_numpy(), max_sequence)
@@ -104,10 +101,9 @@ def _ordered(run: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.Rec
         yield batch.select(names)
 
 
-def _changed_run(write: TableWrite, changes: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    rows, _ = sorted_run([(b, None) for b in changes], write.schema)
-    numbers = pa.array(np.full(rows.num_rows, _ABOVE_ALL, np.int64))
-    yield from rows.append_column(SEQUENCE_NUMBER, numbers).to_batches(max_chunksize=BATCH_ROWS)
+def _changed_run(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in changes:
+        yield batch.append_column(SEQUENCE_NUMBER, pa.array(np.full(batch.num_rows, _ABOVE_ALL, np.int64)))
 
 
 def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:

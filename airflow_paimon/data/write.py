@@ -123,6 +123,10 @@ class BucketRows(NamedTuple):
     indices: Indices | None
 
     @property
+    def num_rows(self) -> int:
+        return int(self.batch.num_rows) if self.indices is None else len(self.indices)
+
+    @property
     def rows(self) -> pa.RecordBatch:
         return self.batch if self.indices is None else self.batch.take(pa.array(self.indices))
 

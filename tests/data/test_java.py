@@ -17,6 +17,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.rewrite import NEW_BUCKET, live_bucket, rewrite_bucket
 from airflow_paimon.data.scan import plan_read
@@ -179,7 +180,8 @@ def _correct(table: Table, rows: list[dict[str, Any]], limit: int) -> None:
     write, plan = plan_write(table), plan_scan(table)
     batch = conform_rows(rows_of(KV, rows), write.schema, table.label)
     (split,) = plan.splits
-    commit_buckets(table, [rewrite_bucket(write, split, live_bucket(plan, split), [batch], limit)])
+    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    commit_buckets(table, [rewrite_bucket(write, split, live_bucket(plan, split), changes, limit)])
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])

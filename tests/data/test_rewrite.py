@@ -18,8 +18,9 @@ from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import NEW_BUCKET, fold_buckets, live_bucket, rewrite_bucket
-from airflow_paimon.data.write import plan_write
+from airflow_paimon.data.write import TableWrite, plan_write
 from tests.data.tables import make_table, rows_of
 
 COLUMNS = {"k": "INT NOT NULL", "s": "INT", "v": "STRING"}
@@ -32,7 +33,14 @@ def rewritten(
     rows = rows_of(COLUMNS, changes).append_column("_row_kind", pa.array(list(kinds), pa.string()))
     batch = conform_rows(rows, write.schema, table.label)
     (split,) = plan.splits
-    return [rewrite_bucket(write, split, live_bucket(plan, split) if keep else None, [batch], limit)]
+    return [rewrite_bucket(write, split, live_bucket(plan, split) if keep else None, in_order(batch, write), limit)]
+
+
+def in_order(batch: pa.RecordBatch, write: TableWrite) -> list[pa.RecordBatch]:
+    if not write.is_keyed:
+        return [batch]
+    batches: list[pa.RecordBatch] = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    return batches
 
 
 def rows(table: Table) -> list[tuple[Any, ...]]:

@@ -18,6 +18,7 @@ from airflow_paimon.core.table.scan import BucketKey, live_entries, plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import fold_buckets, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import distribute, plan_write
 from tests.oracles.canonical import Row, canonical_rows
@@ -141,7 +142,8 @@ class World:
         for part in distribute(write, conform_rows(data, write.schema, view.label)):
             split = found[BucketKey(part.partition, part.bucket)]
             highest = max(file.max_sequence_number for file in split.files)
-            messages.append(rewrite_bucket(write, split, live_bucket(plan, split), [part.rows], highest))
+            changes = sorted_run([(part.rows, None)], write.schema)[0].to_batches()
+            messages.append(rewrite_bucket(write, split, live_bucket(plan, split), changes, highest))
         return commit_buckets(view, messages)
 
     def data_files(self) -> set[str]:

@@ -22,14 +22,14 @@ def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, In
 
     Later rows are newer. Each row is gathered once, in its final place.
     """
-    order = run_order(_deciding(parts, schema), schema)
-    return _gathered(parts, order), order
+    order = run_order(deciding_rows(parts, schema), schema)
+    return gathered(parts, order), order
 
 
 def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa.Table, Indices]]:
     """As ``sorted_run``, but give all versions of a key, each in a run of its own: partial updates add up."""
-    deciding = _deciding(parts, schema)
-    kept = _not_ignored(deciding, schema)
+    deciding = deciding_rows(parts, schema)
+    kept = not_ignored(deciding, schema)
     if not len(kept):
         return []
     keys = sort_keys([[deciding.column(name) for name in merge_rules(schema).keys]])[0][kept]
@@ -37,17 +37,17 @@ def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa
     starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1]))
     version = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
     chosen = [kept[order[version == at]] for at in range(int(version.max()) + 1)]
-    return [(_gathered(parts, rows), rows) for rows in chosen]
+    return [(gathered(parts, rows), rows) for rows in chosen]
 
 
-def _deciding(parts: Sequence[Part], schema: TableSchema) -> pa.RecordBatch:
+def deciding_rows(parts: Sequence[Part], schema: TableSchema) -> pa.RecordBatch:
     names = _deciding_columns(schema)
     small = pa.Table.from_batches([_picked(b.select(names), i) for b, i in parts]).combine_chunks()
     (deciding,) = small.to_batches() or [pa.RecordBatch.from_pylist([], schema=small.schema)]
     return deciding
 
 
-def _gathered(parts: Sequence[Part], order: Indices) -> pa.Table:
+def gathered(parts: Sequence[Part], order: Indices) -> pa.Table:
     starts = np.cumsum([0, *(b.num_rows for b, _ in parts)]).tolist()
     places = [start + (np.arange(b.num_rows) if i is None else i) for start, (b, i) in zip(starts, parts, strict=False)]
     return pa.Table.from_batches([b for b, _ in parts]).take(pa.array(np.concatenate(places)[order]))
@@ -69,7 +69,7 @@ def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
     Later rows are newer. Deletes stay: they hide older versions elsewhere.
     """
     rules = merge_rules(schema)
-    kept = _not_ignored(rows, schema)
+    kept = not_ignored(rows, schema)
     if not len(kept):
         return kept
     if len(kept) < rows.num_rows:
@@ -78,7 +78,7 @@ def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
     return kept[pick_winners([rows], keys, rules, presorted=False)]
 
 
-def _not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
+def not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
     """Give the rows that the table's options let in: what they ignore is not written, so it makes no partition."""
     options = TableOptions(schema.options)
     kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())

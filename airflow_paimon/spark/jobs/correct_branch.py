@@ -24,13 +24,13 @@ from airflow_paimon.core.errors import (
     ConflictError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import discard_files
@@ -135,7 +135,7 @@ def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
 
 def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
     """Give the key of a bucket by the form in which we write partitions (Paimon had others before 1.1)."""
-    return BucketKey(encode_row(split.values, partition_types(schema)), split.bucket)
+    return BucketKey(encode_partition(split.values, partition_types(schema)), split.bucket)
 
 
 def _views(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
@@ -16,10 +16,10 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, partition_types
 from airflow_paimon.data.arrow_write import discard_files
-from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.data.merge.row_sorter import RowSorter
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.data.write import UNAWARE_TOTAL, BucketRows, TableWrite, distribute, write_rows
+from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, distribute, write_rows
 from airflow_paimon.spark.rows_in import conform, without_group
 
 
@@ -58,7 +58,7 @@ class BucketResult:
 
 
 def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -> Iterator[BucketResult]:
-    """Take all rows of some buckets, and write what those buckets shall hold.
+    """Take all rows of some buckets, and write what those buckets shall hold, in bounded memory.
 
     Raises:
         InvalidInputError: a row lies outside the chosen partitions, or a key comes twice.
@@ -68,18 +68,40 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
     if not write.is_keyed and not correction.dry_run:
         yield from _write_plain(correction, conformed)
         return
-    gathered: dict[BucketKey, list[BucketRows]] = {}
-    for batch in conformed:
-        for part in distribute(write, batch):
-            check_partition(correction, part.values)
-            gathered.setdefault(BucketKey(part.partition, part.bucket), []).append(part)
-    changes = {key: [p.rows for p in parts] for key, parts in gathered.items()}
-    if write.is_keyed:
-        for rows in changes.values():
-            _check_unique(write, rows)
-    for key, parts in gathered.items():
-        message = None if correction.dry_run else _rewrite(correction, key, parts[0].values, changes[key])
-        yield BucketResult(key=key, values=parts[0].values, rows=sum(r.num_rows for r in changes[key]), message=message)
+    values: dict[BucketKey, tuple[Any, ...]] = {}
+    rows: Counter[BucketKey] = Counter()
+    with RowSorter(write.schema, write.label) as sorter:
+        for batch in conformed:
+            for part in distribute(write, batch):
+                check_partition(correction, part.values)
+                key = BucketKey(part.partition, part.bucket)
+                values.setdefault(key, part.values)
+                rows[key] += part.num_rows
+                if write.is_keyed:
+                    sorter.add(key, part.batch, part.indices)
+        messages = _check_keys(sorter, values) if correction.dry_run else _rewrite_all(correction, sorter, values)
+    for key, found in values.items():
+        yield BucketResult(key=key, values=found, rows=rows[key], message=messages.get(key))
+
+
+def _check_keys(sorter: RowSorter, buckets: Iterable[BucketKey]) -> dict[BucketKey, CommitMessage]:
+    """See that each key comes once, and write nothing."""
+    for key in buckets:
+        deque(sorter.rows(key), maxlen=0)
+    return {}
+
+
+def _rewrite_all(
+    correction: Correction, sorter: RowSorter, buckets: Mapping[BucketKey, tuple[Any, ...]]
+) -> dict[BucketKey, CommitMessage]:
+    messages: dict[BucketKey, CommitMessage] = {}
+    try:
+        for key, values in buckets.items():
+            messages[key] = _rewrite(correction, key, values, sorter.rows(key))
+    except InvalidInputError:  # a key that comes twice in a later bucket
+        discard_files(correction.write, list(messages.values()))
+        raise
+    return messages
 
 
 def _write_plain(correction: Correction, batches: Iterator[pa.RecordBatch]) -> Iterator[BucketResult]:
@@ -112,29 +134,8 @@ def check_partition(correction: Correction, values: Sequence[Any]) -> None:
         )
 
 
-def _check_unique(write: TableWrite, changes: Sequence[pa.RecordBatch]) -> None:
-    """Two rows with one key: which of them is right nobody can tell."""
-    names = write.schema.trimmed_primary_keys
-    rows = pa.Table.from_batches(changes)
-    columns = [_whole(rows.column(n)) for n in names]
-    keys = sort_keys([columns])[0]
-    order = np.argsort(keys, kind="stable")
-    twins = np.flatnonzero(keys[order][1:] == keys[order][:-1])
-    if len(twins):
-        row = int(order[twins[0]])
-        named = ", ".join(f"{n} = {c[row].as_py()!r}" for n, c in zip(names, columns, strict=True))
-        raise InvalidInputError(
-            f"{write.label}: the rows hold {len(twins)} primary keys of a bucket more than once, such as {named}: each "
-            f"key must come once, for which row is right can't be told"
-        )
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
 def _rewrite(
-    correction: Correction, key: BucketKey, values: tuple[Any, ...], changes: Sequence[pa.RecordBatch]
+    correction: Correction, key: BucketKey, values: tuple[Any, ...], changes: Iterable[pa.RecordBatch]
 ) -> CommitMessage:
     write = correction.write
     known = correction.live.get(key)

@@ -1,0 +1,123 @@
+"""Sorts the rows of buckets by key in bounded memory: what is too much becomes sorted runs on this machine's disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.data.merge.deduplicate import Indices, MergeRules, align_runs, gather
+from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
+from airflow_paimon.data.merge.sorted_runs import Part, deciding_rows, gathered, not_ignored
+
+SORT_BYTES = 128 << 20
+"""How much is held before it is written to disk as sorted runs. Sorting takes as much again for a moment."""
+
+_RUN_ROWS = 32_768
+
+
+class RowSorter:
+    """Takes rows of any buckets, as ``conform_rows`` gives them, and gives back those of one bucket in key order.
+
+    Each key may come once in a bucket. A context manager: at its end the temporary files are gone.
+    """
+
+    def __init__(self, schema: TableSchema, label: str, limit_bytes: int = SORT_BYTES) -> None:
+        self._schema = schema
+        self._label = label
+        self._limit = limit_bytes
+        self._held: dict[BucketKey, list[Part]] = {}
+        self._held_bytes = 0
+        self._runs: dict[BucketKey, list[Path]] = {}
+        self._files = 0
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> RowSorter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def add(self, key: BucketKey, batch: pa.RecordBatch, indices: Indices | None) -> None:
+        """Take the rows of a batch at ``indices``, None = all.
+
+        Raises:
+            InvalidInputError: a key came twice.
+        """
+        self._held.setdefault(key, []).append((batch, indices))
+        rows = batch.num_rows if indices is None else len(indices)
+        self._held_bytes += batch.nbytes * rows // max(batch.num_rows, 1)
+        if self._held_bytes >= self._limit:
+            self._spill()
+
+    def rows(self, key: BucketKey) -> Iterator[pa.RecordBatch]:
+        """Give the rows of a bucket once, without those that the table's options ignore.
+
+        Raises:
+            InvalidInputError: a key came twice.
+        """
+        runs = [_read_run(path) for path in self._runs.pop(key, ())]
+        if parts := self._held.pop(key, None):
+            runs.append(iter(self._sorted(parts)))
+        for slices, keys in align_runs(runs, MergeRules(keys=self._schema.trimmed_primary_keys)):
+            if len(slices) == 1:
+                yield slices[0]
+                continue
+            together = np.concatenate(keys)
+            order = np.argsort(together, kind="stable")
+            columns = [gather([s.column(i) for s in slices], order) for i in range(slices[0].num_columns)]
+            merged = pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)
+            self._check_unique(merged, together[order])
+            yield merged
+
+    def _spill(self) -> None:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="airflow-paimon-sort-")
+        for key, parts in self._held.items():
+            path = Path(self._folder.name, f"{self._files}.arrow")
+            self._files += 1
+            batches = self._sorted(parts)
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, parts[0][0].schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            self._runs.setdefault(key, []).append(path)
+        self._held, self._held_bytes = {}, 0
+
+    def _sorted(self, parts: list[Part]) -> list[pa.RecordBatch]:
+        deciding = deciding_rows(parts, self._schema)
+        keys = sort_keys([[deciding.column(name) for name in self._schema.trimmed_primary_keys]])[0]
+        order = np.argsort(keys, kind="stable")
+        self._check_unique(deciding, keys[order], order)
+        kept = not_ignored(deciding, self._schema)
+        if len(kept) < len(order):
+            order = order[np.isin(order, kept)]
+        batches: list[pa.RecordBatch] = gathered(parts, order).to_batches(max_chunksize=_RUN_ROWS)
+        return batches
+
+    def _check_unique(self, rows: pa.RecordBatch, keys: Keys, order: Indices | None = None) -> None:
+        """Two rows with one key: which of them is right nobody can tell. ``keys`` are sorted."""
+        twins = np.flatnonzero(keys[1:] == keys[:-1])
+        if not len(twins):
+            return
+        row = int(twins[0] if order is None else order[twins[0]])
+        names = self._schema.trimmed_primary_keys
+        named = ", ".join(f"{name} = {rows.column(name)[row].as_py()!r}" for name in names)
+        raise InvalidInputError(
+            f"{self._label}: the rows hold a primary key more than once, such as {named}: each key must come once, for "
+            f"which row is right can't be told"
+        )
+
+
+def _read_run(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as batches:
+        yield from batches
