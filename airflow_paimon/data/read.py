@@ -21,8 +21,9 @@ from airflow_paimon.core.table.scan import data_file_path, legacy_schema
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
+from airflow_paimon.data.files.key_lookup import matching_rows
 from airflow_paimon.data.files.pruning import keep, partition_bounds, row_group_bounds
-from airflow_paimon.data.files.read import FileBatch, read_data_file
+from airflow_paimon.data.files.read import FileBatch, RowFilter, read_data_file
 from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.merge.deduplicate import drop_retracts, merge_rules, merge_runs
 from airflow_paimon.data.merge.sections import Section
@@ -74,8 +75,8 @@ class _SplitReader:
         self._deleted = load_deletions(read.store, split.deletions)
 
     def _needed_fields(self) -> tuple[DataField, ...]:
-        """What comes out and what the filter looks at, without partition columns: those are constants."""
-        names = {*self._read.columns, *self._read.rows.columns}
+        """What comes out and what the filters look at, without partition columns: those are constants."""
+        names = {*self._read.columns, *self._read.rows.columns, *self._read.rows.points}
         stored = [f for f in self._read.schema.fields if f.name not in self._constant]
         found = [f for f in stored if f.name in names]
         found += [f for n, f in SYSTEM_FIELDS.items() if n in self._read.columns]
@@ -136,13 +137,16 @@ class _SplitReader:
             legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
             batch_rows=batch_rows,
             keep_row_group=self._row_group_filter(evolution, prunable),
+            keep_rows=self._row_filter(evolution),
         )
         deleted = self._deleted.get(file.file_name)
         for found in batches:
             rows = evolution.apply(found.rows)
             if not self._read.is_keyed:
                 rows = _with_system_columns(rows, file, found.start)
-            yield _without_deleted(FileBatch(found.start, rows), deleted)
+            rows = _without_deleted(FileBatch(found.start, rows), deleted)
+            mask = matching_rows(self._read.rows.points, rows)
+            yield rows if mask is None else rows.filter(mask)
 
     def _paths(self, file: DataFile) -> tuple[str, str | None]:
         """Say where a file lies, and where an engine that does not know partition.legacy-name (0.9) would put it."""
@@ -168,6 +172,23 @@ class _SplitReader:
             return keep(rows, [{**row_group_bounds(metadata, group, columns), **fixed}], self._read.schema)[0]
 
         return keep_row_group
+
+    def _row_filter(self, evolution: Evolution) -> RowFilter | None:
+        """Look at key columns alone first where few keys are asked for: most row groups hold none of them."""
+        points = self._read.rows.points
+        stored = {
+            target.name: source.name
+            for source, target in zip(evolution.sources, evolution.targets, strict=True)
+            if source is not None and source.type == target.type and target.name in points
+        }
+        if not stored:
+            return None
+
+        def may_match(rows: pa.Table) -> bool:
+            mask = matching_rows({stored[n]: points[n] for n in stored}, rows)
+            return mask is None or bool(pc.any(mask).as_py())
+
+        return tuple(stored.values()), may_match
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Put the partition columns in, apply the filter, and give the columns in the order that was asked for."""

@@ -19,6 +19,7 @@ from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
 from airflow_paimon.data.files.arrow_types import ROW_ID, ROW_ID_FIELD, SEQUENCE_FIELD, SEQUENCE_NUMBER, arrow_schema
+from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
 from airflow_paimon.data.files.pruning import (
     NO_FILTER,
     Filter,
@@ -130,13 +131,20 @@ def plan_read(
         schema=schema,
         schemas={i: schema if i == schema.id else plan.table.schema(i) for i in ids},
         columns=_checked_columns(schema, columns, label),
-        rows=bind_where(where, predicate, arrow_schema(schema.fields), label),
+        rows=_bound_filter(schema, where, predicate, label),
         batch_rows=batch_rows,
     )
     for split in plan.splits:
         for file in split.files:
             check_file(file, read.schemas[file.schema_id], table=label)
     return read, _plan_splits(read, plan)
+
+
+def _bound_filter(schema: TableSchema, where: pc.Expression | None, predicate: Predicate | None, label: str) -> Filter:
+    rows = bind_where(where, predicate, arrow_schema(schema.fields), label)
+    if where is None and predicate is None:
+        return rows
+    return replace(rows, points=key_points(where, rows.columns, predicate, schema))
 
 
 def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: str) -> tuple[str, ...]:
@@ -155,7 +163,7 @@ def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: 
 def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
     options = TableOptions(read.schema.options)
     # bucket -2 holds postponed rows, which are invisible until another engine has moved them into real buckets
-    visible = [s for s in plan.splits if s.bucket >= 0]
+    visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold_points(read, s)]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
     deletions = find_deletions(plan.index_entries)
     splits = []
@@ -170,6 +178,22 @@ def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
             own = ReadSplit(bucket=split, sections=tuple(sections))
             splits.append(replace(own, deletions=deletions_of(deletions, own.files)))
     return splits
+
+
+def _may_hold_points(read: TableRead, split: BucketSplit) -> bool:
+    """Tell whether the bucket is one of those that a filter's values of the bucket key lie in."""
+    schema, points = read.schema, read.rows.points
+    if not points or any(name not in points for name in schema.bucket_keys):
+        return True
+    keys = [schema.field(name) for name in schema.bucket_keys]
+    options = TableOptions(schema.options)
+    if options.bucket <= 0 or options.text("bucket-function.type", "default") != "default":
+        return True
+    stored = [{f.id: f.type.root for f in read.schemas[i].fields} for i in {f.schema_id for f in split.files}]
+    if any(types.get(key.id) != key.type.root for types in stored for key in keys):
+        return True  # another type may have another hash
+    wanted = buckets_of_points(points, schema, split.total_buckets)
+    return wanted is None or split.bucket in wanted
 
 
 def _sections(read: TableRead, files: Sequence[DataFile], merge: bool) -> list[Section]:

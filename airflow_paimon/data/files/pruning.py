@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsupportedFeatureError
@@ -23,22 +22,21 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataType
 from airflow_paimon.core.table.predicate import Bounds, Predicate, exactly, may_match
 from airflow_paimon.data.files.arrow_types import arrow_schema, arrow_type
+from airflow_paimon.data.files.key_lookup import Points, possible
 from airflow_paimon.data.files.values import scalar_of, value_of
-
-_FORMAT = ds.ParquetFileFormat()
-_FILES = pafs.LocalFileSystem()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """What rows are asked for: both parts must hold. ``predicate`` is for pruning only, ``where`` is also applied.
 
-    ``columns`` are those that ``where`` may look at.
+    ``columns`` are those that ``where`` may look at; ``points``: see ``key_lookup``.
     """
 
     where: pc.Expression | None = None
     predicate: Predicate | None = None
     columns: frozenset[str] = frozenset()
+    points: Points = dataclass_field(default_factory=dict)
 
 
 NO_FILTER = Filter()
@@ -83,13 +81,9 @@ def keep(rows: Filter, known: Sequence[Mapping[str, Bounds]], schema: TableSchem
         return kept
     asked = [i for i, k in enumerate(kept) if k]
     facts: Facts = {}
-    fragments = [
-        _FORMAT.make_fragment(str(i), filesystem=_FILES, partition_expression=_guarantee(known[i], types, facts))
-        for i in asked
-    ]
-    data_set = ds.FileSystemDataset(fragments, arrow_schema(schema.fields), _FORMAT, _FILES)
-    left = {int(f.path) for f in data_set.get_fragments(filter=rows.where)}
-    return [k and i in left for i, k in enumerate(kept)]
+    guarantees = [_guarantee(known[i], types, facts) for i in asked]
+    left = dict(zip(asked, possible(rows.where, guarantees, arrow_schema(schema.fields)), strict=True))
+    return [k and left[i] for i, k in enumerate(kept)]
 
 
 _TRUE = pc.scalar(True)

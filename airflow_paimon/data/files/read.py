@@ -32,6 +32,8 @@ class FileBatch(NamedTuple):
 
 
 RowGroupFilter = Callable[[pq.FileMetaData, int], bool]
+RowFilter = tuple[Sequence[str], Callable[[pa.Table], bool]]
+"""Columns of a file, and whether any row can be wanted that has such values in them."""
 
 
 def read_data_file(
@@ -43,11 +45,14 @@ def read_data_file(
     legacy_ltz: bool = True,
     batch_rows: int = BATCH_ROWS,
     keep_row_group: RowGroupFilter | None = None,
+    keep_rows: RowFilter | None = None,
 ) -> Iterator[FileBatch]:
     """Read these columns, matched by name, in the types of ``fields``.
 
     ``other_path``: where to look if nothing is at ``path``. ``legacy_ltz``: see ``read_orc``. ``keep_row_group`` skips
-    row groups of Parquet files. Columns that the file lacks come as nulls, as in Paimon.
+    row groups of Parquet files by their statistics, ``keep_rows`` after a look at some of their columns.
+
+    Columns that the file lacks come as nulls, as in Paimon.
 
     Raises:
         FormatError: truncated, or a column holds another type than the schema says.
@@ -58,7 +63,7 @@ def read_data_file(
     try:
         with _opened(store, path, other_path) as source:
             if kind == "parquet":
-                batches = _parquet_batches(source, path, fields, batch_rows, keep_row_group)
+                batches = _parquet_batches(source, path, fields, batch_rows, keep_row_group, keep_rows)
             elif kind == "orc":
                 batches = _numbered(read_orc(source, fields, path, legacy_ltz))
             elif kind == "avro":
@@ -113,7 +118,12 @@ def _numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[FileBatch]:
 
 
 def _parquet_batches(
-    source: Any, path: str, fields: Sequence[DataField], batch_rows: int, keep: RowGroupFilter | None
+    source: Any,
+    path: str,
+    fields: Sequence[DataField],
+    batch_rows: int,
+    keep: RowGroupFilter | None,
+    keep_rows: RowFilter | None,
 ) -> Iterator[FileBatch]:
     file = pq.ParquetFile(source)
     present = set(file.schema_arrow.names)
@@ -127,7 +137,7 @@ def _parquet_batches(
         _check_range(file, other, sorted(fine), path)
         readers.append((other, [n for n in names if n in coarse]))
     readers = [(reader, own) for reader, own in readers if own]
-    for first, last in _runs(file.metadata, keep):
+    for first, last in _runs(file, keep, keep_rows):
         start = sum(file.metadata.row_group(i).num_rows for i in range(first))
         groups = list(range(first, last))
         parts = [r.iter_batches(batch_rows, row_groups=groups, columns=own, use_threads=False) for r, own in readers]
@@ -143,11 +153,15 @@ def _beside(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     )
 
 
-def _runs(metadata: pq.FileMetaData, keep: RowGroupFilter | None) -> Iterator[tuple[int, int]]:
+def _runs(file: pq.ParquetFile, keep: RowGroupFilter | None, keep_rows: RowFilter | None) -> Iterator[tuple[int, int]]:
     """Give runs of adjacent row groups to read, as half-open ranges: all in one when nothing is skipped."""
-    first = 0
+    metadata, first = file.metadata, 0
     for group in range(metadata.num_row_groups):
-        if keep is not None and not keep(metadata, group):
+        kept = keep is None or keep(metadata, group)
+        if kept and keep_rows is not None:
+            columns, may_match = keep_rows
+            kept = may_match(file.read_row_group(group, columns=list(columns), use_threads=False))
+        if not kept:
             if first < group:
                 yield first, group
             first = group + 1

@@ -1,0 +1,173 @@
+"""Reads of a few keys: which values of key columns a filter leaves, and so which buckets and rows can match at all.
+
+All versions of a key have the same key and lie in the same bucket, so other keys can be left out before versions are
+merged. Only for types of which equal values have one stored form: whole numbers, texts and dates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from itertools import pairwise, product
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField, DataType
+from airflow_paimon.core.table.bucket import bucket_of
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
+from airflow_paimon.data.files.arrow_types import arrow_type
+
+Points = Mapping[str, tuple[Any, ...]]
+"""Column -> the only values that rows can have there. Columns that are not bounded so are missing."""
+
+MAX_POINTS = 1000
+"""With more values of a column, or more combinations of them, a filter is not taken for a look-up of keys."""
+
+_MAX_PROVEN = 64
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), int),
+    **dict.fromkeys(("VARCHAR", "STRING"), str),
+    "DATE": date,
+}
+_FORMAT = ds.ParquetFileFormat()
+_FILES = pafs.LocalFileSystem()
+
+
+def possible(where: pc.Expression, guarantees: Sequence[pc.Expression], schema: pa.Schema) -> list[bool]:
+    """Ask Arrow, for each of these statements about rows, whether ``where`` can be true where it holds."""
+    fragments = [
+        _FORMAT.make_fragment(str(i), filesystem=_FILES, partition_expression=g) for i, g in enumerate(guarantees)
+    ]
+    left = {int(f.path) for f in ds.FileSystemDataset(fragments, schema, _FORMAT, _FILES).get_fragments(filter=where)}
+    return [i in left for i in range(len(guarantees))]
+
+
+def key_points(
+    where: pc.Expression | None, columns: Iterable[str], predicate: Predicate | None, schema: TableSchema
+) -> Points:
+    """Find the values that a filter leaves for the columns that tell rows apart: the key's and the bucket's.
+
+    ``columns``: those that ``where`` may look at.
+    """
+    fields = {f.name: f for f in _lookup_fields(schema)}
+    found = _points_of(predicate, fields) if predicate is not None else {}
+    if where is not None:
+        asked = pa.schema([(f.name, arrow_type(f.type)) for f in schema.fields])
+        for name in columns:
+            if name in fields and name not in found:
+                proven = _proven_values(where, fields[name], asked)
+                if proven is not None:
+                    found[name] = proven
+    return {name: values for name, values in found.items() if len(values) <= MAX_POINTS}
+
+
+def _lookup_fields(schema: TableSchema) -> list[DataField]:
+    bucket_keys = schema.bucket_keys if TableOptions(schema.options).bucket > 0 else ()
+    names = {*(schema.trimmed_primary_keys if schema.primary_keys else ()), *bucket_keys}
+    return [f for f in schema.fields if f.name in names and f.type.root in _TYPES]
+
+
+def _points_of(predicate: Predicate, fields: Mapping[str, DataField]) -> dict[str, tuple[Any, ...]]:
+    if isinstance(predicate, Condition):
+        field = fields.get(predicate.column)
+        if field is None or predicate.op not in ("=", "in"):
+            return {}
+        given = predicate.value if predicate.op == "in" else (predicate.value,)
+        values = tuple(dict.fromkeys(v for v in given if v is not None))
+        return {field.name: values} if all(_is_value(v, field.type) for v in values) else {}
+    parts = [_points_of(p, fields) for p in predicate.parts]
+    out: dict[str, tuple[Any, ...]] = {}
+    if isinstance(predicate, AllOf):
+        for part in parts:
+            for name, values in part.items():
+                out[name] = tuple(v for v in out[name] if v in values) if name in out else values
+        return out
+    for name in set(parts[0]).intersection(*parts[1:]):
+        out[name] = tuple(dict.fromkeys(v for part in parts for v in part[name]))
+    return out
+
+
+def _is_value(value: Any, data_type: DataType) -> bool:
+    """Tell whether a literal is a value of the column's type as it stands, without a cast that only an engine knows."""
+    kind = _TYPES[data_type.root]
+    if not isinstance(value, kind) or isinstance(value, bool | datetime):
+        return False
+    try:
+        encode_row((value,), (data_type,))
+    except InvalidInputError:
+        return False
+    return True
+
+
+def _proven_values(where: pc.Expression, field: DataField, schema: pa.Schema) -> tuple[Any, ...] | None:
+    """Give the only values of a column for which an Arrow expression can be true; None: unknown.
+
+    An expression is opaque. The literals in its text are mere guesses; Arrow itself says whether anything matches below
+    them, between them and above them.
+    """
+    guesses = sorted(v for v in _literals(str(where), field.type) if _is_value(v, field.type))
+    if not guesses or len(guesses) > _MAX_PROVEN:
+        return None
+    column = pc.field(field.name)
+    values = [pa.scalar(v, arrow_type(field.type)) for v in guesses]
+    gaps = [column < values[0], column > values[-1], column.is_null()]
+    gaps += [(column > low) & (column < high) for low, high in pairwise(values)]
+    if any(possible(where, gaps, schema)):
+        return None
+    kept = possible(where, [column == v for v in values], schema)
+    return tuple(v for v, k in zip(guesses, kept, strict=True) if k)
+
+
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+def _literals(text: str, data_type: DataType) -> set[Any]:
+    kind = _TYPES[data_type.root]
+    if kind is str:
+        return {re.sub(r"\\(.)", r"\1", t) for t in _TEXT.findall(text)}
+    if kind is int:
+        return {int(t) for t in re.findall(r"-?\d{1,19}", text)}
+    return {day for t in re.findall(r"\d{4}-\d\d-\d\d", text) if (day := _day(t)) is not None}
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def buckets_of_points(points: Points, schema: TableSchema, total_buckets: int) -> frozenset[int] | None:
+    """Give the buckets that rows with these values lie in, of so many; None = all."""
+    keys = schema.bucket_keys
+    if not keys or any(name not in points for name in keys) or total_buckets < 1:
+        return None
+    types = [schema.field(name).type for name in keys]
+    count = 1
+    for name in keys:
+        count *= len(points[name])
+    if count > MAX_POINTS:
+        return None
+    return frozenset(bucket_of(encode_row(row, types), total_buckets) for row in product(*(points[n] for n in keys)))
+
+
+def matching_rows(points: Points, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray | None:
+    """Tell which rows have these values, by the columns of ``points`` that are there; None = no such column."""
+    mask = None
+    for name, values in points.items():
+        at = rows.schema.get_field_index(name)
+        if at < 0:
+            continue
+        column = rows.column(at)
+        own = pc.is_in(column, value_set=pa.array(values, column.type))
+        mask = own if mask is None else pc.and_(mask, own)
+    return mask

@@ -1,0 +1,167 @@
+"""Reads of a few keys open one bucket and few row groups, and give what a read of everything gives."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_paimon.core.format.types import parse_type
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.files import read as file_reads
+from airflow_paimon.data.files import write as file_writes
+from airflow_paimon.data.files.key_lookup import key_points
+from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.scan import plan_read
+from tests.data.tables import make_table, rows_of
+
+COLUMNS = {"k": "INT NOT NULL", "s": "STRING NOT NULL", "d": "DATE NOT NULL", "v": "STRING", "n": "INT"}
+K, S, D, V = (pc.field(name) for name in "ksdv")
+DAYS = [dt.date(2025, 1, day) for day in (1, 2, 3)]
+
+
+def day_row(chance: random.Random) -> dict[str, Any]:
+    k = chance.randrange(-15, 15)
+    return {"k": k, "s": chance.choice(['a"b', "a\\", "é", "", "x" * 20]), "d": chance.choice(DAYS)}
+
+
+def filled(folder: Path, seed: int = 0, **options: str) -> Table:
+    chance = random.Random(seed)
+    table = make_table(folder, COLUMNS, primary_keys=["k", "s", "d"], **{"bucket": "4", **options})
+    for at in range(4):
+        rows = [{**day_row(chance), "v": f"{at}", "n": i} for i in range(60)]
+        kinds = [chance.choice(["+I", "+I", "+I", "-D"]) for _ in rows]
+        write_arrow(table, rows_of(COLUMNS, rows).append_column("_row_kind", pa.array(kinds)))
+    return table
+
+
+FILTERS = {
+    "one key": (K == 3) & (S == 'a"b') & (DAYS[0] == D),
+    "one of two texts": (K == -7) & S.isin(["a\\", "é"]) & (DAYS[1] == D),
+    "either": ((K == 1) | (K == 2)) & (S == "") & (DAYS[0] < D),
+    "key and value": (K == 3) & (S == "é") & (V == "3"),
+    "older version": (K == 3) & (V == "0"),
+    "nothing": (K == 3) & (K == 4),
+    "swapped": pc.equal(pc.scalar(5), K),
+    "not of the key": V == "2",
+    "arithmetic": (K + 1) == 4,
+    "not": ~(K == 3),
+    "ranges": (K > 3) & (K < 5),
+    "many": K.isin(list(range(-15, 0))),
+    "text like a number": (S == "3") | (K == 3),
+}
+
+
+@pytest.mark.parametrize("bucket_key", ["", "k", "s,k"])
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_lookup_gives_what_a_filter_over_everything_gives(tmp_path: Path, name: str, bucket_key: str) -> None:
+    table = filled(tmp_path, **({"bucket_key": bucket_key} if bucket_key else {}))
+    everything = read_arrow(table)
+    expected = everything.filter(FILTERS[name])
+    order = [("k", "ascending"), ("s", "ascending"), ("d", "ascending")]
+    assert read_arrow(table, where=FILTERS[name]).sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()
+    values = read_arrow(table, where=FILTERS[name], columns=["n"]).column("n").to_pylist()
+    assert sorted(values) == sorted(expected.column("n").to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (K == 3, {"k": (3,)}),
+        ((K == 3) & (S == 'a"b'), {"k": (3,), "s": ('a"b',)}),
+        (S.isin(["a", "é", ""]), {"s": ("", "a", "é")}),
+        ((DAYS[0] == D) & (V == "7"), {"d": (DAYS[0],)}),
+        ((K == 1) | (K == 2), {"k": (1, 2)}),
+        ((K == 1) | (V == "x"), {}),
+        ((K == 1) & (K == 2), {"k": ()}),
+        (K > 1, {}),
+        (~(K == 1), {}),
+        ((K == 1).is_null(), {}),
+        ((K == 1).is_valid(), {}),
+        (pc.if_else(K == 1, True, V == "x"), {}),
+        ((K * 2) == 2, {}),
+    ],
+    ids=str,
+)
+def test_what_an_expression_proves_of_the_key(tmp_path: Path, where: pc.Expression, expected: dict[str, Any]) -> None:
+    schema = make_table(tmp_path, COLUMNS, primary_keys=["k", "s", "d"], bucket="4").schema()
+    assert key_points(where, schema.field_names, None, schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (Condition("k", "=", 3), {"k": (3,)}),
+        (Condition("k", "=", 3.0), {}),
+        (Condition("k", "=", True), {}),
+        (Condition("k", "=", 2**40), {}),
+        (Condition("v", "=", "x"), {}),
+        (Condition("d", "=", dt.datetime(2025, 1, 1)), {}),
+        (Condition("s", "in", ("a", None, "b", "a")), {"s": ("a", "b")}),
+        (
+            AllOf((Condition("k", "in", (1, 2, 3)), Condition("k", "in", (2, 3, 4)), Condition("v", ">", "a"))),
+            {"k": (2, 3)},
+        ),
+        (AnyOf((Condition("k", "=", 1), Condition("k", "=", 2))), {"k": (1, 2)}),
+        (AnyOf((Condition("k", "=", 1), Condition("v", "=", "x"))), {}),
+        (Condition("k", "in", tuple(range(2000))), {}),
+        (Condition("k", "!=", 1), {}),
+    ],
+    ids=str,
+)
+def test_what_a_predicate_says_of_the_key(tmp_path: Path, predicate: Predicate, expected: dict[str, Any]) -> None:
+    schema = make_table(tmp_path, COLUMNS, primary_keys=["k", "s", "d"], bucket="4").schema()
+    assert key_points(None, (), predicate, schema) == expected
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["primary-key", "append"])
+def test_other_buckets_are_not_opened(tmp_path: Path, keyed: bool) -> None:
+    kind: dict[str, Any] = {"primary_keys": ["k"]} if keyed else {"bucket_key": "k"}
+    table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING"}, bucket="4", **kind)
+    for at in range(2):
+        write_arrow(table, pa.table({"k": pa.array(range(40), pa.int32()), "v": [str(at)] * 40}))
+    [(_, splits)] = plan_table_read(table, where=K == 7)
+    (split,) = splits
+    for folder in tmp_path.rglob("bucket-*"):
+        if folder.name != f"bucket-{split.bucket.bucket}":
+            for file in folder.iterdir():
+                file.unlink()
+    assert read_arrow(table, where=K == 7).column("v").to_pylist() == (["1"] if keyed else ["0", "1"])
+    [(read, splits)] = plan_table_read(table, predicate=Condition("k", "=", 7))
+    found = [r for s in splits for b in read_split(read, s) for r in b.to_pylist()]
+    assert {r["k"] for r in found} == {7}, "other keys are left out before versions are merged"
+    assert len(plan_table_read(table, where=K.isin([7, 8, 9]))[0][1]) > 1
+
+
+def test_row_groups_without_the_key_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_writes, "ROW_GROUP_ROWS", 50)
+    table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING"}, primary_keys=["k"], bucket="1")
+    for start in range(2):  # even keys and odd ones: statistics alone leave a row group of each run
+        keys = range(start, 400, 2)
+        write_arrow(table, pa.table({"k": pa.array(keys, pa.int32()), "v": [str(k) for k in keys]}))
+    decoded = []
+    inner = file_reads.conform
+    monkeypatch.setattr(file_reads, "conform", lambda rows, *more: decoded.append(rows.num_rows) or inner(rows, *more))
+    assert read_arrow(table, where=K == 120).to_pylist() == [{"k": 120, "v": "120"}]
+    assert sum(decoded) == 50
+
+
+def test_a_bucket_key_that_was_stored_in_another_type_prunes_no_bucket(tmp_path: Path) -> None:
+    """We refuse such a change; had another engine made it, negative numbers would have another hash."""
+    table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING"}, bucket="4", bucket_key="k")
+    write_arrow(table, pa.table({"k": pa.array(range(-9, 9), pa.int32()), "v": ["x"] * 18}))
+    plan = plan_scan(table)
+    assert len(plan_read(plan, where=K == -5)[1]) == 1
+    fields = tuple(replace(f, type=parse_type("BIGINT NOT NULL")) if f.name == "k" else f for f in plan.schema.fields)
+    altered = replace(plan, schema=replace(plan.schema, id=1, fields=fields))
+    assert len(plan_read(altered, where=K == -5)[1]) == 4
