@@ -1,4 +1,4 @@
-"""A Python driver ends when the JVM that started it is gone, even in the middle of work that needs no JVM."""
+"""Ends a Python driver when the JVM that started it has ended, even during work that needs no JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says in the log how far a Spark job is: tasks done, tasks to do, and an estimate."""
+"""Logs the progress of a Spark job: tasks done, tasks in all, and an estimate of the time left."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _NAMED = 5
 def diff_details(
     plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]], request: DiffBranches
 ) -> dict[str, Any]:
-    """Put what the tasks found together, by partition; partitions without a difference are only counted."""
+    """Combine the findings by partition; partitions without a difference are only counted."""
     schema = plan.after.schema
     by_name: dict[str, Findings] = {}
     for values, findings in found:

@@ -37,7 +37,7 @@ class Findings:
             kept += rows(limit - len(kept))
 
     def add(self, other: Findings, limit: int) -> None:
-        """Take in what was found elsewhere in the same partition."""
+        """Add what was found in other buckets of the same partition."""
         self.added += other.added
         self.changed += other.changed
         self.deleted += other.deleted
@@ -48,7 +48,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedComparison:
-    """What all tasks have in common. ``before`` and ``after`` read the same columns, in the same order and types."""
+    """What all units have in common. ``before`` and ``after`` read the same columns, in the same order and types."""
 
     keys: tuple[str, ...]
     before: TableRead

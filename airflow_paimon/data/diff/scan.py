@@ -1,4 +1,4 @@
-"""What a diff has to read: two pinned snapshots, and the buckets in which their live files differ."""
+"""Plans a diff: the two snapshots, and the buckets in which their live files differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BASE = "base"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side: the view, its pinned snapshot and the schema to read it with. ``scan`` holds only what is compared."""
+    """One side: the branch, its snapshot and the schema to read it with. ``scan`` holds only the differing buckets."""
 
     name: str
     table: Table
@@ -55,7 +55,7 @@ class DifferingUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """What the buckets of a partition that were not read hold. ``exact``: no row in them is hidden by another one."""
+    """Rows in buckets that are not read. ``exact``: no row in them is hidden by another one."""
 
     rows: int = 0
     exact: bool = True
@@ -249,11 +249,11 @@ class _Buckets:
         self.skipped_buckets += 1
         values = self._values(key)
         known = self.skipped.get(values, Skipped())
-        exact = not self._schema.primary_keys or self._tells_rows([e.file for e in entries])
+        exact = not self._schema.primary_keys or self._count_is_exact([e.file for e in entries])
         self.skipped[values] = Skipped(rows=known.rows + _rows(entries, self.index_after), exact=known.exact and exact)
 
-    def _tells_rows(self, files: Sequence[DataFile]) -> bool:
-        """Whether each row that the files hold is one that a reader sees: no key twice, none waiting for compaction."""
+    def _count_is_exact(self, files: Sequence[DataFile]) -> bool:
+        """Whether readers see each row that the files hold: no key occurs twice, no row waits for a compaction."""
         if self._hides_new and not all(f.level for f in files):
             return False
         return all(s.is_raw for s in plan_sections(files, [f.type for f in self._schema.key_fields]))

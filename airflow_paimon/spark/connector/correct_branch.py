@@ -1,5 +1,5 @@
 """correct_branch by the engine ``connector``: Paimon's connector writes the rows into a staging branch, and one commit
-of ours takes its files over. So a retry finds the first try's commit, and one that is cut off leaves the branch alone.
+of ours takes its files over. So a retry finds the first try's commit, and an interrupted try changes no branch.
 
 An overwrite is staged on an empty branch: its sequence numbers start anew, below those of a running writer of main. An
 upsert is staged on the branch's head and counts on from there, so publishing it asks for ``--writers-stopped``.
@@ -29,9 +29,9 @@ from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
-    correct_once,
-    look,
+    correct_idempotently,
     properties,
+    read_base,
     result_of,
 )
 from airflow_paimon.spark.jobs.correction_sources import (
@@ -62,14 +62,14 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     reader = Reader(spark, paimon_catalog(spark, request))
 
     def correct(identity: CommitIdentity) -> OperationResult:
-        base = look(context, request, branch)
+        base = read_base(context, request, branch)
         check_target(branch, base.schema, request.mode)
         if request.mode == "overwrite":
             require_visible(base, base.choice.matches)
         with rows_of(spark, request, sql, _views(reader, request, base, views)) as rows:
             return _correct(reader, context, request, base, rows, identity)
 
-    return correct_once(context, request, sql, correct)
+    return correct_idempotently(context, request, sql, correct)
 
 
 def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str, str]) -> dict[str, DataFrame]:
@@ -88,7 +88,7 @@ def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str
 def _correct(
     reader: Reader, context: Context, request: CorrectBranch, base: Base, rows: DataFrame, identity: CommitIdentity
 ) -> OperationResult:
-    # once only: a query that gives other rows each time would be checked by rows that are not written
+    # evaluated once: otherwise a query that is not deterministic would be checked on other rows than are written
     given = rows.persist()
     try:
         frame = fitted(given, base.schema, base.table)

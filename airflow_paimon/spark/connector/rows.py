@@ -30,7 +30,7 @@ Counts = Mapping[tuple[Any, ...], int]
 
 
 def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
-    """Refuse tables of which what the connector writes would not be what the branch shows.
+    """Refuse tables on which the branch would not show what the connector writes.
 
     Raises:
         UnsupportedFeatureError: names the option and the way out.
@@ -138,7 +138,7 @@ def _problems(given: DataFrame, rows: DataFrame, schema: TableSchema) -> list[tu
         if before[field.name] != after[field.name] and isinstance(field.type, AtomicType):
             there = column.cast(after[field.name])
             lost = column.isNotNull() & ~there.cast(before[field.name]).eqNullSafe(column)
-            out.append((lost, f"a value in {where} that is no {field.type}"))
+            out.append((lost, f"a value in {where} that is not a(n) {field.type}"))
         if field.type.root in ("CHAR", "VARCHAR") and isinstance(field.type, AtomicType):
             out.append((sf.length(column) > field.type.args[0], f"a text in {where} that is longer than {field.type}"))
     return out
@@ -173,7 +173,7 @@ def _check_unique(rows: DataFrame, schema: TableSchema, branch: Table) -> None:
     if some[0]:
         named = ", ".join(f"{n} = {some[1][n]!r}" for n in schema.primary_keys)
         raise InvalidInputError(
-            f"{branch.label}: the rows hold {some[0]} primary keys more than once, such as {named}: each key must come "
-            f"once, for which row is right can't be told",
+            f"{branch.label}: the rows hold {some[0]} primary keys more than once, such as {named}: a key may "
+            f"occur once only, because nothing says which of its rows is right",
             table=branch.name,
         )

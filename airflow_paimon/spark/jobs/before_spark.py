@@ -14,7 +14,7 @@ from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.chain.compact import compact_chain_table
 from airflow_paimon.data.diff.compare import small_diff
-from airflow_paimon.spark.jobs.correction import branch_to_correct, look
+from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
 
 
@@ -31,6 +31,8 @@ def run_before_spark(request: Request) -> OperationResult | None:
         return compact_chain_table(context, request)
     elif isinstance(request, DiffBranches) and request.engine == "embedded":
         return small_diff(context, request)
+    elif isinstance(request, DiffBranches):
+        context.table.branch(request.branch).require()
     return None
 
 
@@ -38,7 +40,7 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     read_sql(request)
     views = further_views(request)
     branch = branch_to_correct(context, request)
-    base = look(context, request, branch)
+    base = read_base(context, request, branch)
     if request.engine == "embedded":
         check_writable(base.schema, table=branch.label, branch=branch.branch_name)
     for table in views.values():

@@ -1,7 +1,7 @@
 """correct_branch: rows of a query or a function become the rows of a branch, copy-on-write by whole bucket.
 
-A running writer of main must go on winning after the publish, so no rewritten bucket has sequence
-numbers above the bucket's highest at the branch point. The commit is fenced on the files that were read.
+A running writer of main has to win over the correction after the publish, so no rewritten bucket gets sequence numbers
+above its highest one at the branch point. The commit fails if the files that were read have changed.
 
 See docs/design.md, A running writer keeps winning.
 """
@@ -45,9 +45,9 @@ from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
-    correct_once,
-    look,
+    correct_idempotently,
     properties,
+    read_base,
     result_of,
 )
 from airflow_paimon.spark.jobs.correction_sources import (
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base(Base):
-    """What the embedded engine goes by besides: live buckets, and the numbers that they had at the branch point."""
+    """With what the embedded engine needs: live buckets, and their highest sequence numbers at the branch point."""
 
     live: ScanPlan
     write: TableWrite
@@ -97,19 +97,19 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     branch = branch_to_correct(context, request)
 
     def correct(identity: CommitIdentity) -> OperationResult:
-        base = _look(context, request, branch)
+        base = _read_base(context, request, branch)
         frames = _views(spark, request, base, views, sql)
         with rows_of(spark, request, sql, frames) as rows:
             check_frame(rows, base.schema, branch.label)
             results = _run_tasks(spark, request, base, rows)
         return _finish(context, request, base, results, identity)
 
-    return correct_once(context, request, sql, correct)
+    return correct_idempotently(context, request, sql, correct)
 
 
-def _look(context: Context, request: CorrectBranch, branch: Table) -> _Base:
-    """Pin the branch's head, its live buckets in the chosen partitions, and the numbers at the branch point."""
-    found = look(context, request, branch)
+def _read_base(context: Context, request: CorrectBranch, branch: Table) -> _Base:
+    """Read the head, the live buckets in the chosen partitions, and their numbers at the branch point."""
+    found = read_base(context, request, branch)
     schema, head, chosen = found.schema, found.head, found.choice.selection(found.schema)
     blurred = finer_than_micros(schema.fields)
     if blurred:

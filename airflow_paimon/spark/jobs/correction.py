@@ -33,7 +33,7 @@ _NAMED_PARTITIONS = 100
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """One look at the branch: what the correction starts from, and what its commit is fenced on."""
+    """The state of the branch that a correction starts from; its commit fails where that state has changed."""
 
     table: Table
     schema: TableSchema
@@ -95,8 +95,8 @@ def branch_to_correct(context: Context, request: CorrectBranch) -> Table:
     return branch
 
 
-def look(context: Context, request: CorrectBranch, branch: Table) -> Base:
-    """Pin the heads and check the request against the schema."""
+def read_base(context: Context, request: CorrectBranch, branch: Table) -> Base:
+    """Read the heads of the branch and of main, and check the request against the schema."""
     schema, head = branch.schema(), branch.latest_snapshot()
     if head is None:
         raise UnsafeOperationError(
@@ -113,7 +113,7 @@ def look(context: Context, request: CorrectBranch, branch: Table) -> Base:
     )
 
 
-def correct_once(
+def correct_idempotently(
     context: Context,
     request: CorrectBranch,
     sql: str | None,

@@ -47,7 +47,7 @@ def read_sql(request: CorrectBranch) -> str | None:
 
 
 def text_digest(text: str) -> str:
-    """Identify a query by what it says: each try of an operator has it in another file."""
+    """Identify a query by its text: each try of an operator writes it to another file."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
@@ -72,7 +72,7 @@ def further_views(request: CorrectBranch) -> dict[str, str]:
 def rows_of(
     spark: SparkSession, request: CorrectBranch, sql: str | None, views: Mapping[str, DataFrame]
 ) -> Iterator[DataFrame]:
-    """Give the rows as a DataFrame that may be run inside. The views are gone afterwards.
+    """Give the rows as a DataFrame, to be run inside the context: afterwards the views are dropped.
 
     Raises:
         InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.

@@ -1,4 +1,4 @@
-"""What the tasks of ``correct_branch`` do: check the rows of their buckets, and rewrite each bucket whole."""
+"""What ``correct_branch`` does in tasks, or in its own process: check the rows of buckets, and rewrite each bucket."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _rewrite_all(
 
 
 def _write_plain(correction: Correction, batches: Iterator[pa.RecordBatch]) -> Iterator[BucketResult]:
-    """Without keys nothing has to be held back: rows go to the files as they come."""
+    """Write rows of a table without primary key as they arrive."""
     write = correction.write
     messages = write_rows(write, batches)
     types = partition_types(write.schema)

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 VIEW_BYTES = 8 << 20
 """Spark keeps local rows up to 48 MB of Arrow as they are; Parquet files are several times smaller than that."""
 MOST_ROWS = 200_000
+_RESULT_LIMIT = "spark.driver.maxResultSize"
+"""The setting that Spark names when rows are too wide for the driver."""
 _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec")
 
 
@@ -47,12 +49,20 @@ def view_frame(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
 
 def few_rows(rows: DataFrame) -> pa.Table | None:
     """Run a query that reads little and give its rows; None where it reads much, or gives many rows."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     if not hasattr(rows, "_jdf") or not hasattr(rows, "toArrow"):  # a Spark Connect client, Spark 3.5
         return None
     limited = rows.limit(MOST_ROWS + 1)  # asked for its plan and run, so that it is planned once
     if _bytes_read(limited) > in_process.LIMIT_BYTES:
         return None
-    found: pa.Table = limited.toArrow()
+    try:
+        found: pa.Table = limited.toArrow()
+    except (PySparkException, Py4JJavaError) as error:
+        if _RESULT_LIMIT not in str(error):
+            raise
+        return None
     return found if found.num_rows <= MOST_ROWS else None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +14,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.spark.rows_in import temporary_conf
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, rows_of, run
 
@@ -144,6 +149,33 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would(spark: SparkSession, t
     assert result.details["plan"]["partitions"] == {"dt=a": 5}
     assert fix.latest_snapshot_id() == 3
     assert len(list(tmp_path.rglob("*.parquet"))) == files
+
+
+@pytest.mark.usefixtures("place")
+def test_values_of_every_type_come_through_a_query_unchanged(spark: SparkSession, tmp_path: Path) -> None:
+    columns: dict[str, Any] = {
+        "k": "BIGINT NOT NULL", "f": "FLOAT", "d": "DOUBLE", "m": "DECIMAL(20, 4)", "y": "BYTES", "c": "CHAR(3)",
+        "day": "DATE", "at": "TIME", "ts": "TIMESTAMP(6)", "tz": "TIMESTAMP(6) WITH LOCAL TIME ZONE",
+        "l": parse_type({"type": "ARRAY", "element": "TIMESTAMP(3)"}),
+        "p": parse_type({"type": "MAP", "key": "STRING NOT NULL", "value": "DOUBLE"}),
+        "r": parse_type({"type": "ROW", "fields": [{"id": 90, "name": "x", "type": "INT"}]}),
+    }  # fmt: skip
+    table = create_table(str(tmp_path), "d.t", list(columns.items()), primary_keys=["k"], options={"bucket": "2"})
+    before_daylight_saving = datetime(2025, 3, 9, 2, 30, 0, 5)  # in New York there is no such time
+    types = arrow_schema(table.schema().fields)
+    full = {
+        "f": 1.5, "d": -0.0, "m": Decimal("12.5000"), "y": b"\x00\xff", "c": "ab", "day": date(1, 1, 1),
+        "at": time(1, 2, 3), "ts": before_daylight_saving, "tz": before_daylight_saving.replace(tzinfo=UTC),
+        "l": [before_daylight_saving.replace(microsecond=0), None], "p": [("a", 1.0), ("b", None)], "r": {"x": 1},
+    }  # fmt: skip
+    rows = [{"k": 1, **full}, {"k": 2, **dict.fromkeys(full)}]
+    data = pa.table([pa.array([r[f.name] for r in rows], f.type) for f in types], schema=types)
+    write_arrow(table, data)
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    with temporary_conf(spark, {"spark.sql.session.timeZone": "America/New_York"}):
+        result = correct(spark, tmp_path, "SELECT * FROM branch WHERE k < 3 UNION ALL SELECT * FROM main WHERE k > 2")
+    assert result.details["rows"] == 2
+    assert read_arrow(table.branch("fix")).sort_by("k") == read_arrow(table).sort_by("k")
 
 
 def fixed(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.format.types import AtomicType
+from airflow_paimon.core.format.types import AtomicType, parse_type
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.data.arrow_write import write_arrow
@@ -141,3 +141,26 @@ def test_values_of_every_kind_are_shown(spark: SparkSession, tmp_path: Path) -> 
         diff(spark, tmp_path, branch="empty")
     with pytest.raises(InvalidInputError, match="compared with itself"):
         diff(spark, tmp_path, against="fix")
+
+
+def test_rows_without_key_are_compared_by_all_their_values(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [("f", "DOUBLE"), ("g", "FLOAT"), ("s", "STRING"), ("m", "DECIMAL(5, 2)"),
+               ("l", parse_type({"type": "ARRAY", "element": "INT"}))]  # fmt: skip
+    table = create_table(str(tmp_path), "d.t", columns, options={"bucket": "-1"})
+    nan = float("nan")
+
+    def rows(f: list[float | None], g: list[float | None]) -> pa.Table:
+        count = len(f)
+        return pa.table({
+            "f": f, "g": pa.array(g, pa.float32()), "s": ["x", None] * (count // 2),
+            "m": pa.array(["1.50"] * count).cast(pa.decimal128(5, 2)),
+            "l": pa.array([[1, None]] * count, pa.list_(pa.int32())),
+        })  # fmt: skip
+
+    write_arrow(table, rows([nan, 0.0, None, 1.1], [1.1, nan, 2.5, 0.0]))
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    write_arrow(table.branch("fix"), rows([nan, -0.0, None, 1.1], [1.1, nan, 2.5, -0.0]), mode="overwrite")
+    found = diff(spark, tmp_path, sample=9)
+    assert found["total"] == {"added": 2, "changed": 0, "deleted": 2, "unchanged": 2, "unchanged_exact": True}
+    shown = found["partitions"][0]["samples"]
+    assert sorted(str((r["f"], r["g"])) for r in shown["added"]) == ["(-0.0, 'nan')", "(1.1, -0.0)"]
