@@ -1,6 +1,5 @@
 """What travels with the package: the Spark jobs, the DAGs, and the archive that a cluster gets as ``--py-files``."""
 
-import ast
 import hashlib
 import os
 import re
@@ -40,9 +39,10 @@ def job_names() -> list[str]:
 
 
 def job_summaries() -> dict[str, str]:
-    """Give the first line of each job's docstring, by name."""
-    docs = {name: ast.get_docstring(ast.parse(job_path(name).read_text())) or "" for name in job_names()}
-    return {name: doc.partition("\n")[0].removesuffix(" ``--help`` lists the flags.") for name, doc in docs.items()}
+    """Say what each job does, by name."""
+    from airflow_paimon.core.requests.operations import operation_of
+
+    return {name: operation_of(name).summary for name in job_names()}
 
 
 def dags_folder() -> Path:

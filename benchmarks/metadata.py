@@ -20,9 +20,9 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import bucket_folder, partition_types
 from airflow_paimon.core.table.table import Table
@@ -94,7 +94,7 @@ def measured(table: Table, operation: str, **values: object) -> tuple[float, Cou
     store = CountingStore(table.store)
     context = Context(request, Table(store, table.name), int(time.time() * 1000), time.monotonic())
     started = time.perf_counter()
-    result = _dispatch(context, request, None)
+    result = perform(context, request, None)
     return time.perf_counter() - started, store, result
 
 

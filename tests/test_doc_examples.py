@@ -13,7 +13,7 @@ import pytest
 
 from airflow_paimon.cli.main import _parser
 from airflow_paimon.core.requests.arguments import parse_arguments
-from airflow_paimon.core.requests.registry import run_operation
+from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
 from tests.conftest import REPO_ROOT
 
 PAGES = {page.name: page for page in (REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").glob("*.md")))}
@@ -56,7 +56,7 @@ def test_the_commands_for_chain_tables_run_one_after_the_other(tmp_path: Path) -
     for words in commands("chain-tables.md"):
         where = [w.replace("s3://bucket/warehouse", str(tmp_path)) for w in words]
         found = parsed(where)
-        if hasattr(found, "request") and not found.request.needs_spark:
+        if hasattr(found, "request") and not OPERATIONS[found.request.operation].needs_spark:
             ran.append(found.request.operation)
             result = run_operation(found.request).to_json()
             assert result["changed"] is (ran[-1] in ("create_chain_table", "alter_chain_table")), json.dumps(result)

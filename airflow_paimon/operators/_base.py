@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_paimon._compat import AirflowException, AirflowFailException, Asset, AssetAlias, BaseOperator
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.base import Request
-from airflow_paimon.core.requests.requests import REQUESTS, PublishBranch, build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +73,13 @@ class PaimonOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"spark_conf": "json", "spark_options": "json"}
     ui_color = "#e8f0fe"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make every argument that comes from the request a template field."""
+        super().__init_subclass__(**kwargs)
+        if "operation" in cls.__dict__:
+            names = [cls.attribute_names.get(name, name) for name in _argument_fields(cls.operation)]
+            cls.template_fields = tuple(dict.fromkeys((*PaimonOperator.template_fields, *names)))
 
     def __init__(
         self,
@@ -164,7 +172,7 @@ class PaimonOperator(BaseOperator):
         )
 
     def _run_here(self, request: Request) -> dict[str, Any]:
-        from airflow_paimon.core.requests.registry import run_operation
+        from airflow_paimon.core.requests.operations import run_operation
 
         return run_operation(request).to_json()
 
@@ -197,9 +205,10 @@ class PaimonOperator(BaseOperator):
         text = (self.run_on or "").strip()
         return None if text in ("", "None") else text
 
-    def _needs_spark(self, request: type[Request] | Request) -> bool:
+    def _needs_spark(self, request: Request | None) -> bool:
         """Say whether an operation may read or write rows; a publish does only when it may rewrite some."""
-        return request.needs_spark or (isinstance(request, PublishBranch) and request.rewrite)
+        operation = OPERATIONS[self.operation]
+        return operation.needs_spark or (operation.fold is not None and bool(getattr(request, "rewrite", False)))
 
     def _check_run_on(self) -> None:
         run_on = self._run_on
@@ -207,7 +216,7 @@ class PaimonOperator(BaseOperator):
             return
         if run_on not in RUN_ON:
             raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}, or left out; got {self.run_on!r}")
-        if run_on == "worker" and self._needs_spark(REQUESTS[self.operation]):
+        if run_on == "worker" and self._needs_spark(None):
             raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: leave run_on out")
 
 
@@ -240,7 +249,7 @@ def result_name(context: Context) -> str:
 
 def _argument_fields(operation: str) -> dict[str, dataclasses.Field[Any]]:
     """Give the request's fields that are operator arguments."""
-    return {f.name: f for f in dataclasses.fields(REQUESTS[operation]) if f.name not in _NOT_FROM_ARGUMENTS}
+    return {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request) if f.name not in _NOT_FROM_ARGUMENTS}
 
 
 def airflow_error(error: PaimonError) -> AirflowException:

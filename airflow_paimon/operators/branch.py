@@ -45,16 +45,6 @@ class CreateBranchOperator(PaimonOperator):
 
     operation = "create_branch"
     attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
-    template_fields: Sequence[str] = (
-        *PaimonOperator.template_fields,
-        "branch",
-        "tag",
-        "snapshot",
-        "from_branch",
-        "if_exists",
-        "branch_owner",
-        "reason",
-    )
 
     def __init__(
         self,
@@ -87,7 +77,6 @@ class DeleteBranchOperator(PaimonOperator):
     """
 
     operation = "delete_branch"
-    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "branch", "if_missing")
 
     def __init__(self, *, branch: str, if_missing: str = "fail", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -104,7 +93,6 @@ class RenameBranchOperator(PaimonOperator):
     """
 
     operation = "rename_branch"
-    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "branch", "to_branch")
 
     def __init__(self, *, branch: str, to_branch: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -124,14 +112,6 @@ class CreateTagOperator(PaimonOperator):
     """
 
     operation = "create_tag"
-    template_fields: Sequence[str] = (
-        *PaimonOperator.template_fields,
-        "tag",
-        "branch",
-        "snapshot",
-        "time_retained",
-        "if_exists",
-    )
 
     def __init__(
         self,
@@ -161,7 +141,6 @@ class DeleteTagOperator(PaimonOperator):
     """
 
     operation = "delete_tag"
-    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "tag", "branch", "if_missing")
 
     def __init__(self, *, tag: str, branch: str = "main", if_missing: str = "fail", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -172,13 +151,6 @@ class DeleteTagOperator(PaimonOperator):
 
 class _PublishOperator(PaimonOperator):
     """What the operators that change main's history share."""
-
-    template_fields: Sequence[str] = (
-        *PaimonOperator.template_fields,
-        "expected_main_snapshot",
-        "undo_retention",
-        "approved_by",
-    )
 
     def __init__(
         self,
@@ -196,15 +168,6 @@ class _PublishOperator(PaimonOperator):
 
 class _PublishBranchOperator(_PublishOperator):
     """What merge and fast-forward share."""
-
-    template_fields: Sequence[str] = (
-        *_PublishOperator.template_fields,
-        "branch",
-        "expected_branch_snapshot",
-        "approved_main_snapshot",
-        "rewrite",
-        "writers_stopped",
-    )
 
     def __init__(
         self,
@@ -252,7 +215,6 @@ class FastForwardOperator(_PublishBranchOperator):
     """
 
     operation = "fast_forward"
-    template_fields: Sequence[str] = (*_PublishBranchOperator.template_fields, "discard_main")
 
     def __init__(self, *, discard_main: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -276,7 +238,6 @@ class RollbackOperator(_PublishOperator):
     """
 
     operation = "rollback_to"
-    template_fields: Sequence[str] = (*_PublishOperator.template_fields, "branch", "tag", "snapshot", "keep_later")
 
     def __init__(
         self,
@@ -305,7 +266,6 @@ class DiffBranchesOperator(PaimonOperator):
     """
 
     operation = "diff_branches"
-    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "branch", "against", "partitions", "sample")
 
     def __init__(
         self,
@@ -338,15 +298,6 @@ class CorrectBranchOperator(PaimonOperator):
     """
 
     operation = "correct_branch"
-    template_fields: Sequence[str] = (
-        *PaimonOperator.template_fields,
-        "branch",
-        "sql",
-        "function",
-        "view",
-        "mode",
-        "partitions",
-    )
     template_ext: Sequence[str] = (".sql",)
     template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "sql": "sql"}
 

@@ -34,17 +34,6 @@ class ChainCompactOperator(PaimonOperator):
     """
 
     operation = "compact_chain_table"
-    template_fields: Sequence[str] = (
-        *PaimonOperator.template_fields,
-        "partition",
-        "from_",
-        "to",
-        "pending",
-        "max_chain_length",
-        "overwrite",
-        "gap_policy",
-        "task_memory_mb",
-    )
 
     def __init__(
         self,
@@ -95,7 +84,6 @@ class AlterChainTableOperator(PaimonOperator):
     """
 
     operation = "alter_chain_table"
-    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "change")
 
     def __init__(self, *, change: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -131,19 +119,6 @@ class CreateChainTableOperator(PaimonOperator):
     """
 
     operation = "create_chain_table"
-    template_fields: Sequence[str] = (
-        *PaimonOperator.template_fields,
-        "column",
-        "primary_key",
-        "partition_key",
-        "option",
-        "snapshot_branch",
-        "delta_branch",
-        "chain_partition_key",
-        "timestamp_pattern",
-        "timestamp_formatter",
-        "sequence_field",
-    )
 
     def __init__(
         self,

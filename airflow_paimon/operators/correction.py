@@ -44,8 +44,8 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
     """
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
-        from airflow_paimon.core.requests.registry import run_operation
-        from airflow_paimon.core.requests.requests import build_request
+        from airflow_paimon.core.requests.build import build_request
+        from airflow_paimon.core.requests.operations import run_operation
         from airflow_paimon.core.table.lineage import verified_lineage
 
         assert isinstance(request, CorrectBranch)

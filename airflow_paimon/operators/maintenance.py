@@ -18,7 +18,6 @@ class CheckTableOperator(PaimonOperator):
     """
 
     operation = "check_table"
-    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "verify_files")
 
     def __init__(self, *, verify_files: bool | str = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -33,7 +32,6 @@ class RepairTableOperator(PaimonOperator):
     """
 
     operation = "repair_table"
-    template_fields: Sequence[str] = (*PaimonOperator.template_fields, "finding")
 
     def __init__(self, *, finding: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -56,16 +54,6 @@ class PartitionExpireOperator(PaimonOperator):
     """
 
     operation = "expire_partitions"
-    template_fields: Sequence[str] = (
-        *PaimonOperator.template_fields,
-        "branch",
-        "expiration_time",
-        "strategy",
-        "timestamp_pattern",
-        "timestamp_formatter",
-        "min_anchors",
-        "limit",
-    )
 
     def __init__(
         self,

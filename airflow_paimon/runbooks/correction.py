@@ -142,7 +142,7 @@ def plan_publish(
         ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: see
             ``merge_branch`` and ``fast_forward``.
     """
-    from airflow_paimon.core.requests.registry import run_operation
+    from airflow_paimon.core.requests.operations import run_operation
     from airflow_paimon.runbooks.diff_markdown import render_markdown
 
     request = request_for(

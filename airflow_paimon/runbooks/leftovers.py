@@ -142,7 +142,7 @@ def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
 
 def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
     """Delete a leftover: the branch first, as its tag may be all that tells whose it was."""
-    from airflow_paimon.core.requests.registry import run_operation
+    from airflow_paimon.core.requests.operations import run_operation
 
     if leftover.branch is not None:
         run_operation(request_for(params, "delete_branch", branch=leftover.branch, if_missing="skip"))

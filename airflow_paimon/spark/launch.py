@@ -38,6 +38,7 @@ from airflow_paimon.core.requests.arguments import (
     read_storage_options,
 )
 from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.operations import operation_of, resolve, run_operation
 from airflow_paimon.core.requests.result import OperationResult, failure_json
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.spark.parent_watch import end_with_parent
@@ -147,18 +148,15 @@ def _run(request: Request) -> Outcome:
 
 
 def _run_metadata_operation(request: Request) -> OperationResult:
-    from airflow_paimon.core.requests.registry import run_operation
-
-    if not getattr(request, "rewrite", False):
+    fold = operation_of(request.operation).fold
+    if fold is None or not getattr(request, "rewrite", False):
         return run_operation(request)
-    from airflow_paimon.data.fold import fold_buckets
-
-    return run_operation(request, fold=fold_buckets)
+    return run_operation(request, fold=resolve(fold))
 
 
 @verified_commits()
 def _run_operation(request: Request) -> OperationResult:
-    if not request.needs_spark:
+    if not operation_of(request.operation).needs_spark:
         if not _in_yarn_cluster():
             return _run_metadata_operation(request)
         spark = _session(request)
@@ -199,7 +197,7 @@ def _session(request: Request) -> Any:
             os.environ["JAVA_HOME"] = str(home)
     _choose_python()
     builder = SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}")
-    if request.needs_spark and request.engine == "connector":
+    if operation_of(request.operation).needs_spark and request.engine == "connector":
         _switch_extensions_on(builder)
     _leave_ui_out(builder)
     spark = builder.getOrCreate()

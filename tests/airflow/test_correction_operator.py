@@ -11,7 +11,8 @@ from airflow.sdk import DAG
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.requests.requests import CorrectBranch, build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators._base import operation_id

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator
 
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.requests import REQUESTS
+from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.operators import branch as branch_operators
 from airflow_paimon.operators import chain as chain_operators
@@ -61,7 +61,7 @@ def dag(name: str, build: Callable[[], Any], **defaults: Any) -> DAG:
 
 
 def test_every_operation_has_an_operator() -> None:
-    assert set(OPERATORS) == set(REQUESTS)
+    assert set(OPERATORS) == set(OPERATIONS)
 
 
 def _arguments(cls: type[PaimonOperator]) -> dict[str, inspect.Parameter]:
@@ -75,11 +75,11 @@ def _arguments(cls: type[PaimonOperator]) -> dict[str, inspect.Parameter]:
     return found
 
 
-@pytest.mark.parametrize("operation", sorted(REQUESTS))
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> None:
     cls = OPERATORS[operation]
     arguments = _arguments(cls)
-    fields = {f.name: f for f in dataclasses.fields(REQUESTS[operation])}
+    fields = {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request)}
     wanted = set(fields) - {"warehouse", "storage_options", "operation_id"}
     renamed = {cls.attribute_names.get(name, name): name for name in wanted}
     own = {"paimon_conn_id", "spark_conn_id", "run_on", "spark_conf", "spark_options"}
@@ -89,12 +89,47 @@ def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> 
         assert arguments[name].default == default, name
 
 
-@pytest.mark.parametrize("operation", sorted(REQUESTS))
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_every_argument_is_templated_and_shadows_nothing_of_airflows(operation: str) -> None:
     cls = OPERATORS[operation]
     assert set(cls.template_fields) == set(_arguments(cls))
     shadowed = {name for name in cls.template_fields if hasattr(BaseOperator, name)}
     assert shadowed == {"dry_run"}  # a method that Airflow 3 never calls
+
+
+# The template fields of each operator before they were derived from the requests, besides those of the base.
+EARLIER = {
+    "alter_chain_table": "change",
+    "check_chain_table": "",
+    "check_table": "verify_files",
+    "compact_chain_table": "partition from_ to pending max_chain_length overwrite gap_policy task_memory_mb",
+    "correct_branch": "branch sql function view mode partitions",
+    "create_branch": "branch tag snapshot from_branch if_exists branch_owner reason",
+    "create_chain_table": "column primary_key partition_key option snapshot_branch delta_branch "
+    "chain_partition_key timestamp_pattern timestamp_formatter sequence_field",
+    "create_tag": "tag branch snapshot time_retained if_exists",
+    "delete_branch": "branch if_missing",
+    "delete_tag": "tag branch if_missing",
+    "diff_branches": "branch against partitions sample",
+    "expire_partitions": "branch expiration_time strategy timestamp_pattern timestamp_formatter min_anchors limit",
+    "fast_forward": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "
+    "approved_main_snapshot rewrite writers_stopped discard_main",
+    "merge_branch": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "
+    "approved_main_snapshot rewrite writers_stopped",
+    "rename_branch": "branch to_branch",
+    "repair_table": "finding",
+    "rollback_to": "expected_main_snapshot undo_retention approved_by branch tag snapshot keep_later",
+}
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_template_fields_are_derived_from_the_request_and_none_is_lost(operation: str) -> None:
+    cls = OPERATORS[operation]
+    fields = [f.name for f in dataclasses.fields(OPERATIONS[operation].request)]
+    derived = {cls.attribute_names.get(name, name) for name in fields}
+    derived -= {"warehouse", "storage_options", "operation_id"}
+    assert set(cls.template_fields) == derived | set(PaimonOperator.template_fields)
+    assert set(EARLIER.get(operation, "").split()) <= set(cls.template_fields)
 
 
 def test_unknown_and_impossible_arguments_are_refused_when_the_dag_is_parsed() -> None:

@@ -11,9 +11,9 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_overwrite
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.registry import _dispatch, run_operation
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types
@@ -102,7 +102,7 @@ def cut_off(table: Table, step: int, operation: str, **values: Any) -> bool:
     faulty = Table(FaultStore(table.store, fail_at=step, error=Crash(), after=step % 2 == 0), table.name)
     context = type(context)(context.request, faulty, context.now_ms, context.started)
     try:
-        _dispatch(context, request, None)
+        perform(context, request, None)
     except Crash:
         return True
     return False

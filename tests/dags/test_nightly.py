@@ -18,7 +18,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_paimon.core.commit.partition_drop import held_partitions
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.registry import run_operation
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow

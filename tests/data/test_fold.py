@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.requests.registry import run_operation
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.fold import fold_buckets

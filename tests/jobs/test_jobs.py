@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.bundled import job_names, job_path, package_archive
-from airflow_paimon.core.requests.requests import REQUESTS
+from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.chain.tables import add, make_chain
 from tests.core.tables import append, make_table
@@ -69,7 +69,7 @@ def without_spark(tmp_path: Path) -> dict[str, str]:
 
 
 def test_there_is_a_job_for_every_operation() -> None:
-    assert job_names() == sorted(REQUESTS)
+    assert job_names() == sorted(OPERATIONS)
     for name in job_names():
         assert len(job_path(name).read_text().splitlines()) <= 15
 

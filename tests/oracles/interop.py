@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.files import commit_buckets
-from airflow_paimon.core.requests.registry import run_operation
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.scan import BucketKey, live_entries, plan_scan
 from airflow_paimon.core.table.table import Table, open_table

@@ -22,8 +22,8 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.requests.registry import run_operation
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.base import Request, flag_name
-from airflow_paimon.core.requests.requests import REQUESTS, build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import operation_of
 
 RESULT_URI = "result_uri"
 """Where the result is written as well; the launcher's own flag, no part of the request."""
@@ -117,8 +118,8 @@ class _Once(argparse.Action):
 
 
 def _parser(operation: str) -> _StrictParser:
-    cls = REQUESTS[operation]
-    parser = _StrictParser(prog=operation, allow_abbrev=False)
+    cls = operation_of(operation).request
+    parser = _StrictParser(prog=operation, description=operation_of(operation).summary, allow_abbrev=False)
     for spec in dataclasses.fields(cls):
         _add_flag(parser, spec)
     parser.add_argument(

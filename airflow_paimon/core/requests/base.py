@@ -34,7 +34,6 @@ class Request:
     """What all operations share (docs/design.md, One result)."""
 
     operation: ClassVar[str] = ""
-    needs_spark: ClassVar[bool] = False
     needs_table: ClassVar[bool] = True
     """False: the operation may create the table."""
 

@@ -50,7 +50,6 @@ class CheckChainTable(Request):
 @dataclass(frozen=True, kw_only=True)
 class CompactChainTable(Request):
     operation = "compact_chain_table"
-    needs_spark = True
     partition: tuple[str, ...] = flag(
         "Partition to make full, k=v,...; without group columns: in every group (repeat)", (), repeat=True
     )

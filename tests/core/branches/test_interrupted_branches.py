@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
@@ -82,7 +82,7 @@ def run_on(table: Table, store: Store, case: Case) -> None:
     """Run the case as a job would, through a store of the test's."""
     values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", **case.values}
     context = open_context(build_request(case.operation, values))
-    _dispatch(replace(context, table=replace(table, store=store)), context.request, None)
+    perform(replace(context, table=replace(table, store=store)), context.request, None)
 
 
 def killed(table: Table, case: Case, step: int, *, after: bool) -> bool:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table
@@ -64,7 +64,7 @@ def beside(
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     store = _Rivalled(table.store, rival, times)
-    result = _dispatch(
+    result = perform(
         Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request, None
     )
     return result, store.requests
@@ -163,7 +163,7 @@ def test_a_try_that_another_overtakes_gives_its_result(table: Table, operation: 
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     slow = Table(_Overtaken(table.store, lambda: done.append(run(table, operation, **values))), table.name)
-    late = _dispatch(Context(context.request, slow, context.now_ms, context.started), context.request, None)
+    late = perform(Context(context.request, slow, context.now_ms, context.started), context.request, None)
     (first,) = done
     assert late.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
     assert late.details["replayed"]

@@ -10,9 +10,9 @@ import pytest
 
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, make_table, overwrite, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
@@ -141,7 +141,7 @@ def _cut_off(table: Table, operation: str, **values: Any) -> Iterator[str]:
     for step in range(1, 40):
         faulty = Table(FaultStore(table.store, fail_at=step, error=Crash()), table.name)
         try:
-            _dispatch(type(context)(request, faulty, context.now_ms, context.started), request, None)
+            perform(type(context)(request, faulty, context.now_ms, context.started), request, None)
         except Crash:
             yield (table.latest_snapshot() or table.snapshot(1)).properties.get("airflow-paimon.operation", "")
         else:

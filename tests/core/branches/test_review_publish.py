@@ -12,8 +12,8 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.requests.registry import run_operation
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import live_entries, read_index

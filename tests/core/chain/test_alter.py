@@ -11,9 +11,9 @@ import pytest
 from airflow_paimon.core.chain.alter import alter_chain_table
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import plan_scan
@@ -161,7 +161,7 @@ def faulty(table: Table, values: Mapping[str, Any], fault: FaultStore) -> Any:
     folder = table.store.uri.rsplit("/", 2)[0]
     request = build_request("alter_chain_table", {"warehouse": folder, "table": table.name, **values})
     context = open_context(request)
-    return _dispatch(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    return perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
 
 
 @pytest.mark.parametrize("operation_id", [None, "op"])

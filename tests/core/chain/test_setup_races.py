@@ -14,9 +14,9 @@ from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
 )
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table
@@ -65,7 +65,7 @@ def faulty(table: Table, values: Mapping[str, Any], fault: FaultStore) -> Operat
     folder = table.store.uri.rsplit("/", 2)[0]
     request = build_request("create_chain_table", {"warehouse": folder, "table": table.name, **values})
     context = open_context(request)
-    return _dispatch(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    return perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
 
 
 def check_state_between(table: Table) -> None:

@@ -13,9 +13,9 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_append, commi
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.lineage import verified_lineage
@@ -97,7 +97,7 @@ def test_two_creators_of_one_branch_leave_it_protected(tmp_path: Path) -> None:
     context = open_context(build_request("create_branch", {**values, "snapshot": 2}))
     store = _Meanwhile(context.table.store, lambda: run(table, "create_branch", branch="fix", snapshot=1))
     with pytest.raises(ConflictError, match="somebody else"):
-        _dispatch(replace(context, table=Table(store, "d.t")), context.request, None)
+        perform(replace(context, table=Table(store, "d.t")), context.request, None)
     assert table.branch("fix").latest_snapshot_id() == 1
     assert table.tag("airflow-paimon-branch-fix").snapshot.id == 1
     assert verified_lineage(table, "fix").snapshot_id == 1

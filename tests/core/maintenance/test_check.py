@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
@@ -208,5 +208,5 @@ def test_a_branch_that_is_written_while_it_is_deleted_is_kept(operation: str, ta
     look = 2 if operation == "create_branch" else 1  # it looks first whether the branch is there at all
     store = _Before(table.store, "walk", lambda: append(fix, "a", seq=5), look)
     with pytest.raises(ConflictError, match="nothing was deleted"):
-        _dispatch(replace(context, table=replace(table, store=store)), context.request, None)
+        perform(replace(context, table=replace(table, store=store)), context.request, None)
     assert fix.latest_snapshot_id() == 3 and table.find_tag("airflow-paimon-branch-fix") is not None

@@ -20,9 +20,9 @@ from airflow_paimon.core.maintenance.partition_expiry_plan import (
     expiry_rule,
     plan_partition_expiry,
 )
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.options import TableOptions
@@ -230,7 +230,7 @@ def faulty(table: Table, fault: FaultStore, **values: Any) -> OperationResult:
     warehouse = table.store.uri.rsplit("/", 2)[0]
     request = build_request("expire_partitions", {"warehouse": warehouse, "table": table.name, **values})
     context = open_context(request)
-    return _dispatch(Context(request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    return perform(Context(request, Table(fault, table.name), context.now_ms, context.started), request, None)
 
 
 def fresh() -> Table:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import parse_arguments, peek, to_arguments
 from airflow_paimon.core.requests.base import flag_name
-from airflow_paimon.core.requests.requests import REQUESTS, build_request
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.store.secrets import secret_values
 
 COMMON = ["--warehouse=/w", "--table=d.t"]
@@ -24,7 +25,7 @@ _TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 def _values(operation: str) -> st.SearchStrategy[dict[str, Any]]:
     required: dict[str, st.SearchStrategy[Any]] = {}
     optional: dict[str, st.SearchStrategy[Any]] = {}
-    for spec in dataclasses.fields(REQUESTS[operation]):
+    for spec in dataclasses.fields(OPERATIONS[operation].request):
         if spec.name == "storage_options":
             continue
         if spec.metadata.get("choices"):
@@ -41,7 +42,7 @@ def _values(operation: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(required, optional=optional)
 
 
-@given(st.sampled_from(sorted(REQUESTS)).flatmap(lambda name: st.tuples(st.just(name), _values(name))))
+@given(st.sampled_from(sorted(OPERATIONS)).flatmap(lambda name: st.tuples(st.just(name), _values(name))))
 def test_flags_there_and_back(case: tuple[str, dict[str, Any]]) -> None:
     operation, values = case
     request = build_request(operation, values)
@@ -122,3 +123,11 @@ def test_secret_values() -> None:
     assert secret_values(options)[0] == "abcdefgh-longer"  # the longest first, or part of it would stay
     assert set(secret_values(options)) == {"abcdefgh-longer", "AKIA1234", "abcdefgh"}
     assert secret_values(None) == []
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_help_says_what_the_job_does(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(operation, ["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert OPERATIONS[operation].summary in shown

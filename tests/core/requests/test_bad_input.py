@@ -20,9 +20,9 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries, plan_scan, read_lists
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp, resolve_version
 from tests.core.tables import append, files, make_table, rewrite, run
@@ -202,7 +202,7 @@ def _faulty(table: Table, operation: str, values: dict[str, Any], fault: FaultSt
     warehouse = table.store.uri.rsplit("/", 2)[0]
     request = build_request(operation, {"warehouse": warehouse, "table": table.name, **values})
     context = open_context(request)
-    _dispatch(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
 
 
 def _steps(operation: str, values: dict[str, Any], table: Table) -> int:

@@ -13,9 +13,9 @@ import pytest
 
 from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.table import Table, open_table
@@ -39,7 +39,7 @@ def faulty(table: Table, fault: FaultStore, **values: Any) -> OperationResult:
     warehouse = table.store.uri.rsplit("/", 2)[0]
     request = build_request("expire_partitions", {"warehouse": warehouse, "table": table.name, **OLD, **values})
     context = open_context(request)
-    return _dispatch(Context(request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    return perform(Context(request, Table(fault, table.name), context.now_ms, context.started), request, None)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,227 @@
+"""The table of operations: name, request, the function that does it, and where it runs.
+
+Jobs, the launcher, operators and the command line look up here. Functions are named as ``module:function`` and imported
+when they are called, so that importing this costs a DAG file nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.requests import chain_requests, requests
+from airflow_paimon.core.requests.base import Request
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.requests.context import Context
+    from airflow_paimon.core.requests.result import OperationResult
+
+RunsOn = Literal["metadata", "rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One row of the table.
+
+    Attributes:
+        summary: What it does, for ``--help``.
+        runs_on: ``metadata``: in any Python, as ``function(context, request)``. ``rows``: in a Spark driver, as
+            ``function(spark, context, request)``.
+        connector: The function for ``engine="connector"``; None = there is none. Metadata needs none.
+        fold: A publish calls this for ``--rewrite``, and takes it (or None) as its third argument.
+    """
+
+    name: str
+    request: type[Request]
+    summary: str
+    function: str
+    runs_on: RunsOn = "metadata"
+    connector: str | None = None
+    fold: str | None = None
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether it reads or writes rows; what does not can run in an Airflow worker."""
+        return self.runs_on == "rows"
+
+
+_CORE, _JOBS, _CONNECTOR = "airflow_paimon.core", "airflow_paimon.spark.jobs", "airflow_paimon.spark.connector"
+_FOLD = "airflow_paimon.data.fold:fold_buckets"
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        Operation(
+            name="create_branch",
+            request=requests.CreateBranch,
+            summary="Create a branch from a tag, from a snapshot, or empty.",
+            function=f"{_CORE}.branches.create:create_branch",
+        ),
+        Operation(
+            name="delete_branch",
+            request=requests.DeleteBranch,
+            summary="Delete a branch; main can't be.",
+            function=f"{_CORE}.branches.delete:delete_branch",
+        ),
+        Operation(
+            name="rename_branch",
+            request=requests.RenameBranch,
+            summary="Rename a branch.",
+            function=f"{_CORE}.branches.rename:rename_branch",
+        ),
+        Operation(
+            name="create_tag",
+            request=requests.CreateTag,
+            summary="Tag a snapshot of a branch.",
+            function=f"{_CORE}.branches.tags:create_tag",
+        ),
+        Operation(
+            name="delete_tag",
+            request=requests.DeleteTag,
+            summary="Delete a tag of a branch.",
+            function=f"{_CORE}.branches.tags:delete_tag",
+        ),
+        Operation(
+            name="merge_branch",
+            request=requests.MergeBranch,
+            summary="Publish a branch onto main: a three-way merge by bucket, as one snapshot.",
+            function=f"{_CORE}.branches.publish:publish_branch",
+            fold=_FOLD,
+        ),
+        Operation(
+            name="fast_forward",
+            request=requests.FastForward,
+            summary="Publish a branch onto main, refused when main changed since the branch point.",
+            function=f"{_CORE}.branches.publish:publish_branch",
+            fold=_FOLD,
+        ),
+        Operation(
+            name="rollback_to",
+            request=requests.RollbackTo,
+            summary="Give a branch the live files of an earlier snapshot or tag, as a new snapshot.",
+            function=f"{_CORE}.branches.rollback:rollback_to",
+        ),
+        Operation(
+            name="diff_branches",
+            request=requests.DiffBranches,
+            summary="Compare the rows of two branches, or of a branch and its base.",
+            function=f"{_JOBS}.diff_branches:diff_branches",
+            runs_on="rows",
+            connector=f"{_CONNECTOR}.diff_branches:diff_branches",
+        ),
+        Operation(
+            name="correct_branch",
+            request=requests.CorrectBranch,
+            summary="Write the rows of a query or a function into a branch.",
+            function=f"{_JOBS}.correct_branch:correct_branch",
+            runs_on="rows",
+            connector=f"{_CONNECTOR}.correct_branch:correct_branch",
+        ),
+        Operation(
+            name="check_table",
+            request=requests.CheckTable,
+            summary="Find half-made branches, lost protective tags, missing files and stuck journals.",
+            function=f"{_CORE}.maintenance.check:check_table",
+        ),
+        Operation(
+            name="repair_table",
+            request=requests.RepairTable,
+            summary="Mend what check_table found.",
+            function=f"{_CORE}.maintenance.repair:repair_table",
+        ),
+        Operation(
+            name="create_chain_table",
+            request=chain_requests.CreateChainTable,
+            summary="Create a chain table, or make a primary-key table one: both branches, all options.",
+            function=f"{_CORE}.chain.setup:create_chain",
+        ),
+        Operation(
+            name="check_chain_table",
+            request=chain_requests.CheckChainTable,
+            summary="Find what is wrong with a chain table: drift, gaps, stale partitions, hidden deltas.",
+            function=f"{_CORE}.chain.check:check_chain",
+        ),
+        Operation(
+            name="alter_chain_table",
+            request=chain_requests.AlterChainTable,
+            summary="Apply one schema change to the three branches of a chain table, all or none.",
+            function=f"{_CORE}.chain.alter:alter_chain",
+        ),
+        Operation(
+            name="compact_chain_table",
+            request=chain_requests.CompactChainTable,
+            summary="Make partitions of a chain table full.",
+            function=f"{_JOBS}.compact_chain_table:compact_chain_table",
+            runs_on="rows",
+        ),
+        Operation(
+            name="expire_partitions",
+            request=chain_requests.ExpirePartitions,
+            summary="Drop partitions that are too old; of a chain table whole segments.",
+            function=f"{_CORE}.maintenance.expire_partitions:expire_partitions",
+        ),
+    )
+}
+
+
+def operation_of(name: str) -> Operation:
+    """Look an operation up.
+
+    Raises:
+        InvalidInputError: there is none of that name.
+    """
+    if name not in OPERATIONS:
+        raise InvalidInputError(f"Unknown operation {name!r}; there are: {', '.join(sorted(OPERATIONS))}")
+    return OPERATIONS[name]
+
+
+def resolve(function: str) -> Callable[..., Any]:
+    """Import the function that the table names."""
+    module, _, name = function.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
+def run_operation(request: Request, *, fold: Callable[..., Any] | None = None) -> OperationResult:
+    """Run a metadata-only operation. ``fold`` lets ``--rewrite`` of a publish rewrite rows.
+
+    Raises:
+        PaimonError: see each operation. UnsupportedFeatureError: the operation reads rows and needs Spark.
+    """
+    from airflow_paimon.core.requests.context import open_context
+
+    if operation_of(request.operation).needs_spark:
+        raise UnsupportedFeatureError(f"{request.operation} reads rows: run it as a Spark job (run_on='spark')")
+    return perform(open_context(request), request, fold)
+
+
+def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:
+    """Run a metadata-only operation on a table that is open."""
+    from airflow_paimon.core.commit.landed import verified_commits
+
+    operation = operation_of(request.operation)
+    function = resolve(operation.function)
+    with verified_commits():
+        result: OperationResult = function(context, request, fold) if operation.fold else function(context, request)
+    return result
+
+
+def function_on_rows(request: Request) -> Callable[..., OperationResult]:
+    """Give the function of an operation that runs in a Spark driver, for the request's engine.
+
+    Raises:
+        InvalidInputError: the operation needs no Spark. UnsupportedFeatureError: this engine has none.
+    """
+    operation = operation_of(request.operation)
+    if not operation.needs_spark:
+        raise InvalidInputError(f"{request.operation} reads and writes no rows: run it without Spark")
+    name = operation.connector if request.engine == "connector" else operation.function
+    if name is None:
+        raise UnsupportedFeatureError(
+            f"{request.table}: {request.operation} does not run with engine={request.engine!r}; use engine='embedded'",
+            table=request.table,
+        )
+    return resolve(name)

@@ -1,0 +1,44 @@
+"""The table of operations: complete, resolvable, and cheap to import."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import OPERATIONS, function_on_rows, operation_of, resolve
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_every_function_is_there_and_takes_what_it_is_given(name: str) -> None:
+    operation = OPERATIONS[name]
+    assert (operation.name, operation.request.operation) == (name, name)
+    given = {"rows": ["spark", "context", "request"], "metadata": ["context", "request"]}[operation.runs_on]
+    given += ["fold"] if operation.fold else []
+    for text in filter(None, (operation.function, operation.connector)):
+        parameters = list(inspect.signature(resolve(text)).parameters)
+        assert parameters[: len(given)] == given, text
+    if operation.fold:
+        assert callable(resolve(operation.fold))
+
+
+def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
+    heavy = ("pyspark", "pyarrow", "fsspec", "airflow_paimon.core.table", "airflow_paimon.core.branches")
+    code = f"import sys; import airflow_paimon.core.requests.build; print([m for m in {heavy!r} if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_what_an_engine_cannot_do_is_refused() -> None:
+    common = {"warehouse": "/w", "table": "d.t"}
+    compact = build_request("compact_chain_table", {**common, "partition": ["dt=a"], "engine": "connector"})
+    with pytest.raises(UnsupportedFeatureError, match="use engine='embedded'"):
+        function_on_rows(compact)
+    with pytest.raises(InvalidInputError, match="run it without Spark"):
+        function_on_rows(build_request("check_table", common))
+    with pytest.raises(InvalidInputError, match="Unknown operation 'create_brunch'; there are: alter_chain_table"):
+        operation_of("create_brunch")
