@@ -22,9 +22,9 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
+from airflow_paimon.core.requests import operations
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
@@ -123,7 +123,7 @@ def perform(table: Table, store: Any, operation: str, **values: Any) -> None:
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     context = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
-    perform(context, context.request, None)
+    operations.perform(context, context.request, None)
 
 
 def lives(template: Path, tmp_path: Path, name: str) -> Iterator[tuple[Path, Rows, Rows, str]]:

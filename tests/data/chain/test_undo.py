@@ -6,12 +6,12 @@ import uuid
 from typing import Any
 
 import pytest
+from airflow_paimon.core.requests.registry import _dispatch
 
 from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING
-from airflow_paimon.core.requests.registry import _dispatch
 from airflow_paimon.core.requests.requests import build_request
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import run
