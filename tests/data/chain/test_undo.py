@@ -6,13 +6,13 @@ import uuid
 from typing import Any
 
 import pytest
-from airflow_paimon.core.requests.registry import _dispatch
 
 from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import run
 from tests.data.chain.compactions import compact
@@ -41,9 +41,7 @@ def problems(table: Table) -> list[str]:
 def undo(table: Table, fault: FaultStore, values: dict[str, Any]) -> None:
     folder = table.store.uri.rsplit("/", 2)[0]
     context = open_context(build_request("rollback_to", {"warehouse": folder, "table": table.name, **values}))
-    _dispatch(
-        Context(context.request, Table(fault, table.name), context.now_ms, context.started), context.request, None
-    )
+    perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), context.request, None)
 
 
 def rolled_back(branch: str) -> tuple[dict[str, Any], list[Row], list[Row]]:
