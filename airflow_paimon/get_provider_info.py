@@ -52,7 +52,12 @@ def _connection_type() -> dict[str, Any]:
             "placeholders": {"login": "S3 only; empty = the worker's own credentials"},
         },
         "conn-fields": {
-            "warehouse": _field("Warehouse", "Folder or URI, such as s3://bucket/warehouse"),
+            # The form opens the section of this name, and no other; a field that takes no null is required there.
+            "warehouse": {
+                "label": "Warehouse",
+                "description": "Folder or URI, such as s3://bucket/warehouse",
+                "schema": {"type": "string", "minLength": 1, "section": "standardFields"},
+            },
             "catalog_type": _field(
                 "Catalog type",
                 "filesystem; tables of the others can be read by path, not written",

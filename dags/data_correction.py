@@ -226,7 +226,7 @@ PARAMS = {
 }
 
 
-@task(multiple_outputs=False)
+@task(multiple_outputs=False, show_return_value_in_logs=False)
 def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and choose the branch, the tag and the snapshot to start from."""
     with in_airflows_terms():
@@ -236,7 +236,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     return planned
 
 
-@task(multiple_outputs=False)
+@task(multiple_outputs=False, show_return_value_in_logs=False)
 def report(**context: Any) -> dict[str, Any]:
     """Render the request and the diff for the approver, plan the publish, pin what is approved."""
     ti = context["ti"]
@@ -268,7 +268,7 @@ def rejected(**context: Any) -> None:
     end_as_failed(summary)
 
 
-@task(multiple_outputs=False, trigger_rule="none_failed_min_one_success")
+@task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed_min_one_success")
 def verify(**context: Any) -> dict[str, Any]:
     """Compare main with the branch, bucket by bucket, and say how to undo."""
     ti, params = context["ti"], context["params"]

@@ -64,7 +64,7 @@ def in_use(context: Context) -> leftovers.InUse:
     return ask
 
 
-@task
+@task(show_return_value_in_logs=False)
 def find(**context: Any) -> list[dict[str, Any]]:
     """Check the form, and list what there is."""
     with in_airflows_terms():

@@ -73,7 +73,7 @@ PARAMS = {
 }
 
 
-@task(multiple_outputs=False)
+@task(multiple_outputs=False, show_return_value_in_logs=False)
 def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and find the tag to go back to."""
     with in_airflows_terms():
@@ -83,7 +83,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     return planned
 
 
-@task(multiple_outputs=False)
+@task(multiple_outputs=False, show_return_value_in_logs=False)
 def report(**context: Any) -> dict[str, Any]:
     """Render what would change."""
     ti = context["ti"]
@@ -102,7 +102,7 @@ def rejected(**context: Any) -> None:
     end_as_failed(summary)
 
 
-@task(multiple_outputs=False)
+@task(multiple_outputs=False, show_return_value_in_logs=False)
 def verify(**context: Any) -> dict[str, Any]:
     """Compare main with the target, bucket by bucket."""
     ti = context["ti"]

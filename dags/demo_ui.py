@@ -25,7 +25,7 @@ from typing import Any
 import _demo
 import _flights
 
-START_SECONDS = 180.0
+START_SECONDS = 400.0
 STOP_SECONDS = 20.0
 CONF = {
     "table": _flights.TABLE,

@@ -66,6 +66,12 @@ def test_every_public_module_is_named() -> None:
     assert modules <= set(_paths(get_provider_info()))
 
 
+def test_the_connection_form_requires_the_warehouse() -> None:
+    (connection_type,) = get_provider_info()["connection-types"]
+    name, field = next(iter(connection_type["conn-fields"].items()))
+    assert (name, field["schema"]["type"]) == ("warehouse", "string")
+
+
 @pytest.mark.airflow
 def test_airflow_registers_the_provider_and_its_connection_type(airflow_home: Path) -> None:
     got = subprocess.run(

@@ -83,6 +83,19 @@ class Page:
         }})()"""
         self.until(lambda: self.run(script), f"field {name!r}")
 
+    def choose(self, text: str) -> None:
+        """Choose from the last drop-down list with a search field, by keyboard as people do."""
+        script = """(() => {
+            const field = [...document.querySelectorAll('input[role=combobox]')].pop();
+            if (field) field.focus();
+            return Boolean(field);
+        })()"""
+        self.until(lambda: self.run(script), "drop-down list")
+        self.call("Input.insertText", text=text)
+        self.until(lambda: self.run("[...document.querySelectorAll('[role=option]')].length === 1"), f"option {text!r}")
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13)
+
     def screenshot(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

@@ -122,6 +122,16 @@ def _flights() -> Any:
     return load_program("_flights")
 
 
+def test_the_connection_form_opens_on_the_warehouse_and_requires_it(demo: Demo, page: Page) -> None:
+    page.open(f"{demo.address}/connections")
+    page.click("Add Connection")
+    page.wait_for("Select Connection Type")
+    page.choose("Apache Paimon")
+    said = page.wait_for("Warehouse", "This field is required", "Access key")
+    page.screenshot(shots() / "connection.png")
+    assert "Results folder" not in said, "what few need is closed"
+
+
 def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/dags/{DAG}")
     page.wait_for(DAG, "Trigger")
