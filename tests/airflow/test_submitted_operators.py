@@ -60,7 +60,7 @@ def test_a_submitted_operation_gives_what_the_worker_gives(
     assert run.xcom("wrong", "paimon_error")["kind"] == "invalid-input"
     logged = "".join(capfd.readouterr())
     assert "spark-submit" in logged
-    assert logged.count('{"operation": "create_branch"') == 2, "each result stands in the log once"
+    assert logged.count('{"operation": "create_branch", "table": ') == 2, "each result stands in the log once"
 
 
 def test_on_s3_with_the_credentials_of_the_connection(
