@@ -221,6 +221,30 @@ def test_plans_are_pure() -> None:
     assert not faults, "\n".join(faults)
 
 
+def loaded_with(module: str, modules: dict[str, Path]) -> set[str]:
+    """The modules of ours that are loaded when a module is imported: through what stands outside of functions."""
+    seen, waiting = set(), {module}
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        tree = executed((REPO_ROOT / modules[name]).read_text())
+        assert isinstance(tree, ast.Module)
+        tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        found = {m if m in modules else m.rpartition(".")[0] for _, m in imported(tree)}
+        waiting |= (found & modules.keys()) - seen
+    return seen
+
+
+def test_plans_load_no_store() -> None:
+    """Not directly, and not through what they import."""
+    modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in sources()}
+    stores = {name for name in modules if name.startswith(f"{PACKAGE}.core.store")}
+    assert stores & loaded_with(f"{PACKAGE}.core.table.scan", modules), "the walk misses what scan loads"
+    plans = [name for name in modules if name.endswith("_plan")]
+    faults = {name: sorted(found) for name in plans if (found := stores & loaded_with(name, modules))}
+    assert not faults
+
+
 @pytest.mark.parametrize(
     "source",
     ["import time", "from uuid import uuid4", "from airflow_paimon.core.store import Store", "table.store.read('x')",

@@ -16,7 +16,6 @@ from airflow_paimon.core.commit.committer import (
     CommitIdentity,
     Receipt,
     require_committable,
-    verify_landed,
 )
 from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.commit.idempotency import REFUSALS, attempt, digest_of
@@ -27,10 +26,10 @@ from airflow_paimon.core.errors import (
     OutcomeUnknownError,
     StorageError,
 )
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.scan import bucket_folder
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
@@ -128,8 +127,6 @@ def write_once(
     told = settled(receipt.snapshot)
     if receipt.warning is not None:
         told = {**told, "warnings": [*told.get("warnings", ()), receipt.warning]}
-    if receipt.snapshot is not None:
-        verify_landed(table, receipt.snapshot)
     return Written(before=before, after=after, messages=messages, told=told, replayed=receipt.replayed)
 
 
@@ -206,9 +203,9 @@ def commit_write(
 
 def discard_files(write: TableWrite, messages: Sequence[CommitMessage]) -> None:
     """Delete data files that certainly no snapshot refers to. Failing to is harmless: they are orphans."""
-    types = [f.type for f in write.schema.partition_fields]
+    values = StoredPartitions(write.schema).values
     for message in messages:
-        folder = bucket_folder(write.schema, decode_row(message.partition, types), message.bucket)
+        folder = bucket_folder(write.schema, values(message.partition), message.bucket)
         for file in message.new_files:
             try:
                 write.store.delete(f"{folder}/{file.file_name}")

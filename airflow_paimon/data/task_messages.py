@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, partition_types
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
 from airflow_paimon.data.files.read import BATCH_ROWS
@@ -186,6 +186,6 @@ def _read(write: TableWrite, batch_rows: int) -> TableRead:
 
 def _split(write: TableWrite, message: CommitMessage, files: Sequence[DataFile]) -> ReadSplit:
     """Give these files as they lie there, each alone."""
-    values = decode_row(message.partition, partition_types(write.schema))
+    values = StoredPartitions(write.schema).values(message.partition)
     bucket = BucketSplit(message.partition, values, message.bucket, message.total_buckets, tuple(files))
     return ReadSplit(bucket=bucket, sections=tuple(Section(((f,),)) for f in files))

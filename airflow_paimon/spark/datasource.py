@@ -28,7 +28,7 @@ from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.layout import GapPolicy
 from airflow_paimon.core.chain.read_plan import ChainReadMode
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
-from airflow_paimon.core.commit.committer import require_committable, verify_landed
+from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
@@ -302,8 +302,6 @@ class PaimonWriter(DataSourceArrowWriter):
             landed = receipt.snapshot
         for name, told in report_write(self._table, landed).items():
             log.warning("%s: %s: %s", self._table.label, name, told)
-        if landed is not None:
-            verify_landed(self._table, landed)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files: Spark calls this after a failed commit as well, which may have landed."""

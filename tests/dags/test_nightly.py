@@ -15,7 +15,7 @@ import pytest
 from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_paimon.core.commit.partition_drop import held_partitions
+from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import run_operation

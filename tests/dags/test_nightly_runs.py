@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.chain.check import check_chain_table
-from airflow_paimon.core.commit.partition_drop import held_partitions
+from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.requests.findings import INFO
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.partition_drop import held_partitions
+from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import read_arrow

@@ -15,10 +15,9 @@ from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, Inde
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.plan import Action, PutNew, PutSnapshot, ReplaceBucket, SetTag
-from airflow_paimon.core.table.history import Difference
+from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import BranchPaths
-from airflow_paimon.core.table.scan import BucketKey
 
 MAX_LISTED = 20
 POSTPONED_BUCKET = -2

@@ -31,7 +31,6 @@ from airflow_paimon.core.commit.committer import (
     execute,
     find_landed,
     put_new,
-    verify_landed,
 )
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
@@ -130,7 +129,6 @@ def _result(context: Context, planned: Publication, marks: PublishMarks, receipt
     if receipt.snapshot is None:
         after, changed = before, context.request.dry_run and planned.decision.changes_anything
     else:
-        verify_landed(target, receipt.snapshot)
         after, changed = receipt.snapshot.id, True
         details |= {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
         if receipt.warning is not None:

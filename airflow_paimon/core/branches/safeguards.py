@@ -12,7 +12,6 @@ from airflow_paimon.core.branches.retention_tags import protect_published
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.idempotency import Attempt, name_part
 from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -22,15 +21,14 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import parse_duration
-from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files
 from airflow_paimon.core.table.scan import (
     BucketKey,
-    partition_types,
     read_entries,
     read_lists,
 )
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
@@ -162,10 +160,10 @@ def check_files_exist(
 
 def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
     """Give a function that spells a bucket for people: ``dt=2025-01-01/bucket-3``."""
-    types = partition_types(schema)
+    text = StoredPartitions(schema).text
 
     def name(bucket: BucketKey) -> str:
-        partition = format_partition(decode_row(bucket.partition, types), schema.partition_keys, types)
+        partition = text(bucket.partition)
         return f"{partition}/bucket-{bucket.bucket}" if partition else f"bucket-{bucket.bucket}"
 
     return name

@@ -15,7 +15,7 @@ from airflow_paimon.core.chain.expiry_needs import stale_needs
 from airflow_paimon.core.chain.expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
 from airflow_paimon.core.chain.state import ChainState, chain_views
-from airflow_paimon.core.commit.partition_drop import HeldPartition, held_partitions
+from airflow_paimon.core.commit.held_partitions import HeldPartition, held_partitions
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
-from airflow_paimon.core.table.scan import net_change
+from airflow_paimon.core.table.live_files import net_change
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,72 +1,19 @@
-"""What partitions hold, and the commit that drops them only while they still hold it."""
+"""The commit that drops partitions only while they hold what they held when that was planned."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit
+from airflow_paimon.core.commit.held_partitions import files_digest
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
+from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
+from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _LISTED = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPartition:
-    """What a partition holds in one snapshot. ``key``: its canonical stored form in hex, here and in a journal.
-
-    ``digest`` identifies its files; names never recur. ``updated``: the newest file's creation, local time as stored.
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    text: str
-    files: int
-    rows: int
-    bytes: int
-    digest: str
-    updated: datetime | None
-
-
-def held_partitions(plan: ScanPlan) -> list[HeldPartition]:
-    """Give every partition that has a live file, in the order of their texts."""
-    stored = StoredPartitions(plan.schema)
-    files: dict[str, list[DataFile]] = {}
-    values: dict[str, tuple[Any, ...]] = {}
-    for split in plan.splits:
-        key = stored.canonical(split.partition).hex()
-        files.setdefault(key, []).extend(split.files)
-        values[key] = split.values
-    held = (_held(k, values[k], stored.text(bytes.fromhex(k)), found) for k, found in files.items())
-    return sorted(held, key=lambda h: (h.text, h.key))
-
-
-def _held(key: str, values: tuple[Any, ...], text: str, files: Sequence[DataFile]) -> HeldPartition:
-    times = [f.creation_time_ms for f in files]
-    known = [t for t in times if t is not None]
-    newest = datetime.fromtimestamp(max(known) / 1000, UTC).replace(tzinfo=None) if len(known) == len(times) else None
-    return HeldPartition(
-        key=key,
-        values=values,
-        text=text,
-        files=len(files),
-        rows=sum(f.row_count for f in files),
-        bytes=sum(f.file_size for f in files),
-        digest=_digest(f.file_name for f in files),
-        updated=newest,
-    )
-
-
-def _digest(names: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()[:32]
 
 
 def drop_held(
@@ -120,7 +67,7 @@ def _check_unchanged(
     changed = sorted(
         stored.text(entries[0].partition)
         for key, entries in found.items()
-        if _digest(e.file.file_name for e in entries) != expected[key]
+        if files_digest(e.file.file_name for e in entries) != expected[key]
     )
     if changed:
         raise ConflictError(

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from airflow_paimon.core.chain.expire import chain_expiry
 from airflow_paimon.core.chain.prune import prune_records
-from airflow_paimon.core.commit.partition_drop import held_partitions
+from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot

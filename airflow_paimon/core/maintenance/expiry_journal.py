@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.commit.committer import put_new
+from airflow_paimon.core.commit.held_partitions import HeldPartition
 from airflow_paimon.core.commit.idempotency import name_part
-from airflow_paimon.core.commit.partition_drop import HeldPartition
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.plan import DropPartition, Plan, Precondition
 from airflow_paimon.core.table.paths import PRIVATE_DIR

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_paimon.core.commit.partition_drop import HeldPartition
+from airflow_paimon.core.commit.held_partitions import HeldPartition
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.java_time import DateTimeFormat, parse_format
 from airflow_paimon.core.format.schema import TableSchema

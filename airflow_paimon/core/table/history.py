@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.lineage import verified_lineage
+from airflow_paimon.core.table.live_files import BucketKey, net_change
+from airflow_paimon.core.table.live_files import Difference as Difference
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
-    BucketKey,
     all_manifests,
-    net_change,
     one_form,
     read_delta_lists,
     read_entries,
@@ -22,29 +21,6 @@ from airflow_paimon.core.table.scan import (
 from airflow_paimon.core.table.table import Table
 
 Form = Callable[[bytes], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Files that one snapshot has and the other has not, by bucket. ``added`` are in the later one only.
-
-    ``index``: the later one's index entries, of the buckets where they differ: a deletion vector deletes rows although
-    no data file changes.
-    """
-
-    added: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
-    removed: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
-    index: dict[BucketKey, frozenset[IndexEntry]] = field(default_factory=dict)
-
-    @property
-    def buckets(self) -> set[BucketKey]:
-        return self.added.keys() | self.removed.keys() | self.index.keys()
-
-    def same_in(self, bucket: BucketKey, other: Difference) -> bool:
-        """Whether both end with the same files and vectors in this bucket (both start from the same snapshot)."""
-        mine = self.added.get(bucket, {}).keys(), self.removed.get(bucket, {}).keys()
-        theirs = other.added.get(bucket, {}).keys(), other.removed.get(bucket, {}).keys()
-        return mine == theirs and self.index.get(bucket) == other.index.get(bucket)
 
 
 def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:

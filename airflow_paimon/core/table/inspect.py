@@ -25,6 +25,7 @@ from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import all_manifests, live_entries, partition_types
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, resolve_version
 
 _TIME = pa.timestamp("ms")
@@ -260,15 +261,16 @@ def _files(table: Table, snapshot: Snapshot | None) -> pa.Table:
     }
     schema = table.schema()
     schemas = {s.id: s for s in table.schemas()}
-    entries = list(live_entries(table, snapshot).values())
-    return _build(columns, (_file_row(table, schema, schemas, e) for e in entries))
+    text = StoredPartitions(schema).text
+    entries = live_entries(table, snapshot).values()
+    return _build(columns, (_file_row(table, schema, schemas, e, text(e.partition)) for e in entries))
 
 
-def _file_row(table: Table, schema: TableSchema, schemas: Mapping[int, TableSchema], entry: ManifestEntry) -> list[Any]:
+def _file_row(
+    table: Table, schema: TableSchema, schemas: Mapping[int, TableSchema], entry: ManifestEntry, partition: str
+) -> list[Any]:
     file = entry.file
     own = schemas.get(file.schema_id, schema)
-    partition = format_partition(decode_row(entry.partition, partition_types(schema)), schema.partition_keys,
-                                 partition_types(schema))  # fmt: skip
     key_types = [f.type for f in own.key_fields] if own.primary_keys else []
     low, high, nulls = _value_stats(own, file)
     path = entry_paths(schema, [entry])[0]
@@ -329,12 +331,13 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
         "last_update_time": _TIME,
     }
     schema = table.schema()
+    stored = StoredPartitions(schema)
     groups: dict[bytes, list[DataFile]] = {}
     for entry in live_entries(table, snapshot).values():
-        groups.setdefault(entry.partition, []).append(entry.file)
+        groups.setdefault(stored.canonical(entry.partition), []).append(entry.file)
     rows = (
         (
-            _partition_text(schema, partition),
+            _partition_text(schema, stored.values(partition)),
             sum(f.row_count for f in files),
             sum(f.file_size for f in files),
             len(files),
@@ -345,12 +348,12 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
     return _build(columns, rows)
 
 
-def _partition_text(schema: TableSchema, partition: bytes) -> str:
+def _partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
     """``p=2025-01-31``; null and blank values show as the default partition's name, as Paimon shows them."""
     types = partition_types(schema)
     default = TableOptions(schema.options).partition_default_name
     parts = []
-    for key, kind, value in zip(schema.partition_keys, types, decode_row(partition, types), strict=True):
+    for key, kind, value in zip(schema.partition_keys, types, values, strict=True):
         blank = value is None or (isinstance(value, str) and not value.strip())
         parts.append(f"{key}={default}" if blank else format_partition((value,), (key,), (kind,)))
     return "/".join(parts)

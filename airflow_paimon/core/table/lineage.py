@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
-from airflow_paimon.core.table.table import Table
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table.table import Table
 
 READY, CREATING, RENAMING, DELETING, DELETED = "ready", "creating", "renaming", "deleting", "deleted"
 

@@ -6,38 +6,24 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.index_manifest import read_index_manifest
-from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import DataFile, FileId, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_list
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.live_files import BucketKey as BucketKey
+from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
+from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
+from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import partition_path
 from airflow_paimon.core.table.paths import bucket_dir, manifest_path
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.stored_partitions import partition_types as partition_types
 from airflow_paimon.core.table.table import Table, resolve_version
-
-
-class BucketKey(NamedTuple):
-    """A (partition, bucket); ``partition`` is a BinaryRow, in ``one_form`` where two sides are compared."""
-
-    partition: bytes
-    bucket: int
-
-
-@dataclass(frozen=True, slots=True)
-class BucketSplit:
-    """All live files of one bucket. ``values`` are the decoded partition values, in partition-key order."""
-
-    partition: bytes
-    values: tuple[Any, ...]
-    bucket: int
-    total_buckets: int
-    files: tuple[DataFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,33 +125,6 @@ def read_index(table: Table, snapshot: Snapshot | None) -> list[IndexEntry]:
     return read_index_manifest(data, name=f"{table.label}: {name}")
 
 
-@dataclass(slots=True)
-class NetChange:
-    """What a sequence of entries amounts to: files that stay added, and deletions of files added before it."""
-
-    added: dict[FileId, ManifestEntry]
-    deleted: dict[FileId, ManifestEntry]
-
-
-def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> NetChange:
-    """Merge entries in order (docs/format.md, Manifests): a DELETE removes an earlier ADD, or is kept.
-
-    Raises:
-        FormatError: the same file is added twice.
-    """
-    added: dict[FileId, ManifestEntry] = {}
-    deleted: dict[FileId, ManifestEntry] = {}
-    for entry in entries:
-        key = entry.identifier
-        if entry.kind == FileKind.ADD:
-            if key in added:
-                raise FormatError(f"{where}: file {entry.file.file_name} is added twice")
-            added[key] = entry
-        elif added.pop(key, None) is None:
-            deleted[key] = entry
-    return NetChange(added, deleted)
-
-
 def live_entries(
     table: Table, snapshot: Snapshot | None, selection: Selection | None = None
 ) -> dict[FileId, ManifestEntry]:
@@ -193,16 +152,6 @@ def selected_entries(
     wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
     entries = (e for part in read_entries(table, wanted) for e in part)
     return entries if selection is None else (e for e in entries if selection(e.partition))
-
-
-def group_by_bucket(
-    entries: Iterable[ManifestEntry], form: Callable[[bytes], bytes]
-) -> dict[BucketKey, list[ManifestEntry]]:
-    """Group entries by (partition, bucket), keeping their order. ``form``: ``one_form`` of the table's schema."""
-    groups: dict[BucketKey, list[ManifestEntry]] = {}
-    for entry in entries:
-        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), []).append(entry)
-    return groups
 
 
 def one_form(schema: TableSchema) -> Callable[[bytes], bytes]:

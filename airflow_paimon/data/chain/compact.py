@@ -19,7 +19,7 @@ from airflow_paimon.core.chain.prune import prune_records
 from airflow_paimon.core.chain.staleness import find_stale, history_of
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.chain.targets import ChainTargets, parse_targets
-from airflow_paimon.core.commit.committer import require_committable, verify_landed
+from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -300,8 +300,6 @@ class _Run:
             self._again.add(plan.target)
 
     def _result(self) -> OperationResult:
-        for snapshot in self._receipts:
-            verify_landed(self._branch, snapshot)
         if self._receipts and self._state is not None:
             groups = {self._state.layout.group_of(v) for v, row in self._results.items() if "snapshot" in row}
             prune_records(self._context.table, self._context.now_ms, self._state, groups)

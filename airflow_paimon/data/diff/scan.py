@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -21,10 +20,9 @@ from airflow_paimon.core.table.scan import (
     ScanPlan,
     group_by_bucket,
     live_entries,
-    one_form,
-    partition_types,
     read_index,
 )
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero, not_visible
 from airflow_paimon.data.files.arrow_types import arrow_type
@@ -190,14 +188,13 @@ class _Buckets:
     ) -> None:
         view, before, schema_before = other
         self._schema = schema
-        self._types = partition_types(schema)
+        self._stored = StoredPartitions(schema)
         self._schema_before = schema_before
         self._hides_new = hides_level_zero(schema)
         self._choice = choice
-        self._decoded: dict[bytes, tuple[Any, ...]] = {}
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
         diff = difference(branch, before, after)
-        form = one_form(schema)
+        form = self._stored.canonical
         live = group_by_bucket(live_entries(branch, after).values(), form)
         # another branch may know the same file under another schema id
         theirs = None if view == branch else group_by_bucket(live_entries(view, before).values(), form)
@@ -219,9 +216,7 @@ class _Buckets:
                 self._skip(key, entries)
 
     def _values(self, key: BucketKey) -> tuple[Any, ...]:
-        if key.partition not in self._decoded:
-            self._decoded[key.partition] = decode_row(key.partition, self._types)
-        return self._decoded[key.partition]
+        return self._stored.values(key.partition)
 
     def _differs(self, key: BucketKey, then: Sequence[ManifestEntry], now: Sequence[ManifestEntry]) -> None:
         values = self._values(key)

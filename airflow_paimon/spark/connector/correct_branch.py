@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit.committer import CommitIdentity, verify_landed
+from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, take_over
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import ManifestEntry
@@ -137,8 +137,6 @@ def _write(
     finally:
         discard_staging(staging.view)
     landed = taken.receipt.snapshot
-    if landed is not None:
-        verify_landed(base.table, landed)
     if landed is not None and taken.receipt.replayed:
         return result_of(context, request, landed)
     details = _details(request, base, counts, taken.removed, taken.added)

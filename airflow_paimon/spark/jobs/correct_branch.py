@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.branches.publish_plan import highest_sequence
-from airflow_paimon.core.commit.committer import CommitIdentity, verify_landed
+from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -215,7 +215,6 @@ def _finish(
         raise
     if receipt.snapshot is None:
         return base.result(context, request, details, changed=False)
-    verify_landed(base.table, receipt.snapshot)
     if receipt.replayed:  # another try of the operation was faster, with files of its own
         discard_files(base.write, messages)
         return result_of(context, request, receipt.snapshot)

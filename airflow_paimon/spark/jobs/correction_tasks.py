@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, partition_types
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.merge.row_sorter import RowSorter
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
@@ -108,11 +108,9 @@ def _write_plain(correction: Correction, batches: Iterator[pa.RecordBatch]) -> I
     """Write rows of a table without primary key as they arrive."""
     write = correction.write
     messages = write_rows(write, batches)
-    types = partition_types(write.schema)
+    values = StoredPartitions(write.schema).values
     results = [
-        BucketResult(
-            key=m.key, values=decode_row(m.partition, types), rows=sum(f.row_count for f in m.new_files), message=m
-        )
+        BucketResult(key=m.key, values=values(m.partition), rows=sum(f.row_count for f in m.new_files), message=m)
         for m in messages
     ]
     try:

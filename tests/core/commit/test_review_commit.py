@@ -18,6 +18,7 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.scan import live_entries, partition_types, plan_scan
 from airflow_paimon.core.table.table import Table
@@ -50,6 +51,7 @@ def test_a_partition_whose_null_is_stored_in_two_forms_is_rewritten_as_one(table
         commit_append(table, [_message(partition, name)], planned_on=table.latest_snapshot())
     (split,) = plan_scan(table).splits
     assert len(split.files) == 2
+    assert inspect(table, "partitions").column("file_count").to_pylist() == [2]
     commit_buckets(table, [_message(split.partition, "data-3.parquet", split.files)])
     assert [e.file.file_name for e in live_entries(table, table.latest_snapshot()).values()] == ["data-3.parquet"]
     with pytest.raises(ConflictError):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.commit.files import commit_append
-from airflow_paimon.core.commit.partition_drop import HeldPartition, held_partitions
+from airflow_paimon.core.commit.held_partitions import HeldPartition, held_partitions
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.maintenance.partition_expiry_plan import (
     ExpiryRule,

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_overwrite, drop_partitions
-from airflow_paimon.core.commit.partition_drop import drop_held, held_partitions
+from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.commit.partition_drop import drop_held
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry, ManifestFile, Stats

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.partition_drop import held_partitions
+from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow

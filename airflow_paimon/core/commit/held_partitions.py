@@ -1,0 +1,65 @@
+"""What the partitions of a snapshot hold: what expiry judges, and what a drop compares with. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table.scan import ScanPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPartition:
+    """What a partition holds in one snapshot. ``key``: its canonical stored form in hex, here and in a journal.
+
+    ``digest`` identifies its files; names never recur. ``updated``: the newest file's creation, local time as stored.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    text: str
+    files: int
+    rows: int
+    bytes: int
+    digest: str
+    updated: datetime | None
+
+
+def held_partitions(plan: ScanPlan) -> list[HeldPartition]:
+    """Give every partition that has a live file, in the order of their texts."""
+    stored = StoredPartitions(plan.schema)
+    files: dict[str, list[DataFile]] = {}
+    values: dict[str, tuple[Any, ...]] = {}
+    for split in plan.splits:
+        key = stored.canonical(split.partition).hex()
+        files.setdefault(key, []).extend(split.files)
+        values[key] = split.values
+    held = (_held(k, values[k], stored.text(bytes.fromhex(k)), found) for k, found in files.items())
+    return sorted(held, key=lambda h: (h.text, h.key))
+
+
+def _held(key: str, values: tuple[Any, ...], text: str, files: Sequence[DataFile]) -> HeldPartition:
+    times = [f.creation_time_ms for f in files]
+    known = [t for t in times if t is not None]
+    newest = datetime.fromtimestamp(max(known) / 1000, UTC).replace(tzinfo=None) if len(known) == len(times) else None
+    return HeldPartition(
+        key=key,
+        values=values,
+        text=text,
+        files=len(files),
+        rows=sum(f.row_count for f in files),
+        bytes=sum(f.file_size for f in files),
+        digest=files_digest(f.file_name for f in files),
+        updated=newest,
+    )
+
+
+def files_digest(names: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()[:32]

@@ -1,0 +1,88 @@
+"""Live files as values: manifest entries merged, grouped by bucket, compared between two snapshots. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
+
+
+class BucketKey(NamedTuple):
+    """A (partition, bucket); ``partition`` is a BinaryRow, in its canonical form where two sides are compared."""
+
+    partition: bytes
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSplit:
+    """All live files of one bucket. ``values`` are the decoded partition values, in partition-key order."""
+
+    partition: bytes
+    values: tuple[Any, ...]
+    bucket: int
+    total_buckets: int
+    files: tuple[DataFile, ...]
+
+
+@dataclass(slots=True)
+class NetChange:
+    """What a sequence of entries amounts to: files that stay added, and deletions of files added before it."""
+
+    added: dict[FileId, ManifestEntry]
+    deleted: dict[FileId, ManifestEntry]
+
+
+def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> NetChange:
+    """Merge entries in order (docs/format.md, Manifests): a DELETE removes an earlier ADD, or is kept.
+
+    Raises:
+        FormatError: the same file is added twice.
+    """
+    added: dict[FileId, ManifestEntry] = {}
+    deleted: dict[FileId, ManifestEntry] = {}
+    for entry in entries:
+        key = entry.identifier
+        if entry.kind == FileKind.ADD:
+            if key in added:
+                raise FormatError(f"{where}: file {entry.file.file_name} is added twice")
+            added[key] = entry
+        elif added.pop(key, None) is None:
+            deleted[key] = entry
+    return NetChange(added, deleted)
+
+
+def group_by_bucket(
+    entries: Iterable[ManifestEntry], form: Callable[[bytes], bytes]
+) -> dict[BucketKey, list[ManifestEntry]]:
+    """Group entries by (partition, bucket), keeping their order. ``form``: ``StoredPartitions.canonical``."""
+    groups: dict[BucketKey, list[ManifestEntry]] = {}
+    for entry in entries:
+        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), []).append(entry)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Files that one snapshot has and the other has not, by bucket. ``added`` are in the later one only.
+
+    ``index``: the later one's index entries, of the buckets where they differ: a deletion vector deletes rows although
+    no data file changes.
+    """
+
+    added: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
+    removed: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)
+    index: dict[BucketKey, frozenset[IndexEntry]] = field(default_factory=dict)
+
+    @property
+    def buckets(self) -> set[BucketKey]:
+        return self.added.keys() | self.removed.keys() | self.index.keys()
+
+    def same_in(self, bucket: BucketKey, other: Difference) -> bool:
+        """Whether both end with the same files and vectors in this bucket (both start from the same snapshot)."""
+        mine = self.added.get(bucket, {}).keys(), self.removed.get(bucket, {}).keys()
+        theirs = other.added.get(bucket, {}).keys(), other.removed.get(bucket, {}).keys()
+        return mine == theirs and self.index.get(bucket) == other.index.get(bucket)
