@@ -147,7 +147,7 @@ def _reads(check: ChainCheck) -> list[list[Any]]:
         return []
     layout = state.layout
     stale = {s.values: s for s in check.stale}
-    broken = {g.group for g in check.groups if g.unplaced or g.misspelt}
+    broken = {g.group for g in check.groups if g.without_time or g.misspelt}
     sound = plan_chain_read(
         layout, state.partitions, lambda values: [v for v in values if layout.group_of(v) not in broken]
     )
@@ -166,7 +166,7 @@ def _reads(check: ChainCheck) -> list[list[Any]]:
         )
     for group in broken:
         text = _group_text(layout, group)
-        why = "a partition of the group has no place in time; see the findings"
+        why = "a partition of the group is without a partition time; see the findings"
         rows.append([text, "refused", None, why, None])
     return rows
 

@@ -163,7 +163,7 @@ def tell_night(
     try:
         longest = max((len(r.deltas) for r in plan_chain_read(state.layout, state.partitions)), default=0)
         gaps = len(find_gaps(state.layout, state.partitions))
-    except PaimonError:  # a partition without a place in time: check_chain_table tells which
+    except PaimonError:  # a partition without a partition time: check_chain_table tells which
         longest = gaps = None
     gone = expired["details"] if expired else {}
     held = state.partitions

@@ -186,7 +186,7 @@ def test_a_group_that_can_not_be_planned_keeps_no_other_from_its_night(table: Ta
     assert [j["partition"] for j in planned["jobs"]] == [["carrier='UA'"]]
     (why,) = planned["left_out"]
     assert why.startswith("carrier='AA' is left out: ")
-    assert "dt=someday has no place in time" in why
+    assert "dt=someday is without a partition time" in why
     assert nightly.tell_night(form(), [], None)["longest_chain"] is None
 
 

@@ -140,6 +140,27 @@ def test_a_dry_run_of_a_compaction_needs_no_spark(tmp_path: Path, without_spark:
 
 
 @pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--partition=dt=2026-01-02"], "write it like dt="),
+        (["--partition=day=20260102"], "the partition columns are dt"),
+        (["--pending"], "--max-chain-length"),
+        ([], "name what to compact"),
+        (["--partition=dt=20260102", "--table=d.plain"], "is not a chain table"),
+    ],
+)
+def test_a_wrong_compaction_is_told_without_spark(
+    tmp_path: Path, without_spark: dict[str, str], more: list[str], message: str
+) -> None:
+    make_chain(tmp_path / "wh")
+    make_chain(tmp_path / "wh", name="d.plain", options={})
+    table = [] if any(m.startswith("--table") for m in more) else ["--table=d.t"]
+    ended = run_job("compact_chain_table", f"--warehouse={tmp_path / 'wh'}", *table, *more, env=without_spark)
+    assert (ended.code, ended.result["error"]["kind"]) == (2, "invalid-input"), ended.stderr
+    assert message in ended.result["error"]["message"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "kind"),
     [
         (["--branch=fix", "--snapshot=77"], 2, "not-found"),

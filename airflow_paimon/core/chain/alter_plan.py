@@ -24,7 +24,7 @@ _NEVER: Mapping[str, str] = {
     "scan.fallback-snapshot-branch": "main would be read through other data from then on",
     "scan.fallback-delta-branch": "main would be read through other data from then on",
 }
-_MOVES_TIME = "the partitions that are there would get another place in time, and every read other rows"
+_MOVES_TIME = "the partitions that are there would get another partition time, and every read other rows"
 _REORDERS = "it says which version of a row wins in what is there"
 _WITH_DATA: Mapping[str, str] = {
     "bucket": "partitions with different numbers of buckets can't be merged into one",

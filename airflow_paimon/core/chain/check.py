@@ -299,7 +299,7 @@ def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
     width = layout.group_width
     label = format_partition(group.group, layout.partition_keys[:width], layout.partition_types[:width]) or "all"
     kinds = (
-        ("unparsable-partition", group.unplaced, "have no place in time"),
+        ("unparsable-partition", group.without_time, "are without a partition time"),
         ("misspelt-partition", group.misspelt, "are not spelt as partition.timestamp-formatter writes them"),
         ("off-grid-partition", group.off_grid, f"lie beside the {layout.clock.step.name.lower()}s of their group"),
     )

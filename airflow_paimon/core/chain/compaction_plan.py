@@ -73,7 +73,7 @@ def plan_compaction(
     """Plan every partition that is asked for, group by group, in the order of time.
 
     Raises:
-        InvalidInputError: a partition of a group that is asked for has no place in time.
+        InvalidInputError: a partition of a group that is asked for is without a partition time.
     """
     known = known or Staleness()
     plans: list[PartitionCompaction] = []
@@ -142,7 +142,7 @@ class _GroupPlanner:
     def _one(self, moment: datetime, *, asked: bool) -> PartitionCompaction | None:
         values = self._values(moment)
         why = self._why_stale(moment, values, asked=asked)
-        if (not asked and why is None) or values in self._targets.settled:
+        if (not asked and why is None) or values in self._targets.finished:
             return None
         at = bisect_left(self._anchors, moment)
         start = self._anchors[at - 1] if at else None

@@ -205,12 +205,12 @@ def _snapshot_reasons(layout: ChainLayout, groups: Sequence[GroupExpiry]) -> Ite
 
 
 def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held, deltas: _Held) -> dict[str, Any]:
-    unreadable = [layout.text_of(v) for g in groups for v in g.unplaced]
-    told = sorted(groups, key=lambda g: not g.segments)  # those that expire first; else in the groups' order
+    unreadable = [layout.text_of(v) for g in groups for v in g.without_time]
+    ordered = sorted(groups, key=lambda g: not g.segments)  # those that expire first; else in the groups' order
     warnings = []
     if unreadable:
         warnings.append(
-            f"{len(unreadable)} partitions have no place in time and stay (details.unreadable): drop them yourself, or "
+            f"{len(unreadable)} partitions are without a partition time and stay (details.unreadable): drop them, or "
             f"write their rows to partitions of the form of partition.timestamp-formatter"
         )
     waiting = [layout.text_of(v) for g in groups for v in g.waits_for]
@@ -222,7 +222,7 @@ def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held
     return {
         "strategy": VALUES_TIME,
         "segments": sum(len(g.segments) for g in groups),
-        "groups": [_group_report(layout, g, snapshots, deltas) for g in told[:_LISTED]],
+        "groups": [_group_report(layout, g, snapshots, deltas) for g in ordered[:_LISTED]],
         "groups_total": len(groups),
         "groups_expiring": sum(bool(g.segments) for g in groups),
         "unreadable": unreadable[:_LISTED],

@@ -29,8 +29,8 @@ class Segment:
 class GroupExpiry:
     """What expires in one group. ``anchor``: the oldest snapshot partition that stays, None if the group has none.
 
-    ``orphans``: deltas older than the group's first snapshot partition. ``unplaced``: partitions whose values are no
-    time; they stay. ``waits_for``: stale partitions that stay, for which old segments stay, too.
+    ``orphans``: deltas older than the group's first snapshot partition. ``without_time``: partitions whose values
+    don't read as a time; they stay. ``waits_for``: stale partitions that stay, for which old segments stay, too.
     """
 
     group: Values
@@ -38,7 +38,7 @@ class GroupExpiry:
     anchor: Values | None = None
     segments: tuple[Segment, ...] = ()
     orphans: tuple[Values, ...] = ()
-    unplaced: tuple[Values, ...] = ()
+    without_time: tuple[Values, ...] = ()
     waits_for: tuple[Values, ...] = ()
 
     @property
@@ -74,14 +74,14 @@ def _plan_group_expiry(
     group: Values, snapshots: TimeLines, deltas: TimeLines, cutoff: datetime, max_segments: int, min_anchors: int
 ) -> GroupExpiry:
     snapshot, delta = snapshots.of(group), deltas.of(group)
-    unplaced = tuple(sorted((*snapshots.without_time(group), *deltas.without_time(group)), key=repr))
+    without_time = tuple(sorted((*snapshots.without_time(group), *deltas.without_time(group)), key=repr))
     if not snapshot.values:
-        return GroupExpiry(group=group, reason="only deltas: never touched", unplaced=unplaced)
+        return GroupExpiry(group=group, reason="only deltas: never touched", without_time=without_time)
     old = bisect_left(snapshot.times, cutoff)
     count = min(old - 1, max_segments, len(snapshot.values) - min_anchors)
     if count < 1:
         why = f"{max(old, 0)} snapshot partitions before {cutoff}, {len(snapshot.values)} in all: nothing to expire"
-        return GroupExpiry(group=group, reason=why, anchor=snapshot.values[0], unplaced=unplaced)
+        return GroupExpiry(group=group, reason=why, anchor=snapshot.values[0], without_time=without_time)
     segments = tuple(
         Segment(
             snapshot=snapshot.values[i],
@@ -95,7 +95,7 @@ def _plan_group_expiry(
         anchor=snapshot.values[count],
         segments=segments,
         orphans=delta.between(None, snapshot.times[0]),
-        unplaced=unplaced,
+        without_time=without_time,
     )
 
 

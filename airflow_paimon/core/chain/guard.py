@@ -82,11 +82,11 @@ def guard_chain(
         UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
             numbers of buckets differ. NotFoundError: the other branch does not exist.
     """
-    settled = options.checked_by_caller
+    is_checked = options.checked_by_caller
     role = chain_role(table, schema)
     if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
         return None
-    if settled and role == Branch.SNAPSHOT and all(e.kind == FileKind.ADD for e in entries):
+    if is_checked and role == Branch.SNAPSHOT and all(e.kind == FileKind.ADD for e in entries):
         return None  # a partition that compaction made full: nothing goes, and its chain had one number of buckets
     main = table.branch(MAIN)
     main_schema = main.schema()
@@ -96,11 +96,11 @@ def guard_chain(
     layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
     change = _change(table, head, schema, entries)
     if role == Branch.SNAPSHOT:
-        other = _guard_snapshot(main, layout, change, head, settled)
+        other = _guard_snapshot(main, layout, change, head, is_checked)
     else:
         on_stale = options.on_stale or ("refuse" if kind == CommitKind.APPEND else "record")
-        other = _guard_delta(main, layout, change, on_stale, head, settled)
-    if settled or change.before.keys() <= change.after:
+        other = _guard_delta(main, layout, change, on_stale, head, is_checked)
+    if is_checked or change.before.keys() <= change.after:
         return None
     return DropCheck(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
 
@@ -138,7 +138,7 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
 
 
 def _guard_snapshot(
-    main: Table, layout: ChainLayout, change: _Change, head: Snapshot | None, settled: bool
+    main: Table, layout: ChainLayout, change: _Change, head: Snapshot | None, is_checked: bool
 ) -> ScanPlan:
     before = frozenset(change.before)
     delta = plan_scan(main.branch(layout.delta_branch))
@@ -150,7 +150,7 @@ def _guard_snapshot(
         needed = required_anchors(layout, before, change.after, frozenset(deltas), records)
         if needed:
             raise anchors_needed(main, layout, needed)
-    if change.touched & change.after and not settled:
+    if change.touched & change.after and not is_checked:
         found = affected(change.touched & change.after, anchors, chained)
         behind = Affected(hidden=(), rebuilt={v: p for v, p in found.rebuilt.items() if v not in change.touched})
         ids = {layout.snapshot_branch: _id(head), layout.delta_branch: _id(delta.snapshot)}
@@ -163,14 +163,14 @@ def _id(snapshot: Snapshot | None) -> int | None:
 
 
 def _guard_delta(
-    main: Table, layout: ChainLayout, change: _Change, on_stale: OnStale, head: Snapshot | None, settled: bool
+    main: Table, layout: ChainLayout, change: _Change, on_stale: OnStale, head: Snapshot | None, is_checked: bool
 ) -> ScanPlan:
     snapshot = plan_scan(main.branch(layout.snapshot_branch))
     snapshots = splits_by_partition(snapshot)
     anchors, chained = TimeLines(layout, snapshots), TimeLines(layout, change.before)
     _check_buckets(change, snapshots, change.before, anchors, chained, Branch.DELTA)
     found = affected(change.touched, anchors, chained)
-    if settled:
+    if is_checked:
         return snapshot
     if found.hidden and on_stale == "refuse":
         raise _hidden(main, layout, found.hidden)

@@ -64,7 +64,7 @@ class ChainLayout:
         """
         moment = self.parsed_time(values)
         if moment is None:
-            why, way_out = "has no place in time", "drop it, or write its rows to a partition of that form"
+            why, way_out = "is without a partition time", "drop it, or write its rows to a partition of that form"
         elif self.clock.texts_at(moment) != self._texts(values):
             right = self.text_of(self.values_at(self.group_of(values), moment))
             why, way_out = "is not spelt as the formatter writes it", f"write its rows to {right}"

@@ -44,9 +44,9 @@ def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
     types = partition_types(plan.schema)
     found: dict[Values, list[str]] = {}
     for entry in plan.index_entries:
-        told = f"{entry.bucket}/{entry.index_type}/{entry.file_name}/{entry.deletion_vector_ranges}"
-        found.setdefault(decode_row(entry.partition, types), []).append(told)
-    return {values: names_digest(told) for values, told in found.items()}
+        ranges = f"{entry.bucket}/{entry.index_type}/{entry.file_name}/{entry.deletion_vector_ranges}"
+        found.setdefault(decode_row(entry.partition, types), []).append(ranges)
+    return {values: names_digest(ranges) for values, ranges in found.items()}
 
 
 def read_identities(state: ChainState) -> dict[str, str]:

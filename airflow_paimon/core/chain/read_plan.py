@@ -79,7 +79,7 @@ def plan_chain_read(
     grid are targets too; ``until`` extends the grids.
 
     Raises:
-        InvalidInputError: a partition that may belong to a chain that is read has no place in time.
+        InvalidInputError: a partition that may belong to a chain that is read is without a partition time.
     """
     chains = _Chains(layout, partitions)
     targets = wanted(sorted(partitions.all, key=layout.text_of))
@@ -131,7 +131,7 @@ def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | 
     ``until``: extend grids that end earlier.
 
     Raises:
-        InvalidInputError: a partition has no place in time.
+        InvalidInputError: a partition is without a partition time.
     """
     lines = TimeLines(layout, partitions.all, strict=True)
     gaps = []

@@ -17,8 +17,9 @@ MAX_GRID = 200_000
 class GroupReport:
     """The partitions of one group, in the order of time. ``gaps`` None: the grid is too long to walk through.
 
-    ``misspelt``: partitions with a time that are not written as the formatter writes it; ``unplaced``: without a time;
-    ``off_grid``: at a time that no step from the group's first partition reaches. Paimon skips or refuses all of these.
+    ``misspelt``: partitions with a time that are not written as the formatter writes it; ``without_time``: those
+    whose values don't read as a time; ``off_grid``: at a time that no step from the group's first partition reaches.
+    Paimon skips or refuses all of these.
     """
 
     group: Values
@@ -27,7 +28,7 @@ class GroupReport:
     delta: tuple[Values, ...]
     gaps: tuple[Values, ...] | None = ()
     misspelt: tuple[Values, ...] = ()
-    unplaced: tuple[Values, ...] = ()
+    without_time: tuple[Values, ...] = ()
     off_grid: tuple[Values, ...] = ()
 
     @property
@@ -47,29 +48,29 @@ def report_groups(layout: ChainLayout, partitions: Partitions) -> tuple[GroupRep
 
 def _report(layout: ChainLayout, partitions: Partitions, group: Values, held: set[Values]) -> GroupReport:
     times: dict[Values, datetime] = {}
-    misspelt, unplaced = [], []
+    misspelt, without_time = [], []
     for values in held:
         moment = layout.parsed_time(values)
         if moment is None:
-            unplaced.append(values)
+            without_time.append(values)
         elif layout.values_at(group, moment) != values:
             misspelt.append(values)
         else:
             times[values] = moment
     gaps, off_grid = _walk(layout, group, times)
 
-    def placed(some: Iterable[Values]) -> tuple[Values, ...]:
+    def in_order(some: Iterable[Values]) -> tuple[Values, ...]:
         return tuple(sorted((v for v in some if v in times), key=times.__getitem__))
 
     return GroupReport(
         group=group,
-        main=placed(partitions.main & held),
-        snapshot=placed(partitions.snapshot & held),
-        delta=placed(partitions.delta & held),
+        main=in_order(partitions.main & held),
+        snapshot=in_order(partitions.snapshot & held),
+        delta=in_order(partitions.delta & held),
         gaps=gaps,
         misspelt=tuple(sorted(misspelt, key=layout.text_of)),
-        unplaced=tuple(sorted(unplaced, key=layout.text_of)),
-        off_grid=placed(off_grid),
+        without_time=tuple(sorted(without_time, key=layout.text_of)),
+        off_grid=in_order(off_grid),
     )
 
 

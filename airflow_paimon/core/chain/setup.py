@@ -186,7 +186,7 @@ def _schema_files(table: Table) -> dict[int, bytes]:
 
 
 def _check_partitions(table: Table, target: TableSchema, names: Sequence[str]) -> None:
-    """Every partition there is must have its place in time: Paimon skips others in silence, or fails."""
+    """Every partition there is must have a partition time: Paimon skips others in silence, or fails."""
     layout = chain_layout(target, table.name)
     problems = [p for name in names for p in _partition_problems(table.branch(name), layout)]
     if problems:

@@ -133,7 +133,7 @@ def plan_conversion(
         _check_branch(table, branch)
     target = _with_options(table, main, wanted, now_ms)
     targets = {
-        b.name: target if b.schema is None else _with_options(table, b, _settled(target, b.schema, wanted), now_ms)
+        b.name: target if b.schema is None else _with_options(table, b, _branch_options(target, wanted), now_ms)
         for b in branches
     }
     _check(table, target, targets)
@@ -179,7 +179,7 @@ def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_
         raise InvalidInputError(f"{label}: {error.message}", table=table) from None
 
 
-def _settled(main: TableSchema, branch: TableSchema, wanted: Mapping[str, str]) -> dict[str, str]:
+def _branch_options(main: TableSchema, wanted: Mapping[str, str]) -> dict[str, str]:
     """What an existing branch is to get: what is asked for, and the chain options that main has already."""
     known = {k: main.options[k] for k in (_ENABLED, *_BY_ARGUMENT) if k in main.options}
     return {**known, **wanted}

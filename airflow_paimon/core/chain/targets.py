@@ -27,7 +27,7 @@ class ChainTargets:
     """What to make full. ``specs`` name partitions or, with a range or ``max_chain_length``, narrow the choice.
 
     ``first`` and ``last`` are the range, both with. ``max_chain_length`` is not None for whatever has grown longer.
-    ``settled`` partitions are left as they are; those of ``again`` are built again though they are there.
+    ``finished`` partitions are left as they are; those of ``again`` are built again though they are there.
     """
 
     specs: tuple[Spec, ...] = ()
@@ -36,7 +36,7 @@ class ChainTargets:
     max_chain_length: int | None = None
     overwrite: bool = False
     gap_policy: GapPolicy = "empty"
-    settled: frozenset[Values] = frozenset()
+    finished: frozenset[Values] = frozenset()
     again: frozenset[Values] = frozenset()
 
     @property

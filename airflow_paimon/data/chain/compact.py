@@ -29,7 +29,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets, plan_buckets
-from airflow_paimon.data.chain.compaction_commit import DETAILS, Committer, Pins, known_of, plan_row
+from airflow_paimon.data.chain.compaction_commit import DETAILS, CompactionCommits, InputSnapshots, known_of, plan_row
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,18 @@ def compact_chain_table(
             raise
 
 
+def check_compaction(context: Context, request: CompactChainTable) -> None:
+    """Refuse what needs no look at a row to be refused: before a session is started.
+
+    Raises:
+        InvalidInputError: the table is not a chain table, or the request does not fit it.
+    """
+    layout, snapshot, _ = chain_views(context.table)
+    _targets(layout, request)
+    if not request.dry_run:
+        require_committable(snapshot)
+
+
 def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
     return parse_targets(
         layout,
@@ -98,22 +110,22 @@ def _landed(snapshot: Table, tried: Attempt) -> list[tuple[Snapshot, dict[str, A
     return found
 
 
-def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list[PartitionCompaction], Pins]:
+def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list[PartitionCompaction], InputSnapshots]:
     """Plan, and look into the records of how partitions were built only where that can matter."""
-    pins = Pins(state)
+    inputs = InputSnapshots(state)
     looks = targets.overwrite or targets.max_chain_length is not None or targets.again
     if not looks:
         plans = plan_compaction(state.layout, state.partitions, targets)
         if all(p.action != Action.ALREADY_THERE for p in plans):
-            return plans, pins
-    pins.provenances, known = known_of(table, state, targets)
-    return plan_compaction(state.layout, state.partitions, targets, known), pins
+            return plans, inputs
+    inputs.provenances, known = known_of(table, state, targets)
+    return plan_compaction(state.layout, state.partitions, targets, known), inputs
 
 
 def _dry_run(context: Context, targets: ChainTargets) -> OperationResult:
     state = gather_chain(context.table)
-    plans, pins = _plans(context.table, state, targets)
-    rows = [plan_row(pins, p) | {"action": p.action.value} for p in plans]
+    plans, inputs = _plans(context.table, state, targets)
+    rows = [plan_row(inputs, p) | {"action": p.action.value} for p in plans]
     plan = Plan(
         operation=context.request.operation,
         table=context.table.name,
@@ -199,18 +211,18 @@ class _Run:
             self._again |= {s.values for s in find_stale(state, built, history_of(state)) if not s.lost}
 
     def _round(self, state: ChainState, number: int) -> None:
-        settled = frozenset(v for v in self._results if v not in self._again)
-        targets = replace(self._targets, settled=settled, again=frozenset(self._again))
-        plans, pins = _plans(self._context.table, state, targets)
+        finished = frozenset(v for v in self._results if v not in self._again)
+        targets = replace(self._targets, finished=finished, again=frozenset(self._again))
+        plans, inputs = _plans(self._context.table, state, targets)
         waited, self._deferred = self._deferred, {}
         todo = []
         for plan in plans:
-            if number > 1 and plan.action.writes and pins.is_built_of(plan):
+            if number > 1 and plan.action.writes and inputs.is_built_of(plan):
                 plan = replace(plan, action=Action.ALREADY_THERE, reason="another compaction has built it meanwhile")
             if plan.action.writes:
                 todo.append(plan)
             elif plan.target not in self._results:
-                self._results[plan.target] = self._row(pins, plan)
+                self._results[plan.target] = self._row(inputs, plan)
         for values in waited.keys() - {p.target for p in plans} - self._results.keys():
             there = values in state.partitions.snapshot
             plan = replace(
@@ -218,17 +230,17 @@ class _Run:
                 action=Action.ALREADY_THERE if there else Action.NOTHING_TO_DO,
                 reason="another compaction has built it meanwhile" if there else "it is not asked for any more",
             )
-            self._results[values] = self._row(pins, plan)
+            self._results[values] = self._row(inputs, plan)
         if self._plan is None:
-            self._remember(state, pins, plans)
-        self._execute(pins, todo, number)
+            self._remember(state, inputs, plans)
+        self._execute(inputs, todo, number)
 
-    def _row(self, pins: Pins, plan: PartitionCompaction) -> dict[str, Any]:
-        return plan_row(pins, plan) | {"outcome": plan.action.value}
+    def _row(self, inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any]:
+        return plan_row(inputs, plan) | {"outcome": plan.action.value}
 
-    def _remember(self, state: ChainState, pins: Pins, plans: Sequence[PartitionCompaction]) -> None:
+    def _remember(self, state: ChainState, inputs: InputSnapshots, plans: Sequence[PartitionCompaction]) -> None:
         self._snapshots = state.snapshot_ids
-        rows = [plan_row(pins, p) | {"action": p.action.value} for p in plans]
+        rows = [plan_row(inputs, p) | {"action": p.action.value} for p in plans]
         self._plan = Plan(
             operation=self._request.operation,
             table=self._context.table.name,
@@ -236,52 +248,56 @@ class _Run:
             summary={"partitions": rows},
         )
 
-    def _execute(self, pins: Pins, todo: Sequence[PartitionCompaction], number: int) -> None:
+    def _execute(self, inputs: InputSnapshots, todo: Sequence[PartitionCompaction], number: int) -> None:
         """Run tasks for the partitions whose anchors are there, commit them, go on with those that waited."""
-        committer = Committer(self._context, self._request, pins, number)
+        commits = CompactionCommits(self._context, self._request, inputs, number)
         waiting = {p.target: p for p in todo}
         while waiting:
             ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
-            for chunk in self._chunks(pins, ready):
+            for chunk in self._chunks(inputs, ready):
                 usable = [p for p in chunk if self._has_anchor(p)]
                 for plan in chunk:
                     del waiting[plan.target]
                     if plan not in usable:
                         self._defer(plan)
                 if usable:
-                    self._compact(pins, committer, usable)
+                    self._compact(inputs, commits, usable)
 
     def _has_anchor(self, plan: PartitionCompaction) -> bool:
         if not plan.anchor_in_run or plan.anchor is None:
             return True
         return plan.anchor not in self._deferred and "snapshot" in self._results.get(plan.anchor, {})
 
-    def _chunks(self, pins: Pins, ready: Sequence[PartitionCompaction]) -> Iterator[list[PartitionCompaction]]:
+    def _chunks(
+        self, inputs: InputSnapshots, ready: Sequence[PartitionCompaction]
+    ) -> Iterator[list[PartitionCompaction]]:
         """Cut into what is run at once: much of what is small, little of what is large."""
         chunk: list[PartitionCompaction] = []
         tasks = size = 0
         for plan in ready:
-            if chunk and tasks + pins.buckets > self._tasks_at_once and size >= self._bytes_at_once:
+            if chunk and tasks + inputs.bucket_count > self._tasks_at_once and size >= self._bytes_at_once:
                 yield chunk
                 chunk, tasks, size = [], 0, 0
             chunk.append(plan)
-            tasks += pins.buckets
-            size += pins.input_bytes(plan)
+            tasks += inputs.bucket_count
+            size += inputs.input_bytes(plan)
         if chunk:
             yield chunk
 
-    def _compact(self, pins: Pins, committer: Committer, chunk: Sequence[PartitionCompaction]) -> None:
+    def _compact(
+        self, inputs: InputSnapshots, commits: CompactionCommits, chunk: Sequence[PartitionCompaction]
+    ) -> None:
         chains = [(p.target, p.anchor, p.deltas) for p in chunk]
-        compaction, works = plan_buckets(pins.narrowed(chunk), chains, self._request.task_memory_mb << 20)
+        compaction, works = plan_buckets(inputs.narrowed(chunk), chains, self._request.task_memory_mb << 20)
         outputs: dict[Values, list[BucketOutput]] = {p.target: [] for p in chunk}
         for output in self._run(compaction, works):
             outputs[output.values].append(output)
         for position, plan in enumerate(chunk):
             try:
-                committed = committer.commit(plan, outputs[plan.target])
+                committed = commits.commit(plan, outputs[plan.target])
             except PaimonError:
                 # no commit of these was tried
-                committer.discard([o for p in chunk[position + 1 :] for o in outputs[p.target]])
+                commits.discard([o for p in chunk[position + 1 :] for o in outputs[p.target]])
                 raise
             if committed is None:
                 self._defer(plan)

@@ -73,7 +73,7 @@ class BucketWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOutput:
-    """``empty``: no row is left of the bucket, and the file is a mere sign that it was compacted: see ``_sign``."""
+    """``empty``: no row is left of the bucket, and the file is a tombstone: see ``_tombstone``."""
 
     values: Values
     message: CommitMessage
@@ -158,7 +158,7 @@ def compact_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
         files = writer.finish()
         empty = not files
         if empty:
-            files = _sign(compaction, work)
+            files = _tombstone(compaction, work)
     except BaseException:
         writer.abandon()
         raise
@@ -194,7 +194,7 @@ def _full_rows(schema: TableSchema, values: Values, rows: pa.RecordBatch, kind: 
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _sign(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]:
+def _tombstone(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]:
     """Write a file with a delete of one of the bucket's keys.
 
     A partition without files does not exist, so an empty result would be computed again every time, and be no anchor.
@@ -244,10 +244,10 @@ def _any_row(compaction: Compaction, split: ChainSplit) -> pa.RecordBatch | None
 
 
 def choose_outputs(outputs: Sequence[BucketOutput]) -> tuple[list[BucketOutput], list[BucketOutput]]:
-    """Give what to commit of a partition's buckets, and what to discard: signs, when there are rows elsewhere."""
+    """Give what to commit of a partition's buckets, and what to discard: tombstones, when there are rows elsewhere."""
     full = [o for o in outputs if not o.empty]
-    signs = [o for o in outputs if o.empty and o.message.new_files]
-    return (full, signs) if full else (signs[:1], signs[1:])
+    tombstones = [o for o in outputs if o.empty and o.message.new_files]
+    return (full, tombstones) if full else (tombstones[:1], tombstones[1:])
 
 
 def splits_of(outputs: Sequence[BucketOutput]) -> tuple[BucketSplit, ...]:

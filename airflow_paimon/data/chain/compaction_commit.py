@@ -40,7 +40,7 @@ OPEN_COST_BYTES = 1 << 20
 OUTCOMES = {Action.COMPACT: "compacted", Action.STALE_REBUILD: "stale-rebuilt"}
 
 
-class Pins:
+class InputSnapshots:
     """What the branches hold, as it was planned on; partitions that this run commits are put in as it goes.
 
     The splits of ``state`` itself stay as they were.
@@ -69,20 +69,20 @@ class Pins:
         return self.state.layout
 
     @property
-    def buckets(self) -> int:
+    def bucket_count(self) -> int:
         return TableOptions(self.state.snapshot.schema.options).bucket
 
     def splits(self, branch: Branch, values: Values | None) -> tuple[BucketSplit, ...]:
         return () if values is None else self._parts[branch].get(values, ())
 
-    def inputs(self, plan: PartitionCompaction) -> list[BucketSplit]:
+    def buckets_of(self, plan: PartitionCompaction) -> list[BucketSplit]:
         """Give the buckets that a partition is built from, as far as they are there yet."""
         deltas = (s for d in plan.deltas for s in self.splits(Branch.DELTA, d))
         return [*self.splits(Branch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
 
     def input_bytes(self, plan: PartitionCompaction) -> int:
         """Give what its input files take, each counted with what opening it costs."""
-        return sum(f.file_size + OPEN_COST_BYTES for s in self.inputs(plan) for f in s.files)
+        return sum(f.file_size + OPEN_COST_BYTES for s in self.buckets_of(plan) for f in s.files)
 
     def part(self, branch: Branch, values: Values) -> Part:
         vectors = self._vectors[branch].get(values, "")
@@ -162,9 +162,9 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
     )
 
 
-def plan_row(pins: Pins, plan: PartitionCompaction) -> dict[str, Any]:
+def plan_row(inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any]:
     """Say what is planned for a partition, as plain JSON values."""
-    layout, text = pins.layout, pins.layout.text_of
+    layout, text = inputs.layout, inputs.layout.text_of
     keys = zip(layout.partition_keys, plan.target, layout.partition_types, strict=True)
     values = {k: readable_value(v, t) for k, v, t in keys}
     row: dict[str, Any] = {
@@ -174,13 +174,13 @@ def plan_row(pins: Pins, plan: PartitionCompaction) -> dict[str, Any]:
         "reason": plan.reason,
     }
     if plan.action.writes:
-        inputs = pins.inputs(plan)
+        held = inputs.buckets_of(plan)
         row |= {
             "anchor": None if plan.anchor is None else text(plan.anchor),
             "anchor_in_run": plan.anchor_in_run,
             "deltas": [text(d) for d in plan.deltas],
             "overwrites": plan.replaces,
-            **{f"{name}_in": count for name, count in _sizes(inputs).items()},
+            **{f"{name}_in": count for name, count in _sizes(held).items()},
         }
     return row
 
@@ -200,13 +200,13 @@ class Committed:
     is_stale: bool = False
 
 
-class Committer:
+class CompactionCommits:
     """Commits the partitions of one round."""
 
-    def __init__(self, context: Context, request: Request, pins: Pins, number: int) -> None:
+    def __init__(self, context: Context, request: Request, inputs: InputSnapshots, number: int) -> None:
         self._context = context
         self._request = request
-        self._pins = pins
+        self._inputs = inputs
         self._number = number
 
     def commit(self, plan: PartitionCompaction, outputs: Sequence[BucketOutput]) -> Committed | None:
@@ -215,33 +215,33 @@ class Committer:
         Raises:
             OutcomeUnknownError: it may have landed.
         """
-        pins = self._pins
+        inputs = self._inputs
         chosen, rest = choose_outputs(outputs)
         self.discard(rest)
-        row = plan_row(pins, plan) | {"outcome": OUTCOMES[plan.action], "snapshots": pins.state.snapshot_ids}
+        row = plan_row(inputs, plan) | {"outcome": OUTCOMES[plan.action], "snapshots": inputs.state.snapshot_ids}
         splits = splits_of(chosen)
         row |= {f"{name}_out": count for name, count in _sizes(splits).items()}
         if not chosen:
             return Committed(row=row | {"outcome": Action.NOTHING_TO_DO.value, "reason": "no rows"}, snapshot=None)
         self._record(plan, splits)
-        replaced = pins.splits(Branch.SNAPSHOT, plan.target)
-        branch_fence, delta_fence = pins.fences(plan)
+        replaced = inputs.splits(Branch.SNAPSHOT, plan.target)
+        branch_fence, delta_fence = inputs.fences(plan)
 
         def check(head: Snapshot | None) -> None:
             moved = [*branch_fence.moved(head), *delta_fence.moved(delta_fence.table.latest_snapshot())]
             if moved:
-                names = ", ".join(map(pins.layout.text_of, moved))
-                raise ConflictError(f"{pins.layout.label}: {names} changed while {row['partition']} was compacted")
+                names = ", ".join(map(inputs.layout.text_of, moved))
+                raise ConflictError(f"{inputs.layout.label}: {names} changed while {row['partition']} was compacted")
 
         try:
             receipt = commit_partition(
-                pins.state.snapshot.table,
+                inputs.state.snapshot.table,
                 [o.message for o in chosen],
                 replaced=replaced,
                 check=check,
                 identity=commit_identity(
                     self._request.operation_id,
-                    pins.layout.snapshot_branch,
+                    inputs.layout.snapshot_branch,
                     f"{self._request.operation}-{self._number}",
                     str(row["partition"]),
                 ),
@@ -253,13 +253,13 @@ class Committer:
             self.discard(chosen)
             return None
         assert receipt.snapshot is not None
-        pins.put(plan.target, splits, receipt.before, receipt.snapshot)
+        inputs.put(plan.target, splits, receipt.before, receipt.snapshot)
         moved = delta_fence.moved(delta_fence.table.latest_snapshot())
         return Committed(row=row | {"snapshot": receipt.snapshot.id}, snapshot=receipt.snapshot, is_stale=bool(moved))
 
     def discard(self, outputs: Sequence[BucketOutput]) -> None:
         """Delete files that no snapshot refers to. Failing to is harmless: they are orphans."""
-        pinned = self._pins.state.snapshot
+        pinned = self._inputs.state.snapshot
         for output in outputs:
             folder = bucket_folder(pinned.schema, output.values, output.message.bucket)
             for file in output.message.new_files:
@@ -269,18 +269,18 @@ class Committer:
                     log.info("%s: left the unused file %s behind (%s)", pinned.table.label, file.file_name, error)
 
     def _record(self, plan: PartitionCompaction, splits: Sequence[BucketSplit]) -> None:
-        pins = self._pins
+        inputs = self._inputs
         record = Provenance(
             values=plan.target,
             files=files_digest(splits),
-            anchor=None if plan.anchor is None else pins.part(Branch.SNAPSHOT, plan.anchor),
-            deltas=tuple(pins.part(Branch.DELTA, d) for d in plan.deltas),
-            snapshots=pins.state.snapshot_ids,
-            identities=read_identities(pins.state),
+            anchor=None if plan.anchor is None else inputs.part(Branch.SNAPSHOT, plan.anchor),
+            deltas=tuple(inputs.part(Branch.DELTA, d) for d in plan.deltas),
+            snapshots=inputs.state.snapshot_ids,
+            identities=read_identities(inputs.state),
             origin=self._request.operation_id or self._request.operation,
             created_at=self._context.now_iso,
         )
-        record_provenance(self._context.table, pins.layout, record)
+        record_provenance(self._context.table, inputs.layout, record)
 
     def _properties(self, row: Mapping[str, Any]) -> dict[str, str]:
         properties = {"airflow-paimon.operation": self._request.operation, DETAILS: json.dumps(row)}

@@ -123,7 +123,7 @@ def plan_chain(
 
     Raises:
         NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches are no chain table together, or
-            a partition that belongs to a chain has no place in time.
+            a partition that belongs to a chain is without a partition time.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
     latest = table.schema()

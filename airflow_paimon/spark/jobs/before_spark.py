@@ -12,7 +12,7 @@ from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.table import open_table
-from airflow_paimon.data.chain.compact import compact_chain_table
+from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
@@ -27,8 +27,9 @@ def run_before_spark(request: Request) -> OperationResult | None:
     context = open_context(request)
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
-    elif isinstance(request, CompactChainTable) and request.dry_run and request.engine == "embedded":
-        return compact_chain_table(context, request)
+    elif isinstance(request, CompactChainTable) and request.engine == "embedded":
+        check_compaction(context, request)
+        return compact_chain_table(context, request) if request.dry_run else None
     elif isinstance(request, DiffBranches) and request.engine == "embedded":
         return small_diff(context, request)
     elif isinstance(request, DiffBranches):

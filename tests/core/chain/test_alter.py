@@ -81,7 +81,7 @@ def test_other_differences_of_options_stay(table: Table) -> None:
         ("set bucket=4", "partitions with different numbers of buckets"),
         ("reset bucket", "partitions with different numbers of buckets"),
         ("set chain-table.chain-partition-keys=dt", "other chains"),
-        ("set partition.timestamp-formatter=yyyyDDD", "another place in time"),
+        ("set partition.timestamp-formatter=yyyyDDD", "another partition time"),
         ("set merge-engine=partial-update", "says how existing files are read"),
         ("set sequence.field=v", "says how existing files are read"),
         ("set chain-table.enabled=false", "main would be read alone"),

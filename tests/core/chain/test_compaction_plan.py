@@ -242,7 +242,7 @@ def test_wrong_requests(more: dict[str, Any], why: str) -> None:
 def test_a_partition_without_a_place_in_time_stops_its_group_only() -> None:
     delta = "CN/20260201 CN/soon US/20260201"
     assert list(plan(REGION, "", delta, "region=US,dt=20260201")) == ["US/20260201"]
-    with pytest.raises(InvalidInputError, match="region=CN/dt=soon has no place in time"):
+    with pytest.raises(InvalidInputError, match="region=CN/dt=soon is without a partition time"):
         plan(REGION, "", delta, "dt=20260201")
 
 

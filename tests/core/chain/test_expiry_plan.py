@@ -83,7 +83,7 @@ def test_what_can_not_be_read_as_a_time_stays_and_is_named() -> None:
     (plan,) = plan_chain_expiry(layout_of("dt"), partitions, CUTOFF)
     assert plan.snapshots == (("20250101",),)
     assert plan.deltas == (("20250110",),)
-    assert plan.unplaced == (("",), ("someday",), (None,))
+    assert plan.without_time == (("",), ("someday",), (None,))
 
 
 def test_a_plan_tells_its_segments_and_why() -> None:

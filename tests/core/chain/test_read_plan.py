@@ -232,7 +232,9 @@ def test_incremental_and_hybrid_reads() -> None:
 def test_a_partition_without_a_time_is_refused_by_name_where_it_matters(strange: str) -> None:
     layout = layout_of("dt")
     partitions = Partitions(snapshot=held("20250810"), delta=held("20250811", strange))
-    with pytest.raises(InvalidInputError, match=rf"d\.t: partition dt={strange} has no place in time .*\$dt.*yyyyMMdd"):
+    with pytest.raises(
+        InvalidInputError, match=rf"d\.t: partition dt={strange} is without a partition time .*\$dt.*yyyyMMdd"
+    ):
         planned(layout, partitions)
     # what is stored as it is needs no time
     assert set(planned(layout, partitions, wanted=lambda v: v == ("20250810",))) == {"20250810"}
@@ -240,7 +242,7 @@ def test_a_partition_without_a_time_is_refused_by_name_where_it_matters(strange:
 
 def test_null_has_no_place_in_time() -> None:
     partitions = Partitions(snapshot=frozenset({("20250810",)}), delta=frozenset({(None,)}))
-    with pytest.raises(InvalidInputError, match="dt=__DEFAULT_PARTITION__ has no place in time"):
+    with pytest.raises(InvalidInputError, match="dt=__DEFAULT_PARTITION__ is without a partition time"):
         plan_chain_read(layout_of("dt"), partitions)
 
 

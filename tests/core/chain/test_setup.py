@@ -85,7 +85,7 @@ def test_the_python_function() -> None:
         ({"option": ["bucket=2", "scan.fallback-branch=x"]}, "can't be both"),
         ({"sequence_field": []}, "sequence.field is required"),
         ({"sequence_field": "dt"}, "partition column"),
-        ({"sequence_field": "x"}, "no column"),
+        ({"sequence_field": "x"}, "not a column"),
         ({"delta_branch": "snapshot"}, "same branch"),
         ({"delta_branch": "SNAPSHOT"}, "same branch"),
         ({"delta_branch": "main"}, "main"),
@@ -171,8 +171,8 @@ def test_the_new_version_has_one_id_in_all_three_branches() -> None:
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        ("CN/2025-01-01", "no place in time"),
-        ("CN/oops", "no place in time"),
+        ("CN/2025-01-01", "without a partition time"),
+        ("CN/oops", "without a partition time"),
         ("CN/20250230", "not spelt as the formatter writes it"),
     ],
 )

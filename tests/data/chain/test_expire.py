@@ -105,7 +105,7 @@ def test_what_has_no_place_in_time_stays_with_a_warning() -> None:
         add_row(table.branch(branch), {"k": 1, "s": 1, "v": "x", "dt": day})
     result = run(table, "expire_partitions", **OLD)
     assert result.details["unreadable"] == ["dt=2025-01-01", "dt=someday"]
-    assert "2 partitions have no place in time and stay" in result.details["warnings"][0]
+    assert "2 partitions are without a partition time and stay" in result.details["warnings"][0]
     assert len(held(table, "snapshot").split()) == len(held(table, "delta").split()) + 1 == 2
 
 
