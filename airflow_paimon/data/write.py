@@ -25,7 +25,7 @@ from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, encode_partition
-from airflow_paimon.core.table.scan import BucketKey, live_entries, one_form
+from airflow_paimon.core.table.scan import BucketKey, canonical_partition, live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
@@ -88,7 +88,7 @@ def plan_write(
     sequences: dict[BucketKey, int] = {}
     buckets = TableOptions(schema.options).bucket
     if not overwrite and buckets > 0:
-        form = one_form(schema)
+        form = canonical_partition(schema)
         for entry in live_entries(table, head).values():
             key = BucketKey(form(entry.partition), entry.bucket)
             known = totals.setdefault(key.partition, entry.total_buckets)

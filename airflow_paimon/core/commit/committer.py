@@ -303,15 +303,15 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
         _discard(table, staged)
         raise
     except AlreadyExistsError:
-        landed = _settle(table, staged, branch, certain=True)
+        landed = _read_back(table, staged, branch, certain=True)
         if not landed:
             _discard(table, staged)
     except OutcomeUnknownError:
-        landed = _settle(table, staged, branch, certain=False)
+        landed = _read_back(table, staged, branch, certain=False)
         if not landed:  # its manifests stay: whoever built on ours before it was replaced refers to them
             _check_nobody_goes_on(table, draft, staged.snapshot)
     else:
-        landed = _settle(table, staged, branch, certain=False)
+        landed = _read_back(table, staged, branch, certain=False)
         if not landed:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
     if landed:
@@ -346,7 +346,7 @@ def _check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
         raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
 
 
-def _settle(table: Table, staged: _Staged, branch: Lineage | None, *, certain: bool) -> bool:
+def _read_back(table: Table, staged: _Staged, branch: Lineage | None, *, certain: bool) -> bool:
     """Read back what stands under the id. ``certain``: the storage refused our put, so an absent file is a loss.
 
     The branch is looked at before that: whoever deletes or renames it after this look finds the snapshot.

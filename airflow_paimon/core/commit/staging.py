@@ -1,8 +1,8 @@
 """Files that another engine writes for us: into a staging branch of its own, taken over by one commit of ours.
 
 An engine's own commit carries no operation id, is no put-if-absent on object stores, and may expire what other branches
-share. So it commits to a branch that nobody else knows, with everything switched off that acts by itself; then our
-committer puts those files, by reference, onto the branch that is to have them.
+share. So it commits to a private branch on which every automatic action is switched off; then our committer publishes
+those files, by reference, on the branch they are meant for.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-# Options by which a commit does more than commit: callbacks, metadata of other formats, expiry, tags, changelogs; and
-# those by which a read of the branch would see another one.
+# Options that make a commit do more (callbacks, metadata of other formats, expiry, tags, changelogs), and those that
+# make a read of the branch include another one.
 _ACT_BY_THEMSELVES = (
     "changelog-producer", "commit.callback", "consumer", "metadata.iceberg", "partition.expiration", "scan.", "tag.",
 )  # fmt: skip
@@ -243,7 +243,9 @@ def _check_rows(staging: Staging, added: Sequence[ManifestEntry], expected: int)
 def _merged(staging: Staging) -> _Change:
     onto, head, staged = staging.onto, staging.head, staging.view.latest_snapshot()
     if staged is None:
-        raise NotFoundError(f"{staging.view.label} is gone; was another try of this operation started?")
+        raise NotFoundError(
+            f"{staging.view.label} is gone: another try of this operation may have deleted it; run it again"
+        )
     diff = difference(onto, head, staged)
     changes = [
         BucketChange(

@@ -154,7 +154,7 @@ def selected_entries(
     return entries if selection is None else (e for e in entries if selection(e.partition))
 
 
-def one_form(schema: TableSchema) -> Callable[[bytes], bytes]:
+def canonical_partition(schema: TableSchema) -> Callable[[bytes], bytes]:
     """Give the function to the form in which we write a partition: ``StoredPartitions.canonical``."""
     return StoredPartitions(schema).canonical
 
@@ -214,11 +214,6 @@ def _plan(table: Table, snapshot: Snapshot, schema: TableSchema, selection: Sele
         for bucket, g in groups.items()
     )
     return ScanPlan(table, snapshot, schema, splits, tuple(read_index(table, snapshot)))
-
-
-def partition_values(schema: TableSchema) -> Callable[[bytes], tuple[Any, ...]]:
-    """Give the function that tells which partitions are one: ``StoredPartitions.identity``."""
-    return StoredPartitions(schema).identity
 
 
 def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> str:
