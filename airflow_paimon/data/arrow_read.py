@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
 from airflow_paimon.data.chain.read import read_chain
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import plan_table_read
@@ -17,14 +19,14 @@ from airflow_paimon.data.read import read_split
 def read_arrow(
     table: Table,
     version: int | str | None = None,
-    timestamp: int | str | None = None,
+    timestamp: int | str | datetime | None = None,
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
     gap_policy: str = "empty",
     chain_read: str = "full",
 ) -> pa.Table:
     """Read a snapshot of a branch: the latest, or the one that ``version`` (int = snapshot id, str = tag) or
-    ``timestamp`` (ISO with an offset, or epoch milliseconds) names. Rows come in no particular order.
+    ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds) names. Rows come in no particular order.
 
     TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings. ``where`` keeps the
     rows for which an expression over the table's columns is true. ``gap_policy`` matters to chain tables only: what
@@ -37,19 +39,22 @@ def read_arrow(
         UnsupportedFeatureError: the table has a feature that would make our answer wrong.
         FormatError: a file of the table is missing or corrupt.
     """
+    check_table(table)
+    check_columns(table, columns)
+    moment = timestamp_argument(timestamp)
     policy = parse_gap_policy(gap_policy)
     mode = chain_read_mode(table, version, chain_read)
     if mode is not None:
         chain = plan_chain(
             table,
             version=version,
-            timestamp=timestamp,
+            timestamp=moment,
             columns=columns,
             where=where,
             mode=mode,
             gap_policy=policy,
         )
         return pa.Table.from_batches(read_chain(chain), chain.inputs.main.output_schema)
-    layers = plan_table_read(table, version=version, timestamp=timestamp, columns=columns, where=where)
+    layers = plan_table_read(table, version=version, timestamp=moment, columns=columns, where=where)
     batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]
     return pa.Table.from_batches(batches, layers[0][0].output_schema)

@@ -31,6 +31,7 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
@@ -46,14 +47,15 @@ def write_arrow(
     table: Table,
     data: pa.Table | pa.RecordBatch,
     mode: str = "append",
-    partition: Mapping[str, Any] | None = None,
+    partition: Mapping[str, Any] | str | None = None,
     operation_id: str | None = None,
     on_stale: str | None = None,
 ) -> dict[str, Any]:
     """Write rows with one commit and give the operation's result (docs/design.md, One result).
 
     ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
-    (typed values or their text, None = null; may be partial); ``dynamic_overwrite`` replaces the partitions that occur
+    (a dict of typed values or their texts, None = null, or a text as ``dt=2026-11-18/region=eu``; may be partial);
+    ``dynamic_overwrite`` replaces the partitions that occur
     in the rows. A column ``_row_kind`` (``+I -U +U -D``) expresses deletes. With ``operation_id`` a retry returns the
     first try's result and writes nothing; the same id with other rows is refused.
 
@@ -68,7 +70,11 @@ def write_arrow(
         ConflictError: other writers kept changing the same buckets.
     """
     started = time.monotonic()
+    check_table(table)
+    check_rows(table, data)
+    check_operation_id(table, operation_id)
     check_mode(table, mode, partition)
+    partition = None if partition is None else partition_argument(table, partition)
     table.require()
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
@@ -130,7 +136,7 @@ def write_once(
     return Written(before=before, after=after, messages=messages, told=told, replayed=receipt.replayed)
 
 
-def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | None) -> None:
+def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | str | None) -> None:
     """Refuse an unknown mode, and a partition where none is replaced."""
     if mode not in MODES:
         raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}", table=table.name)

@@ -14,6 +14,7 @@ from airflow_paimon.core.commit.idempotency import attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arguments import check_operation_id, check_table, partitions_argument
 
 OPERATION = "drop_partitions"
 
@@ -21,11 +22,13 @@ OPERATION = "drop_partitions"
 @verified_commits()
 def drop_partitions(
     table: Table,
-    partitions: Sequence[Mapping[str, Any]],
+    partitions: Sequence[Mapping[str, Any] | str] | Mapping[str, Any] | str,
     operation_id: str | None = None,
     on_stale: str | None = None,
 ) -> dict[str, Any]:
-    """Drop partitions (typed values or their text, None = null; may be partial) and give the operation's result.
+    """Drop partitions and give the operation's result.
+
+    Each is a dict (typed values or their texts, None = null) or a text as ``dt=2026-11-18/region=eu``; may be partial.
 
     ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Nothing there: nothing is committed.
 
@@ -34,16 +37,19 @@ def drop_partitions(
         UnsafeOperationError: a chain table's anchor that is needed would be dropped.
     """
     started = time.monotonic()
+    check_table(table)
+    check_operation_id(table, operation_id)
     table.require()
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
-    asked = digest_of({"partitions": [dict(p) for p in partitions], "on_stale": policy})
+    specs = partitions_argument(table, partitions)
+    asked = digest_of({"partitions": [dict(p) for p in specs], "on_stale": policy})
     with attempt(table, operation_id, table.branch_name, asked) as tried:
         landed = tried.landed(OPERATION)
         before = landed.id - 1 or None if landed is not None else None
         if landed is None:
             receipt = commit_files.drop_partitions(
-                table, partitions, identity=tried.identity(OPERATION), guard_options=ChainOptions(on_stale=policy)
+                table, specs, identity=tried.identity(OPERATION), guard_options=ChainOptions(on_stale=policy)
             )
             before, landed = receipt.before.id if receipt.before else None, receipt.snapshot
     return OperationResult(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate
 from airflow_paimon.data.files.arrow_types import finer_than_micros
@@ -37,11 +38,17 @@ def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -
     """Let Spark resolve a condition against the table's columns, and take from it what can prune.
 
     Raises:
-        AnalysisException, ParseException: Spark's own errors for an unknown column or bad SQL.
+        InvalidInputError: an unknown column or bad SQL, in Spark's words.
     """
-    frame = spark.createDataFrame([], spark_schema(schema.fields)).where(where)
-    if not has_jvm(spark):
+    from pyspark.errors import AnalysisException
+
+    try:
+        frame = spark.createDataFrame([], spark_schema(schema.fields)).where(where)
         frame.schema  # noqa: B018 - resolves, and so raises what is wrong with it
+    except AnalysisException as error:  # its text goes on with a page of plan
+        why = str(error).strip().splitlines()[0]
+        raise InvalidInputError(f"where: {why} (columns: {', '.join(schema.field_names)})") from None
+    if not has_jvm(spark):
         return Where(None, None)
     plan = frame._jdf.queryExecution().analyzed()
     if _kind(plan) != "Filter":

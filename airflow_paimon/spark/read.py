@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
+from airflow_paimon.data.arguments import check_columns, timestamp_argument
 from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
@@ -31,7 +33,7 @@ def read_table(
     name: str | None = None,
     branch: str = MAIN,
     version: int | str | None = None,
-    timestamp: int | str | None = None,
+    timestamp: int | str | datetime | None = None,
     columns: Sequence[str] | None = None,
     where: str | Column | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -41,7 +43,7 @@ def read_table(
     path: str | None = None,
 ) -> DataFrame:
     """Read one pinned snapshot of a branch: the latest, or what ``version`` (int = snapshot id, str = tag) or
-    ``timestamp`` (ISO with an offset, or epoch milliseconds) names.
+    ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds) names.
 
     ``where`` (SQL text or a Column) decides which rows come, and also which partitions, files and row groups are
     opened; the same condition in ``.where()`` behind this call prunes only what Spark's own reader reads. The same goes
@@ -56,11 +58,13 @@ def read_table(
         FormatError: a file of the table is missing or corrupt (also when the rows are read).
     """
     table = open_table(warehouse, name, branch, storage_options, path=path)
+    check_columns(table, columns)
+    moment = timestamp_argument(timestamp)
     policy = parse_gap_policy(gap_policy)
     mode = chain_read_mode(table, version, chain_read)
     wanted, needed, predicate = columns, columns, None
     if where is not None:
-        schema = read_schema(table, version, timestamp)
+        schema = read_schema(table, version, moment)
         found = parse_where(spark, where, schema)
         predicate = found.predicate
         if columns is not None:
@@ -70,7 +74,7 @@ def read_table(
         chain = plan_chain(
             table,
             version=version,
-            timestamp=timestamp,
+            timestamp=moment,
             columns=needed,
             predicate=predicate,
             mode=mode,
@@ -78,7 +82,7 @@ def read_table(
         )
         frame = chain_frame(spark, chain)
     else:
-        layers = plan_table_read(table, version=version, timestamp=timestamp, columns=needed, predicate=predicate)
+        layers = plan_table_read(table, version=version, timestamp=moment, columns=needed, predicate=predicate)
         frame = frame_of(spark, layers)
     if where is not None:
         frame = frame.where(where)

@@ -12,8 +12,10 @@ from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data.arguments import check_operation_id, partition_argument
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite, write_rows
 from airflow_paimon.spark.failures import task_errors
@@ -35,7 +37,7 @@ def write_table(
     name: str | None = None,
     branch: str = MAIN,
     mode: str = "append",
-    partition: Mapping[str, Any] | None = None,
+    partition: Mapping[str, Any] | str | None = None,
     operation_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     on_stale: str | None = None,
@@ -56,8 +58,12 @@ def write_table(
         ConflictError: other writers kept changing the same buckets.
     """
     started = time.monotonic()
+    if not hasattr(frame, "sparkSession"):
+        raise InvalidInputError(f"write_table takes a DataFrame of Spark, not a {type(frame).__name__}")
     table = open_table(warehouse, name, branch, storage_options, path=path).require()
+    check_operation_id(table, operation_id)
     check_mode(table, mode, partition)
+    partition = None if partition is None else partition_argument(table, partition)
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     check_frame(frame, table.schema(), table.label)

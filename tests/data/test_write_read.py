@@ -318,7 +318,7 @@ def test_projection_filter_and_time_travel(tmp_path: Path) -> None:
         read_arrow(table, columns=["nope"])
     with pytest.raises(InvalidInputError, match="where is an Arrow expression"):
         read_arrow(table, where="dt = 'a'")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="where does not fit"):
+    with pytest.raises(InvalidInputError, match="where names column 'nope'"):
         read_arrow(table, where=pc.field("nope") == 1)
     with pytest.raises(InvalidInputError, match="gap_policy"):
         read_arrow(table, gap_policy="guess")

@@ -52,6 +52,9 @@ def test_what_needs_no_merge_goes_through_sparks_reader(spark: SparkSession, tmp
         read_table(spark, str(tmp_path), "d.t", version="nothing")
     with pytest.raises(InvalidInputError, match="no column 'x'"):
         read_table(spark, str(tmp_path), "d.t", columns=["x"])
+    with pytest.raises(InvalidInputError, match=r"`x`.*\(columns: k, v, dt\)") as refused:
+        read_table(spark, str(tmp_path), "d.t", where="x = 1")
+    assert "\n" not in refused.value.message
 
 
 def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSession, tmp_path: Path) -> None:

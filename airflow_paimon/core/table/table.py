@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -229,7 +230,13 @@ def open_table(
     """
     if (path is None) == (warehouse is None or name is None):
         raise InvalidInputError("open_table takes a warehouse and a table name, or path= of a table folder")
+    for what, given in (("warehouse", warehouse), ("name", name), ("branch", branch), ("path", path)):
+        if given is not None and not isinstance(given, str | os.PathLike):
+            raise InvalidInputError(f"open_table: {what} is a text, not {given!r}")
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise InvalidInputError("open_table: storage_options is a dict of options and values")
     if path is not None:
+        path = os.fspath(path)
         label = path.rstrip("/").rsplit("/", 1)[-1]
         parent = path.rstrip("/").rsplit("/", 2)
         database = parent[-2].removesuffix(".db") if len(parent) > 2 and parent[-2].endswith(".db") else ""
@@ -263,6 +270,11 @@ def resolve_version(
     """
     if version is not None and timestamp is not None:
         raise InvalidInputError(f"{table.label}: give version or timestamp, not both", table=table.name)
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int | str)):
+        raise InvalidInputError(
+            f"{table.label}: version is a snapshot id (int) or the name of a tag (str), not {version!r}",
+            table=table.name,
+        )
     if timestamp is not None:
         return table, _snapshot_at(table, parse_timestamp(timestamp))
     if version is None:
@@ -296,10 +308,16 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
     return table, table.tag(version).snapshot  # raises NotFoundError with the tags that are there
 
 
-def parse_timestamp(value: int | str) -> int:
-    """Give epoch milliseconds of an ISO time with an offset, or of epoch milliseconds (int or digits)."""
-    if isinstance(value, int):
+def parse_timestamp(value: int | str | datetime) -> int:
+    """Give the epoch milliseconds of a time with an offset (ISO text, datetime), or those given (int, digits)."""
+    if isinstance(value, datetime):
+        value = value.isoformat()
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if not isinstance(value, str):
+        raise InvalidInputError(
+            f"timestamp is an ISO time with an offset, a datetime with a time zone or epoch milliseconds, not {value!r}"
+        )
     text = value.strip()
     if text.lstrip("-").isdigit():
         return int(text)

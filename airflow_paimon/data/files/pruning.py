@@ -6,6 +6,7 @@ be true where ``column == value`` or ``low <= column <= high`` is known to hold,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -58,7 +59,11 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
         )
     problem = _binding_problem(where, schema)
     if problem is not None:
-        raise InvalidInputError(f"{label}: where does not fit the table: {problem}", table=label)
+        known = f"(columns: {', '.join(schema.names)})"
+        unknown = re.match(r"No match for FieldRef\.Name\((.*?)\) in ", problem)
+        what = f"names column {unknown[1]!r}, which the table does not have" if unknown else "does not fit the table"
+        why = "" if unknown else f": {problem.splitlines()[0]}"
+        raise InvalidInputError(f"{label}: where {what}{why} {known}", table=label)
     text = str(where)  # Arrow does not tell which columns an expression names; its text holds at least those
     some = pa.schema([f for f in schema if f.name in text])
     names = some.names if _binding_problem(where, some) is None else schema.names

@@ -1,0 +1,74 @@
+"""Arguments of the Python functions that read and write: what is of another kind is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.branches.catch_up import parse_spec
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.table import Table, parse_timestamp
+
+
+def check_table(table: Any) -> None:
+    """Refuse anything but what ``open_table`` gives."""
+    if not isinstance(table, Table):
+        raise InvalidInputError(f"table is what airflow_paimon.open_table gives, not {_named(table)}")
+
+
+def check_columns(table: Table, columns: Any) -> None:
+    """Refuse anything but a sequence of names; what the names are is the planner's."""
+    is_list = isinstance(columns, Sequence) and not isinstance(columns, str | bytes)
+    if columns is not None and not is_list:
+        raise InvalidInputError(f"{table.label}: columns is a list of names, not {_named(columns)}", table=table.name)
+
+
+def timestamp_argument(timestamp: int | str | datetime | None) -> int | str | None:
+    """Give a datetime as epoch milliseconds; a text and a number stay.
+
+    Raises:
+        InvalidInputError: it has no time zone.
+    """
+    return parse_timestamp(timestamp) if isinstance(timestamp, datetime) else timestamp
+
+
+def check_rows(table: Table, data: Any) -> None:
+    """Refuse anything but rows in Arrow's form."""
+    if not isinstance(data, pa.Table | pa.RecordBatch):
+        way = "pyarrow.Table.from_pylist makes one of dicts" if isinstance(data, list) else "give a pyarrow.Table"
+        raise InvalidInputError(
+            f"{table.label}: rows to write are an Arrow table, not {_named(data)}; {way}", table=table.name
+        )
+
+
+def check_operation_id(table: Table, operation_id: Any) -> None:
+    """Refuse anything but a text."""
+    if operation_id is not None and not isinstance(operation_id, str):
+        raise InvalidInputError(f"{table.label}: operation_id is a text, not {_named(operation_id)}", table=table.name)
+
+
+def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
+    """Give a partition as a mapping: it is one, or a text such as ``dt=2026-11-18/region=eu``."""
+    if isinstance(partition, str):
+        return parse_spec(partition)
+    if not isinstance(partition, Mapping):
+        raise InvalidInputError(
+            f"{table.label}: a partition is a dict of columns and values, or a text such as dt=2026-11-18/region=eu, "
+            f"not {_named(partition)}",
+            table=table.name,
+        )
+    return partition
+
+
+def partitions_argument(table: Table, partitions: Any) -> list[Mapping[str, Any]]:
+    """Give a list of partitions; a single one may come without a list."""
+    alone = isinstance(partitions, str | Mapping) or not isinstance(partitions, Sequence)
+    return [partition_argument(table, p) for p in ([partitions] if alone else partitions)]
+
+
+def _named(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
