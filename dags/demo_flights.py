@@ -1,4 +1,4 @@
-"""``make demo``: three days of real flights are wrong; the DAG data_correction mends them on a branch and publishes.
+"""``make demo``: three days of real flights are wrong; the DAG data_correction corrects them on a branch and publishes.
 
 Everything happens in ``.demo/flights`` and in this process and its children; nothing is left running.
 """

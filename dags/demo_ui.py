@@ -1,4 +1,4 @@
-"""``make demo-ui``: the flights with three wrong days, and Airflow with the DAG that mends them, for clicking.
+"""``make demo-ui``: the flights with three wrong days, and Airflow with the DAG that corrects them, for clicking.
 
 ``airflow standalone`` on free ports of the loopback, everything in ``.demo/ui``. Ctrl-C (or SIGTERM) ends all of it.
 """
@@ -71,7 +71,7 @@ def run(folder: Path) -> None:
 Airflow: http://127.0.0.1:{port}/dags/data_correction (no password; only this machine can reach it)
 A run has been triggered: in a minute it asks for approval, with the diff, at
   http://127.0.0.1:{port}/dags/data_correction/runs/{run_id}/tasks/approve/required_actions
-To trigger another one by hand (the first one has mended the delays), in its form: table {_flights.TABLE}, SQL
+To trigger another one by hand (the first one has corrected the delays), in its form: table {_flights.TABLE}, SQL
 {_flights.CORRECTION}partitions {", ".join(_flights.PARTITIONS)}
 Undo: trigger data_correction_undo with table {_flights.TABLE}. The table is in {os.path.relpath(warehouse)}.
 Log: {os.path.relpath(folder / "airflow.log")}. Ctrl-C ends it all.""", flush=True)  # fmt: skip
@@ -186,7 +186,7 @@ class Api:
         self.token = ""
 
     def call(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
-        """Call a path; gives the answer's JSON. ``urllib.error.HTTPError`` for an answer that is no success."""
+        """Call a path; gives the answer's JSON. ``urllib.error.HTTPError`` for any answer but a success."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, headers, method=method)

@@ -19,17 +19,18 @@ What stands: `python -m airflow_paimon chain --warehouse W --table db.t`. When a
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetAlias, Param, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
-from airflow_paimon.runbooks.form import given, in_airflows_terms, refuse_unknown
+from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -131,7 +132,7 @@ def plan(**context: Any) -> list[dict[str, Any]]:
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
         planned = nightly.plan_night(context["params"])
-    print(*planned["lines"], sep="\n")
+    report_lines(*planned["lines"])
     for key in ("expires", "left_out"):
         context["ti"].xcom_push(key=key, value=planned[key])
     return [] if context["params"]["dry_run"] else list(planned["jobs"])
@@ -147,20 +148,20 @@ def figures(**context: Any) -> dict[str, Any]:
     compacted = ti.xcom_pull(task_ids="compact", map_indexes=numbers) if numbers else []
     with in_airflows_terms():
         found = nightly.tell_night(params, compacted, ti.xcom_pull(task_ids="expire"))
-    for name, value in found.items():
-        print(f"{name}: {value}")
+    report_lines(*(f"{name}: {value}" for name, value in found.items()))
     if not params["dry_run"]:
         context["outlet_events"][FIGURES].add(paimon_asset(params["paimon_conn_id"], found["table"]), extra=found)
     return found
 
 
-@task
+@task(retries=0)
 def nothing_left_out(**context: Any) -> None:
     """Fail when a group had to be left out; the others have had their night."""
     left_out = context["ti"].xcom_pull(task_ids="plan", key="left_out")
     if left_out:
-        print(*left_out, sep="\n")
-        raise AirflowFailException(f"{len(left_out)} groups were left out; the first: {left_out[0]}")
+        summary = f"Groups that were left out: {len(left_out):,}"
+        report_lines(summary, *left_out, level=logging.ERROR)
+        end_as_failed(summary)
 
 
 def unless_nothing_expires(context: Context) -> None:

@@ -26,7 +26,7 @@ _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 @dataclass(frozen=True, slots=True)
 class ResultFile:
-    """One result file. ``uri`` is what the job is told."""
+    """One result file. ``uri`` is the address that the job gets."""
 
     uri: str
     store: Any

@@ -25,7 +25,7 @@ _BY_EXIT_CODE: dict[int, type[PaimonError]] = {
 
 
 def result_or_raise(result: dict[str, Any], table: str) -> dict[str, Any]:
-    """Give a job's result, or raise the failure that it tells of."""
+    """Return a job's result, or raise the error that it holds."""
     error = result.get("error")
     if error is None:
         return result
@@ -33,7 +33,7 @@ def result_or_raise(result: dict[str, Any], table: str) -> dict[str, Any]:
 
 
 def error_from_json(error: Mapping[str, Any], table: str) -> PaimonError:
-    """Rebuild the error that ``error_to_json`` wrote; what is no class of ours becomes a plain ``PaimonError``."""
+    """Rebuild the error that ``error_to_json`` wrote; an unknown class becomes a plain ``PaimonError``."""
     cls = _CLASSES.get(str(error.get("class")), PaimonError)
     details = {k: v for k, v in error.items() if k not in ("kind", "class", "message")}
     message = str(error.get("message"))

@@ -89,7 +89,7 @@ class SparkJobHook(SparkSubmitHook):
         :param request: what to do
         :param result_name: path of the result file within the results folder; unique per try
         :param results_folder: where a driver on another machine leaves the result
-        :param texts: fields of the request that name a file (``sql``), with what the file shall hold
+        :param texts: fields of the request that name a file (``sql``), with the file's content
         :raises PaimonError: the job's own failure, of its class
         """
         with JobFolder() as folder:

@@ -167,7 +167,7 @@ class PaimonOperator(BaseOperator):
         if spec.name in _FREE_TEXTS:
             return None
         raise InvalidInputError(
-            f"{self.operation}: {spec.name} rendered to {value!r}. Leave the argument out where it shall not apply; a "
+            f"{self.operation}: {spec.name} rendered to {value!r}. Leave the argument out where it does not apply; a "
             f"template that comes out empty is refused, as it would drop a check silently"
         )
 
@@ -253,7 +253,7 @@ def _argument_fields(operation: str) -> dict[str, dataclasses.Field[Any]]:
 
 
 def airflow_error(error: PaimonError) -> AirflowException:
-    """Say it in Airflow's terms: what a retry can't mend fails the task at once."""
+    """Turn an error into Airflow's: one that a retry can't help against fails the task at once."""
     text = error.message if len(error.message) <= _LONGEST_MESSAGE else error.message[:_LONGEST_MESSAGE] + " ..."
     message = f"{error.kind}: {text}"
     if error.details:

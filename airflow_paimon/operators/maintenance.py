@@ -26,9 +26,9 @@ class CheckTableOperator(PaimonOperator):
 
 class RepairTableOperator(PaimonOperator):
     """
-    Mend what :class:`CheckTableOperator` found.
+    Repair what :class:`CheckTableOperator` found.
 
-    :param finding: only these finding ids; all that are safe to mend when left out (templated)
+    :param finding: only these finding ids; all that are safe to repair when left out (templated)
     """
 
     operation = "repair_table"
@@ -42,7 +42,7 @@ class PartitionExpireOperator(PaimonOperator):
     """
     Drop partitions that are too old; of a chain table whole segments per group, never an anchor that is needed.
 
-    The result tells in ``details`` what expired and why, per segment; data files go when their snapshots expire.
+    The result's ``details`` list what expired and why, by segment; data files are deleted when their snapshots expire.
 
     :param branch: branch of an ordinary table; a chain table expires as a whole (templated)
     :param expiration_time: age, e.g. ``30 d``; else option ``partition.expiration-time`` (templated)

@@ -49,7 +49,7 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
             )
         case "corrupt":
             command = "python -m airflow_paimon job check_table"
-            return f"the table's files contradict themselves, and no retry mends that. Before anything else: {command}"
+            return f"the table's files contradict themselves, and no retry helps. Before anything else: {command}"
         case _:
             return _passing(failed, stands)
 

@@ -89,7 +89,7 @@ def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Req
 
 @contextmanager
 def in_airflows_terms() -> Iterator[None]:
-    """Turn errors of the core into Airflow's: what a retry can't mend fails the task at once."""
+    """Turn errors of the core into Airflow's: one that a retry can't help against fails the task at once."""
     try:
         yield
     except PaimonError as error:

@@ -1,7 +1,7 @@
 """What correction runs leave in a table: the branch of a run and the tag on its base, found again and removed.
 
 A run owns its branch by the lineage record: the owner is ``dag_id/run_id``, and the tag that the branch was made from
-has a name that follows from the owner. Branches and tags of anybody else are never looked at twice.
+has a name that follows from the owner. Branches and tags of anybody else are left alone.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
 
 
 def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
-    """Delete a leftover: the branch first, as its tag may be all that tells whose it was."""
+    """Delete a leftover: the branch first: without it, its tag would still be found, by name."""
     from airflow_paimon.core.requests.operations import run_operation
 
     if leftover.branch is not None:

@@ -152,7 +152,7 @@ class SnapshotCatchUpSensor(BaseSensorOperator):
 def _given(name: str, value: Any) -> Any:
     """Refuse a template that rendered to nothing: the condition would vanish, and the sensor would not wait for it."""
     if isinstance(value, str) and value.strip() in ("", "None"):
-        raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it shall not apply")
+        raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")
     return value
 
 
