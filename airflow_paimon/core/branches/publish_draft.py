@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.branches.publish_plan import (
+    MAX_LISTED,
     BucketChange,
     mapped_entries,
     merged_index,
@@ -17,6 +18,7 @@ from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, inde
 from airflow_paimon.core.branches.safeguards import bucket_namer, deletes_again, undo_tag_action
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Plan, Precondition, PutSnapshot
 from airflow_paimon.core.requests.requests import Publish
@@ -25,6 +27,7 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, canonical_partition, read_index
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import not_visible
 
 ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
 ROW_IDS_KEPT = "kept"
@@ -92,7 +95,7 @@ def publication(request: Publish, decision: Decision) -> Publication:
         returning |= index_files(index) - index_files(now)
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, request.operation, *targets)
-    summary = {**d.summary, **summarize(d.changes)}
+    summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema)}
     actions = keep.actions
     if d.changes_anything:
         snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)
@@ -107,6 +110,27 @@ def publication(request: Publish, decision: Decision) -> Publication:
         summary=summary,
     )
     return Publication(decision=d, index=index, keep=keep, held=held, plan=plan, summary=summary)
+
+
+def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
+    """Say what of the files that come in no batch read shows yet; the target then reads as the source does now.
+
+    Rows of level 0 are committed and move along by reference. Tables with deletion vectors or first-row show them once
+    they are compacted.
+    """
+    hidden = [(c.bucket, e) for c in d.changes for e in not_visible(c.add, schema)]
+    if not hidden:
+        return {}
+    name = bucket_namer(schema)
+    buckets, rows = sorted({name(b) for b, _ in hidden}), sum(e.file.row_count for _, e in hidden)
+    return {
+        "not_visible_files": len(hidden),
+        "not_visible_rows": rows,
+        "warnings": [
+            f"{rows} rows in {len(hidden)} files of {', '.join(buckets[:MAX_LISTED])} wait for a compaction: batch "
+            f"reads of {d.target.label} show them only after one (CALL sys.compact), as on {d.source.label} now"
+        ],
+    }
 
 
 def draft_of(published: Publication, properties: Mapping[str, str]) -> Draft:

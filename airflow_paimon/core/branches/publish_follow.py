@@ -18,7 +18,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketKey, canonical_partition, read_delta_list, read_entries
+from airflow_paimon.core.table.scan import BucketKey, canonical_partition, read_delta_lists, read_entries
 from airflow_paimon.core.table.table import Table
 
 Moved = Callable[[Snapshot], None]
@@ -63,6 +63,6 @@ def stands_aside(view: Table, old: Snapshot, new: Snapshot, theirs: set[BucketKe
     if between is None:
         return False
     form = canonical_partition(schema)
-    manifests = [m for s in between for m in read_delta_list(view, s)]
+    manifests = read_delta_lists(view, between)
     touched = {BucketKey(form(e.partition), e.bucket) for part in read_entries(view, manifests) for e in part}
     return not within_reach(touched, theirs, schema)

@@ -78,6 +78,7 @@ class _OwnWrites:
     tags: dict[str, bytes] = field(default_factory=dict)
     kept: dict[str, bytes] = field(default_factory=dict)
     columns: bool = False
+    checked: set[str] = field(default_factory=set)
 
 
 def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide) -> OperationResult:
@@ -132,7 +133,7 @@ def _result(context: Context, planned: Publication, marks: PublishMarks, receipt
         after, changed = receipt.snapshot.id, True
         details |= {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
         if receipt.warning is not None:
-            details["warnings"] = [receipt.warning]
+            details["warnings"] = [*details.get("warnings", ()), receipt.warning]
     return context.result(
         planned.plan, branch=target.branch_name, changed=changed, before=before, after=after, details=details
     )
@@ -158,7 +159,7 @@ def _protected(
     if path not in own.tags and not d.target.store.exists(path):
         own.tags[path] = b""
     execute(d.target, undo)
-    check_files_exist(d.target, draft.schema, d.changes, planned.index or ())
+    check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
     if d.schemas.new:
         draft = replace(draft, prepare=_bringing(planned, own))
     if d.follows is None or request.expected_main_snapshot is not None:

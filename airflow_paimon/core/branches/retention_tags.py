@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.format.tag import Tag
@@ -22,7 +23,7 @@ from airflow_paimon.core.plan import Plan, PutNew
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, published_tag
-from airflow_paimon.core.table.scan import read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.scan import read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 BRANCH_PROPERTY = "airflow-paimon.branch"
@@ -71,22 +72,34 @@ def _stands(view: Table, tag: Tag) -> bool:
 
 
 def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
-    for snapshot_id in (i for i in view.snapshot_ids() if after < i <= head.id):
-        snapshot = view.snapshot(snapshot_id)
-        if snapshot.commit_kind == CommitKind.ANALYZE:
-            continue
-        before = view.find_snapshot(snapshot_id - 1)
-        if before is not None and not _deleted_by(view, before, snapshot).isdisjoint(returning):
+    """Snapshots of which the next one deletes some of the files; a handful of reads, however many there are."""
+    known = _snapshots(view, [i for i in view.snapshot_ids() if after <= i <= head.id])
+    deleted = _deleted_data_files(view, [s for i, s in known.items() if i > after and i - 1 in known])
+    for number in sorted(deleted):
+        before, snapshot = known[number - 1], known[number]
+        gone = deleted[number]
+        if before.index_manifest not in (None, snapshot.index_manifest):
+            gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
+        if not gone.isdisjoint(returning):
             yield before
 
 
-def _deleted_by(view: Table, before: Snapshot, snapshot: Snapshot) -> set[str]:
-    """Name the data files that a snapshot's delta deletes, and the index files that it lists no more."""
-    deltas = [m for m in read_delta_list(view, snapshot) if m.num_deleted_files]
-    gone = {e.file.file_name for part in read_entries(view, deltas) for e in part if e.kind == FileKind.DELETE}
-    if before.index_manifest not in (None, snapshot.index_manifest):
-        gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
-    return gone
+def _snapshots(view: Table, ids: list[int]) -> dict[int, Snapshot]:
+    try:
+        return {s.id: s for s in view.snapshots(ids)}
+    except NotFoundError:  # some are expired meanwhile
+        return {i: s for i in ids if (s := view.find_snapshot(i)) is not None}
+
+
+def _deleted_data_files(view: Table, snapshots: list[Snapshot]) -> dict[int, set[str]]:
+    """Name the data files that each snapshot's delta deletes, by snapshot id; those that only analyze are left out."""
+    commits = [s for s in snapshots if s.commit_kind != CommitKind.ANALYZE]
+    deltas = [[m for m in manifests if m.num_deleted_files] for manifests in read_each_delta_list(view, commits)]
+    parts = iter(read_entries(view, [m for manifests in deltas for m in manifests]))
+    return {
+        s.id: {e.file.file_name for _ in manifests for e in next(parts) if e.kind == FileKind.DELETE}
+        for s, manifests in zip(commits, deltas, strict=True)
+    }
 
 
 def index_files(entries: Iterable[IndexEntry]) -> set[str]:

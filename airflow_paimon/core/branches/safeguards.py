@@ -140,22 +140,32 @@ def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) ->
 
 
 def check_files_exist(
-    view: Table, schema: TableSchema, changes: Iterable[BucketChange], index: Sequence[IndexEntry] = ()
+    view: Table,
+    schema: TableSchema,
+    changes: Iterable[BucketChange],
+    index: Sequence[IndexEntry] = (),
+    checked: set[str] | None = None,
 ) -> None:
     """Refuse to publish a data or index file that is not there.
+
+    ``checked``: names of files that were found there by an earlier attempt, since when tags keep them; this one adds
+    its own.
 
     Raises:
         FormatError: names the first missing file.
     """
-    adds = [e for c in changes for e in c.add]
-    lost = missing_files(view, schema, adds) + missing_index_files(view, schema, index)
+    known: set[str] = set() if checked is None else checked
+    adds = [e for c in changes for e in c.add if e.file.file_name not in known]
+    indexes = [i for i in index if i.file_name not in known]
+    lost = missing_files(view, schema, adds) + missing_index_files(view, schema, indexes)
     if lost:
         raise FormatError(
-            f"{view.name}: {len(lost)} of {len(adds) + len(index)} files to publish are missing, e.g. {lost[0]}: "
+            f"{view.name}: {len(lost)} of {len(adds) + len(indexes)} files to publish are missing, e.g. {lost[0]}: "
             f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
             table=view.name,
             details={"missing": lost[:20]},
         )
+    known |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
 
 
 def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -30,7 +29,7 @@ def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[s
 
 
 def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestEntry]) -> list[str]:
-    """Give the data files (relative to the table root) of these entries that are not there. Lists each folder once."""
+    """Give the data files (relative to the table root) of these entries that are not there. One listing a partition."""
     lost = _missing(table, entry_paths(schema, entries))
     other = legacy_schema(schema) if lost else None
     if other is None:
@@ -53,19 +52,21 @@ def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[Ind
 
 
 def _missing(table: Table, paths: Iterable[str]) -> list[str]:
-    by_folder: dict[str, set[str]] = {}
+    """Give the paths that are not there. Several buckets of one partition are looked through in one listing."""
+    by_parent: dict[str, dict[str, set[str]]] = {}
     for path in paths:
         if "://" not in path:
             folder, _, name = path.rpartition("/")
-            by_folder.setdefault(folder, set()).add(name)
-    folders = list(by_folder)
-    if len(folders) == 1:
-        there = [table.store.names(folders[0])]
-    else:  # a publish asks for one folder a bucket, while others may commit
-        with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
-            there = list(pool.map(table.store.names, folders))
-    pairs = zip(folders, there, strict=True)
-    return sorted(f"{folder}/{name}" for folder, names in pairs for name in by_folder[folder] - set(names))
+            by_parent.setdefault(folder.rpartition("/")[0], {}).setdefault(folder, set()).add(name)
+    lost: list[str] = []
+    for parent, folders in by_parent.items():
+        if len(folders) > 1 and parent:
+            there = set(table.store.walk(parent))
+            lost += (p for f, names in folders.items() for n in names if (p := f"{f}/{n}") not in there)
+            continue
+        for folder, names in folders.items():
+            lost += (f"{folder}/{name}" for name in names - set(table.store.names(folder)))
+    return sorted(lost)
 
 
 def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:

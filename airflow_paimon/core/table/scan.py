@@ -54,7 +54,12 @@ def read_delta_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
 
 def read_delta_lists(table: Table, snapshots: Sequence[Snapshot]) -> list[ManifestFile]:
     """Read the delta manifest lists of several snapshots, at once, as one; raises as ``read_lists`` does."""
-    return [m for rows in _read_lists(table, [(s, False) for s in snapshots]) for m in rows]
+    return [m for rows in read_each_delta_list(table, snapshots) for m in rows]
+
+
+def read_each_delta_list(table: Table, snapshots: Sequence[Snapshot]) -> list[list[ManifestFile]]:
+    """Read the delta manifest lists of several snapshots, at once; raises as ``read_lists`` does."""
+    return _read_lists(table, [(s, False) for s in snapshots])
 
 
 def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:

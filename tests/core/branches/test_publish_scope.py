@@ -92,3 +92,34 @@ def test_compaction_moves_rows_out_of_a_postponed_bucket(tmp_path: Path, bucket:
             run(table, "merge_branch", branch="fix", writers_stopped=True)
     else:
         assert run(table, "merge_branch", branch="fix", writers_stopped=True).changed
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden"),
+    [
+        ({"deletion_vectors__enabled": "true"}, 3),
+        ({"deletion_vectors__enabled": "true", "deletion_vectors__merge_on_read": "true"}, 0),
+        ({"merge_engine": "first-row"}, 3),
+        ({"changelog_producer": "lookup"}, 0),
+        ({}, 0),
+    ],
+)
+def test_rows_that_wait_for_a_compaction_are_published_and_reported(
+    tmp_path: Path, options: dict[str, str], hidden: int
+) -> None:
+    """Level 0 of the branch, where batch reads of the table hide it: nothing is lost, and nobody sees it yet."""
+    plain = {k.replace("__", ".").replace("_", "-"): v for k, v in options.items()}
+    table = make_table(tmp_path / "wh", **plain)
+    rewrite(table, "a", seq=1)
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    append(fix, "a", rows=3, seq=5)
+    request = {"branch": "fix", "writers_stopped": True}
+    planned = run(table, "merge_branch", dry_run=True, **request).details
+    done = run(table, "merge_branch", **request).details
+    assert files(table) == files(fix)
+    for details in (planned, done):
+        assert details.get("not_visible_rows", 0) == hidden
+        assert ("wait for a compaction" in " ".join(details.get("warnings", []))) == bool(hidden)
+    undone = run(table, "rollback_to", tag=done["undo_tag"]).details
+    assert "not_visible_rows" not in undone
