@@ -23,7 +23,7 @@ from tests.dags.conftest import load_program
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 DAG = "data_correction"
-_PATIENCE_SECONDS = 180.0
+_PATIENCE_SECONDS = 400.0
 
 
 @dataclass(frozen=True)
