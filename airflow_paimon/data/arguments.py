@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
@@ -53,7 +53,7 @@ def check_operation_id(table: Table, operation_id: Any) -> None:
 def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
     """Give a partition as a mapping: it is one, or a text such as ``dt=2026-11-18/region=eu``."""
     if isinstance(partition, str):
-        return parse_spec(partition)
+        return parse_partition_text(partition)
     if not isinstance(partition, Mapping):
         raise InvalidInputError(
             f"{table.label}: a partition is a dict of columns and values, or a text such as dt=2026-11-18/region=eu, "

@@ -45,7 +45,6 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.branches.catch_up import parse_spec
     from airflow_paimon.core.table.features import check_writable
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
@@ -64,7 +63,7 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         # the fold before the publish is the embedded engine's, whoever wrote the rows
         check_writable(schema, table=main.name)
     for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
-        parse_partition_spec(parse_spec(text), schema.partition_keys, partition_types(schema))
+        parse_partition_spec(text, schema.partition_keys, partition_types(schema))
 
 
 def _check_texts(params: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
     """Give what every job is asked: the partition at a date, or whatever has grown too long."""
-    from airflow_paimon.core.chain.targets import quoted_spec
+    from airflow_paimon.core.table.partition_text import quoted_partition
     from airflow_paimon.core.table.partitions import readable_value
 
     if not params["date"]:
@@ -66,7 +66,7 @@ def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
     width = layout.group_width
     values = layout.values_at((None,) * width, moment)[width:]
     typed = zip(layout.partition_keys[width:], values, layout.partition_types[width:], strict=True)
-    spec = quoted_spec({k: readable_value(v, t) for k, v, t in typed})
+    spec = quoted_partition({k: readable_value(v, t) for k, v, t in typed})
     return {"from_": spec, "to": spec}
 
 
@@ -108,11 +108,11 @@ def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Parti
 
 
 def _spec(layout: ChainLayout, group: Values) -> str:
-    from airflow_paimon.core.chain.targets import quoted_spec
+    from airflow_paimon.core.table.partition_text import quoted_partition
     from airflow_paimon.core.table.partitions import readable_value
 
     typed = zip(layout.partition_keys, group, layout.partition_types, strict=False)
-    return quoted_spec({k: readable_value(v, t) for k, v, t in typed})
+    return quoted_partition({k: readable_value(v, t) for k, v, t in typed})
 
 
 def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str, Any]) -> ChainTargets:

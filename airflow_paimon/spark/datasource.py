@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.layout import GapPolicy
 from airflow_paimon.core.chain.read_plan import ChainReadMode
@@ -36,6 +35,8 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
+from airflow_paimon.core.table.partition_text import parse_partition_text
+from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table
@@ -149,12 +150,12 @@ class PaimonDataSource(DataSource):
             raise InvalidInputError("The option mode=append contradicts .mode('overwrite')")
         return mode
 
-    def _partition(self) -> Mapping[str, Any] | None:
+    def _partition(self) -> PartitionSpec | None:
         text = self._get("partition")
         if text is None:
             return None
         if not text.lstrip().startswith("{"):
-            return parse_spec(text)
+            return parse_partition_text(text)
         try:
             found = json.loads(text)
         except ValueError:
@@ -259,7 +260,7 @@ class PaimonWriter(DataSourceArrowWriter):
         table: Table,
         write: TableWrite | None,
         mode: str,
-        partition: Mapping[str, Any] | None,
+        partition: PartitionSpec | None,
         tried: Attempt,
         on_stale: OnStale | None,
         landed: Snapshot | None = None,
@@ -311,7 +312,7 @@ def _plan_writer(
     table: Table,
     schema: StructType,
     mode: str,
-    partition: Mapping[str, Any] | None,
+    partition: PartitionSpec | None,
     operation_id: str | None,
     on_stale: str | None,
 ) -> PaimonWriter:

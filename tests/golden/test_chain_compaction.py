@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.chain.targets import quoted_spec
+from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from tests.data.chain.compactions import compact, drop, outcomes
@@ -37,7 +37,7 @@ def test_random_tables(golden: Golden, tmp_path: Path, entry: Mapping[str, Any] 
     main, asked = read_arrow(table), entry["compact"]
     where = _matches(asked["partition"])
     before = read_arrow(table.branch("snapshot"))
-    result = compact(table, quoted_spec(asked["partition"]))
+    result = compact(table, quoted_partition(asked["partition"]))
     after = read_arrow(table.branch("snapshot"))
     theirs = pq.read_table(archive / asked["snapshot_after"])
     made = [name for name, outcome in outcomes(result).items() if outcome == "compacted"]
@@ -53,7 +53,7 @@ def test_random_tables(golden: Golden, tmp_path: Path, entry: Mapping[str, Any] 
     assert full == before.filter(where).num_rows + sum(
         r["rows_out"] for r in result.details["partitions"] if r["outcome"] == "compacted"
     )
-    again = compact(table, quoted_spec(asked["partition"]))
+    again = compact(table, quoted_partition(asked["partition"]))
     assert not again.changed
 
 

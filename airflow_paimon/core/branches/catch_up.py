@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 
 if TYPE_CHECKING:
     # A DAG file that holds a sensor imports this module: it must not load the stores.
     from airflow_paimon.core.format.snapshot import Snapshot
-    from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table
 
 NO_WATERMARK = -(2**63)
 """Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
@@ -143,28 +144,8 @@ def parse_condition(
             "reference_time needs max_watermark_lag or max_commit_lag ('0 s' for not behind at all)"
         )
     for spec in condition.partitions:
-        parse_spec(spec)
+        parse_partition_text(spec)
     return condition
-
-
-def parse_spec(text: str) -> dict[str, str]:
-    """Parse ``dt=2025-01-01/region=eu``, the form that results show; a value may hold slashes, as in ``path=a/b``.
-
-    Raises:
-        InvalidInputError: it doesn't start with ``key=``, or a key comes twice.
-    """
-    spec: dict[str, str] = {}
-    key = ""
-    for part in text.split("/"):
-        name, equals, value = part.partition("=")
-        if equals and name.strip() and name.strip() not in spec:
-            key = name.strip()
-            spec[key] = value
-        elif key and not equals:
-            spec[key] += f"/{part}"
-        else:
-            raise InvalidInputError(f"Partition {text!r} is not of the form key=value or key=value/key=value")
-    return spec
 
 
 def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
@@ -282,7 +263,7 @@ def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict
         return found
     schema = view.schema(snapshot.schema_id)
     stored = StoredPartitions(schema)
-    wanted = {spec: parse_partition_spec(parse_spec(spec), stored.keys, stored.types) for spec in specs}
+    wanted = {spec: parse_partition_spec(spec, stored.keys, stored.types) for spec in specs}
     selections = {spec: stored.selection([parts]) for spec, parts in wanted.items()}
     for entry in live_entries(view, snapshot, stored.selection(wanted.values())).values():
         for spec, selection in selections.items():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,9 +11,6 @@ from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Values
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.partitions import parse_partition_spec
 
-_QUOTED = re.compile(r"""\s*("(?:[^"]|"")*"|'(?:[^']|'')*')\s*(?:[,/]|$)""")
-_KEY = re.compile(r"\s*([^\s=,/]+)\s*=")
-_NEXT = re.compile(r"[,/]\s*[^\s=,/]+\s*=")
 _SAMPLE = datetime(2000, 1, 1)
 """Fills in the chain columns that a spec leaves out when one column's form is checked: a leap year, a long month."""
 
@@ -108,44 +104,10 @@ def moment_of(layout: ChainLayout, spec: Spec) -> datetime | None:
     return layout.time_of((*fill, *(chain[at] for at in range(layout.group_width, width))))
 
 
-def split_spec(text: str) -> dict[str, str]:
-    """Cut ``dt="20250810",hour=02`` (or with slashes, as results show it) into keys and unquoted values.
-
-    Raises:
-        InvalidInputError: it is not of that form, or a key comes twice.
-    """
-    found: dict[str, str] = {}
-    rest = text
-    while rest.strip():
-        key = _KEY.match(rest)
-        if key is None or key[1] in found:
-            raise InvalidInputError(f"Partition {text!r} is not of the form key=value,key=value, each key once")
-        rest = rest[key.end() :]
-        found[key[1]], rest = _value(rest)
-    if not found:
-        raise InvalidInputError("A partition needs at least one key=value")
-    return found
-
-
-def quoted_spec(values: Mapping[str, str]) -> str:
-    """Give the text that ``split_spec`` takes apart again, whatever the values hold."""
-    return ",".join("{}='{}'".format(k, v.replace("'", "''")) for k, v in values.items())
-
-
-def _value(rest: str) -> tuple[str, str]:
-    quoted = _QUOTED.match(rest)
-    if quoted is not None:
-        mark = quoted[1][0]
-        return quoted[1][1:-1].replace(mark * 2, mark), rest[quoted.end() :]
-    following = _NEXT.search(rest)
-    end = len(rest) if following is None else following.start()
-    return rest[:end].strip(), rest[end + 1 :]
-
-
 def _spec(layout: ChainLayout, text: str) -> Spec:
     keys = layout.partition_keys
     try:
-        parsed = parse_partition_spec(split_spec(text), keys, layout.partition_types)
+        parsed = parse_partition_spec(text, keys, layout.partition_types)
     except InvalidInputError as error:
         raise _refused(layout, error.message) from None
     spec = tuple((keys.index(k), v) for k, v in parsed.items())

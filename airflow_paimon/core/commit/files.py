@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoun
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.table.partitions import parse_partition_spec
+from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec
 from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
@@ -48,7 +48,6 @@ class CommitMessage:
         ]
 
 
-PartitionSpec = Mapping[str, Any]
 Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None
 MakeProperties = Mapping[str, str]
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.branches.catch_up import parse_spec
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partitions import comparable, format_partition, parse_partition_spec
 from airflow_paimon.core.table.scan import partition_types
@@ -35,11 +34,11 @@ def choose_partitions(schema: TableSchema, texts: Sequence[str]) -> PartitionCho
     """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out.
 
     Raises:
-        InvalidInputError: malformed, no partition column, or a value that the column's type doesn't have.
+        InvalidInputError: malformed, not a partition column, or a value that the column's type doesn't have.
     """
     types = partition_types(schema)
     at = {key: i for i, key in enumerate(schema.partition_keys)}
-    parsed = [parse_partition_spec(parse_spec(t), schema.partition_keys, types) for t in texts]
+    parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in texts]
     specs = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
     return PartitionChoice(schema.partition_keys, specs)
 

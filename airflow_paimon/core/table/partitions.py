@@ -18,15 +18,9 @@ from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL, encode_row, is_
 from airflow_paimon.core.format.java_text import double_text, float_text, is_blank
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
+from airflow_paimon.core.table.partition_text import escape_path_name, parse_partition_text, partition_text
 
 DEFAULT_PARTITION = "__DEFAULT_PARTITION__"
-
-_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
-
-
-def escape_path_name(text: str) -> str:
-    """Percent-escape the characters that Paimon escapes; blanks and non-ASCII are none of them."""
-    return _ESCAPED.sub(lambda m: f"%{ord(m[0]):02X}", text)
 
 
 def partition_path(
@@ -139,8 +133,8 @@ def encode_partition(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
 
 
 def format_partition(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> str:
-    """Give the form for people, messages and JSON: ``dt=2025-01-01/h=3``. Nothing is escaped."""
-    return "/".join(f"{k}={readable_value(v, t)}" for v, k, t in zip(values, keys, types, strict=True))
+    """Give the form for people, messages and JSON, ``dt=2025-01-01/h=3``, which requests take as well."""
+    return partition_text({k: readable_value(v, t) for v, k, t in zip(values, keys, types, strict=True)})
 
 
 def readable_value(value: Any, data_type: DataType) -> str:
@@ -154,21 +148,29 @@ def readable_value(value: Any, data_type: DataType) -> str:
     return _sql_text(value, data_type)
 
 
-def parse_partition_spec(spec: Mapping[str, Any], keys: Sequence[str], types: Sequence[DataType]) -> dict[str, Any]:
-    """Turn what a user gave, typed values or texts, into internal values. Keys may be missing, in any order.
+PartitionSpec = Mapping[str, Any] | str
+"""A partition as a user gives it: typed values or their texts by key, or all of it as one text."""
 
-    None and ``__DEFAULT_PARTITION__`` mean null.
+
+def parse_partition_spec(spec: PartitionSpec, keys: Sequence[str], types: Sequence[DataType]) -> dict[str, Any]:
+    """Turn what a user gave into internal values. Keys may be missing, in any order.
+
+    None and ``__DEFAULT_PARTITION__`` mean null. A text is of the grammar of ``partition_text``.
 
     Raises:
         InvalidInputError: no key at all, a key that is no partition column, or a value that its type doesn't have.
     """
+    if isinstance(spec, str):
+        spec = parse_partition_text(spec)
+    if not isinstance(spec, Mapping):
+        raise InvalidInputError(f"A partition is a mapping of columns to values, or a text such as dt=a; got {spec!r}")
     if not spec:
         raise InvalidInputError(f"A partition needs at least one of the columns {', '.join(keys) or '(none)'}")
     by_key = dict(zip(keys, types, strict=True))
     for key in spec:
         if key not in by_key:
             known = f"the partition columns are {', '.join(keys)}" if keys else "the table is not partitioned"
-            raise InvalidInputError(f"{key!r} is no partition column: {known}")
+            raise InvalidInputError(f"{key!r} is not a partition column: {known}")
     return {key: _parse_value(key, spec[key], by_key[key]) for key in keys if key in spec}
 
 

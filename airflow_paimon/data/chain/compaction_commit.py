@@ -17,7 +17,7 @@ from airflow_paimon.core.chain.rebuild import is_proven, records_of, what_is_lac
 from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
-from airflow_paimon.core.chain.targets import ChainTargets, quoted_spec
+from airflow_paimon.core.chain.targets import ChainTargets
 from airflow_paimon.core.commit.files import commit_partition
 from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
@@ -25,6 +25,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import readable_value
 from airflow_paimon.core.table.scan import BucketSplit, bucket_folder
 from airflow_paimon.core.table.table import Table
@@ -170,7 +171,7 @@ def plan_row(inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any
     row: dict[str, Any] = {
         "partition": text(plan.target),
         "group": dict(list(values.items())[: layout.group_width]),
-        "spec": quoted_spec(values),
+        "spec": quoted_partition(values),
         "reason": plan.reason,
     }
     if plan.action.writes:

@@ -18,7 +18,6 @@ from airflow_paimon.core.branches.catch_up import (
     gather,
     judge,
     parse_condition,
-    parse_spec,
 )
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.table.table import Table
@@ -139,10 +138,6 @@ def test_condition_survives_json() -> None:
     condition = parse_condition(min_snapshot_id="7", max_commit_lag="1 h", partitions=["dt=1", "dt=2/h=3"])
     assert condition == CatchUpCondition(min_snapshot_id=7, commit_lag_ms=3_600_000, partitions=("dt=1", "dt=2/h=3"))
     assert CatchUpCondition.from_json(condition.to_json()) == condition
-
-
-def test_spec_is_the_form_that_results_show() -> None:
-    assert parse_spec("dt=2025-01-01/path=a/b") == {"dt": "2025-01-01", "path": "a/b"}
 
 
 def _history(store: CountingStore, length: int, branch: str = "main") -> Table:

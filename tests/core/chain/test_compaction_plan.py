@@ -8,8 +8,9 @@ import pytest
 
 from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness, plan_compaction
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions
-from airflow_paimon.core.chain.targets import parse_targets, quoted_spec, split_spec
+from airflow_paimon.core.chain.targets import parse_targets
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.partition_text import parse_partition_text, quoted_partition
 from tests.core.chain.test_read_plan import DAILY, HOURLY, held, layout_of
 
 DAY = layout_of("dt")
@@ -207,19 +208,19 @@ def test_what_cannot_be_built_again_stays() -> None:
     ],
 )
 def test_quotes_change_nothing(text: str, expected: dict[str, str]) -> None:
-    assert split_spec(text) == expected
+    assert parse_partition_text(text) == expected
 
 
-def test_quoted_specs_hold_any_value() -> None:
+def test_quoted_partitions_hold_any_value() -> None:
     values = {"region": 'it\'s d/e=f, "x"', "dt": "20250810"}
-    assert split_spec(quoted_spec(values)) == values
+    assert parse_partition_text(quoted_partition(values)) == values
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
         ({}, "name what to compact"),
-        ({"partitions": ["day=20250810"]}, "'day' is no partition column"),
+        ({"partitions": ["day=20250810"]}, "'day' is not a partition column"),
         ({"partitions": ["20250810"]}, "not of the form key=value"),
         ({"partitions": ["dt=20250810,dt=20250811"]}, "each key once"),
         ({"partitions": ["dt=2025-08-10"]}, "not spelt as the table's partitions are .*write it like dt=20000101"),

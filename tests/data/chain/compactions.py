@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_paimon.core.chain.targets import split_spec
 from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.requests.chain_requests import CompactChainTable
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact import RunTasks, compact_chain_table
 from airflow_paimon.data.chain.compact_bucket import compact_buckets
@@ -46,7 +46,7 @@ def drop(table: Table, branch: str, partition: str) -> None:
     view = table.branch(branch)
     options = dict(view.schema().options)
     set_options(view, {"chain-table.enabled": "false"})
-    drop_partitions(view, [split_spec(partition)])
+    drop_partitions(view, [parse_partition_text(partition)])
     set_options(view, options)
 
 

@@ -100,7 +100,7 @@ def test_rows_outside_the_partitions_and_double_keys_are_refused(spark: SparkSes
         ("SELECT k, v FROM branch", {"partitions": ["dt=a"]}, "missing columns dt"),
         ("SELECT nothing FROM branch", {"partitions": ["dt=a"]}, "Spark refuses the query"),
         ("DROP VIEW branch", {"partitions": ["dt=a"]}, "Spark refuses the query"),
-        ("SELECT * FROM branch", {"partitions": ["day=a"]}, "'day' is no partition column"),
+        ("SELECT * FROM branch", {"partitions": ["day=a"]}, "'day' is not a partition column"),
         ("SELECT * FROM branch", {"branch": "main", "partitions": ["dt=a"]}, "writes a branch"),
     ]
     for sql, options, text in cases:

@@ -1,0 +1,123 @@
+"""The one grammar for partitions, in every flag and form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from airflow_paimon.core.branches.catch_up import parse_condition
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.partitions import choose_partitions
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.partition_text import parse_partition_text, partition_text, quoted_partition
+from airflow_paimon.core.table.partitions import partition_path
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.drop import drop_partitions
+from tests.core.tables import run
+
+BOTH = {"dt": "2026-11-18", "region": "eu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dt=2026-11-18/region=eu", BOTH),
+        ("dt=2026-11-18,region=eu", BOTH),
+        (" dt = 2026-11-18 , region = eu ", BOTH),
+        ("""dt="2026-11-18",region='eu'""", BOTH),
+        ("dt='2026-11-18'/region=eu", BOTH),
+        ("dt=/region=eu", {"dt": "", "region": "eu"}),
+        ("path=a/b", {"path": "a/b"}),
+        ("path=a/b/dt=1", {"path": "a/b", "dt": "1"}),
+        ("size=1,5", {"size": "1,5"}),
+        ("size=1,5/dt=1", {"size": "1,5", "dt": "1"}),
+        ("rule=a=b", {"rule": "a=b"}),
+        ("rule='a/b=c',dt=1", {"rule": "a/b=c", "dt": "1"}),
+        ("rule='a,b=c'/dt=1", {"rule": "a,b=c", "dt": "1"}),
+        ("rule=a%2Fb%3Dc/dt=1", {"rule": "a/b=c", "dt": "1"}),
+        ("rule=a%2Fb%3Dc", {"rule": "a/b=c"}),
+        ("rule=a%2Fb,dt=1", {"rule": "a%2Fb", "dt": "1"}),
+        ("rule='a%2Fb'/dt=1", {"rule": "a%2Fb", "dt": "1"}),
+        ("share=100%", {"share": "100%"}),
+        ("share=100%/dt=1", {"share": "100%", "dt": "1"}),
+        ("""a="it's, b=1",c='x''y'""", {"a": "it's, b=1", "c": "x'y"}),
+    ],
+)
+def test_both_forms_with_every_kind_of_value(text: str, expected: dict[str, str]) -> None:
+    assert parse_partition_text(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", " ", "dt", "=a", "2026/dt=a", "dt=a/dt=b", "dt=a,dt=b"])
+def test_what_is_not_a_partition_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="key=value"):
+        parse_partition_text(text)
+
+
+_VALUES = st.text(st.sampled_from("a1/,=%'\" 2F{}é"), max_size=8)
+
+
+@given(st.dictionaries(st.sampled_from(["dt", "region", "x"]), _VALUES, min_size=1))
+@example({"dt": "%2F", "x": "b=c"})
+@example({"dt": " a "})
+@example({"dt": "'a'"})
+def test_what_results_show_is_what_requests_take(values: dict[str, str]) -> None:
+    assert parse_partition_text(partition_text(values)) == values
+    assert parse_partition_text(quoted_partition(values)) == values
+
+
+@given(st.lists(_VALUES.filter(lambda v: bool(v.strip())), min_size=1, max_size=2))
+def test_a_folder_name_of_paimon_names_the_partition(values: list[str]) -> None:
+    if any(v != v.strip() for v in values):
+        return
+    from airflow_paimon.core.format.types import parse_type
+
+    keys = ["dt", "region"][: len(values)]
+    folder = partition_path(values, keys, [parse_type("STRING")] * len(values), "__DEFAULT_PARTITION__", False)
+    assert parse_partition_text(folder.rstrip("/")) == dict(zip(keys, values, strict=True))
+
+
+ODD = ["2026/11", "a,b=c", "x=1/y=2", "100%25", "plain"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = create_table(
+        str(tmp_path / "wh"),
+        "d.t",
+        [("k", "BIGINT"), ("dt", "STRING"), ("region", "STRING")],
+        partition_keys=["dt", "region"],
+        options={"bucket": "-1"},
+    )
+    rows = {"k": range(len(ODD)), "dt": ODD, "region": ["eu"] * len(ODD)}
+    write_arrow(table, pa.table({n: list(v) for n, v in rows.items()}))
+    return table
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("write", [partition_text, quoted_partition])
+def test_jobs_and_functions_find_a_partition_in_either_form(table: Table, odd: str, write: object) -> None:
+    text = write({"dt": odd, "region": "eu"})  # type: ignore[operator]
+    choice = choose_partitions(table.schema(), [text])
+    assert [v for v in ODD if choice.matches((v, "eu"))] == [odd]
+    parse_condition(partitions=[text])
+    fresh = pa.table({"k": [99], "dt": [odd], "region": ["eu"]})
+    write_arrow(table, fresh, mode="overwrite", partition=text)
+    got = {r["dt"]: r["k"] for r in read_arrow(table).to_pylist()}
+    assert got == {v: 99 if v == odd else i for i, v in enumerate(ODD)}
+    drop_partitions(table, text)
+    assert set(read_arrow(table).column("dt").to_pylist()) == set(ODD) - {odd}
+
+
+def test_what_an_operation_shows_can_be_asked_for(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    write_arrow(fix, pa.table({"k": [99], "dt": ["100%25"], "region": ["eu"]}), mode="overwrite",
+                partition={"dt": "100%25"})  # fmt: skip
+    plan = run(table, "merge_branch", branch="fix", dry_run=True).details["plan"]
+    (shown,) = [a["path"].rpartition("/")[0] for a in plan["actions"] if a["action"] == "ReplaceBucket"]
+    assert parse_partition_text(shown) == {"dt": "100%25", "region": "eu"}
