@@ -158,7 +158,6 @@ ROOMS = (
 # Module -> the later rooms that it may import all the same, and why.
 UPWARD = {
     "core/__init__.py": ({"commit"}, "registers the guards of commits"),
-    "core/requests/partitions.py": ({"branches"}, "shares the parser of partition specs"),
     "core/commit/staging.py": ({"branches"}, "makes and deletes a branch of its own"),
     "core/commit/idempotency.py": ({"requests"}, "digests a request"),
     "core/schema/tables.py": ({"branches"}, "refuses to change what protects a branch"),

@@ -24,7 +24,9 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_text import escape_path_name
 from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, encode_partition
+from airflow_paimon.core.table.paths import LONGEST_NAME
 from airflow_paimon.core.table.scan import BucketKey, canonical_partition, live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
@@ -198,6 +200,21 @@ def _check_partition_values(write: TableWrite, partitions: Sequence[tuple[Any, .
                     f"partition names (option partition.default-name); write null, or another text",
                     table=write.label,
                 )
+            _check_folder(write, key, value)
+
+
+def _check_folder(write: TableWrite, key: str, value: Any) -> None:
+    """Refuse a text for which a file system has no folder; object stores have one."""
+    if not isinstance(value, str) or not write.store.uri.startswith("file:"):
+        return
+    size = len(f"{escape_path_name(key)}={escape_path_name(value)}".encode())
+    if size > LONGEST_NAME:
+        raise InvalidInputError(
+            f"{write.label}: partition column {key!r} holds a text of {len(value)} characters ({value[:40]!r}...): its "
+            f"folder's name would have {size} bytes, and the file system takes {LONGEST_NAME}; partition by a shorter "
+            f"value",
+            table=write.label,
+        )
 
 
 def _bucket_column(

@@ -27,8 +27,6 @@ ERROR_KEY = "paimon_error"
 """XCom key of a failed try's error object: ``kind``, ``message`` and what else it says."""
 
 _NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"})
-# A guard that a template rendered to nothing must not vanish silently; an empty reason may.
-_FREE_TEXTS = frozenset({"owner", "reason", "approved_by", "now", "time_retained"})
 _LONGEST_MESSAGE = 4000
 _LINES_TOLD = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
@@ -157,19 +155,7 @@ class PaimonOperator(BaseOperator):
 
     def _value(self, spec: dataclasses.Field[Any]) -> Any:
         value = getattr(self, self.attribute_names.get(spec.name, spec.name))
-        if spec.metadata.get("repeat"):
-            return as_list(spec.name, value)
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
-        if text and (text != "None" or str(spec.type).startswith("str")):
-            return text
-        if spec.name in _FREE_TEXTS:
-            return None
-        raise InvalidInputError(
-            f"{self.operation}: {spec.name} rendered to {value!r}. Leave the argument out where it does not apply; a "
-            f"template that comes out empty is refused, as it would drop a check silently"
-        )
+        return as_list(spec.name, value) if spec.metadata.get("repeat") else value
 
     def _run_here(self, request: Request) -> dict[str, Any]:
         from airflow_paimon.core.requests.operations import run_operation

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.table.partition_text import parse_partition_text
-from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table
@@ -150,7 +149,7 @@ class PaimonDataSource(DataSource):
             raise InvalidInputError("The option mode=append contradicts .mode('overwrite')")
         return mode
 
-    def _partition(self) -> PartitionSpec | None:
+    def _partition(self) -> Mapping[str, Any] | None:
         text = self._get("partition")
         if text is None:
             return None
@@ -260,7 +259,7 @@ class PaimonWriter(DataSourceArrowWriter):
         table: Table,
         write: TableWrite | None,
         mode: str,
-        partition: PartitionSpec | None,
+        partition: Mapping[str, Any] | None,
         tried: Attempt,
         on_stale: OnStale | None,
         landed: Snapshot | None = None,
@@ -312,7 +311,7 @@ def _plan_writer(
     table: Table,
     schema: StructType,
     mode: str,
-    partition: PartitionSpec | None,
+    partition: Mapping[str, Any] | None,
     operation_id: str | None,
     on_stale: str | None,
 ) -> PaimonWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from airflow_paimon.core.requests.base import Request, flag_name
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import operation_of
 
+_SHOWN = 20
 RESULT_URI = "result_uri"
 """Where the result is written as well; the launcher's own flag, no part of the request."""
 STORAGE_OPTIONS = "storage_options"
@@ -89,6 +91,15 @@ def read_storage_options(path: str) -> dict[str, Any]:
         InvalidInputError: missing, unreadable, or not a JSON object. The message never shows the content.
     """
     try:
+        is_file = Path(path).is_file()
+    except (OSError, ValueError):
+        is_file = False
+    if not is_file and not path.endswith(".json"):
+        raise InvalidInputError(
+            "--storage-options takes the path of a file with one JSON object, and what was given is not the path of a "
+            "file (it is not shown here: it may hold secrets). Write the options into a file that only you can read"
+        )
+    try:
         options = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise InvalidInputError(f"The storage options file {path} can't be read: {error.strerror}") from None
@@ -100,7 +111,18 @@ def read_storage_options(path: str) -> dict[str, Any]:
 
 
 class _StrictParser(argparse.ArgumentParser):
-    """Raises instead of exiting: a job answers wrong flags with a result, too."""
+    """Raises instead of exiting: a job answers wrong flags with a result, too. Never shows an unknown flag's value."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        if flags:
+            close = difflib.get_close_matches(flags[0], [f for f in self._option_string_actions if f != "-h"], 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            self.error(f"there is no flag {', '.join(flags)}{hint}")
+        if unknown:
+            self.error(f"{len(unknown)} words belong to no flag, the first is {unknown[0][:_SHOWN]!r}")
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         raise InvalidInputError(f"{self.prog}: {message}; --help lists the flags")

@@ -1,8 +1,8 @@
 """What requests are made of.
 
-A field's metadata says how it looks as a flag: ``help``, ``choices``, ``repeat`` (a tuple of strings), ``minimum`` (of
-a number). A bool is a switch. The flag is the field's name with dashes, without a trailing one (``from_`` is
-``--from``).
+A field's metadata says how it looks as a flag: ``help``, ``choices``, ``repeat`` (a tuple of texts), ``minimum`` (of a
+number), ``may_be_blank`` (a text for people: blank = not given). A bool is a switch. The flag is the field's name with
+dashes, without a trailing one (``from_`` is ``--from``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ def flag(
     choices: tuple[str, ...] | None = None,
     repeat: bool = False,
     minimum: int | None = None,
+    may_be_blank: bool = False,
 ) -> Any:
     """Make a request's field."""
-    metadata = {"help": help_text, "choices": choices, "repeat": repeat, "minimum": minimum}
+    metadata: dict[str, Any] = {"help": help_text, "choices": choices, "repeat": repeat, "minimum": minimum}
+    metadata["may_be_blank"] = may_be_blank
     return field(default=default, metadata=metadata)
 
 
@@ -42,7 +44,7 @@ class Request:
     engine: str = flag("Who reads and writes rows; metadata always goes through our core", "embedded", choices=ENGINES)
     storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
     operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
-    now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs")
+    now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs", may_be_blank=True)
     dry_run: bool = flag("Print the plan, change nothing", False)
 
 

@@ -17,8 +17,8 @@ class CreateBranch(Request):
     if_exists: str = flag(
         "What to do when the branch exists; skip accepts only the same base", "fail", choices=IF_EXISTS
     )
-    owner: str | None = flag("Kept in the branch's lineage")
-    reason: str | None = flag("Kept in the branch's lineage")
+    owner: str | None = flag("Kept in the branch's lineage", may_be_blank=True)
+    reason: str | None = flag("Kept in the branch's lineage", may_be_blank=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class CreateTag(Request):
     tag: str = flag("Name of the new tag", "")
     branch: str = flag("Branch to tag", "main")
     snapshot: int | None = flag("Snapshot to tag; the latest when not given")
-    time_retained: str | None = flag("How long the tag lives, e.g. '7 d'; for ever when not given")
+    time_retained: str | None = flag("How long the tag lives, e.g. '7 d'; for ever when not given", may_be_blank=True)
     if_exists: str = flag(
         "What to do when the tag exists; skip accepts only the same snapshot", "fail", choices=IF_EXISTS
     )
@@ -61,7 +61,7 @@ class Publish(Request):
 
     expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
     undo_retention: str = flag("How long the undo tag on main's previous head lives; 'forever' for no end", "7 d")
-    approved_by: str | None = flag("Who approved; kept in the snapshot's properties")
+    approved_by: str | None = flag("Who approved; kept in the snapshot's properties", may_be_blank=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,8 @@ UNDO_TAG_PREFIX = "airflow-paimon-undo-"
 KEEP_TAG_PREFIX = "airflow-paimon-keep-"
 STAGING_BRANCH_PREFIX = "airflow-paimon-staging-"
 RESERVED_TAG_PREFIXES = (PROTECTIVE_TAG_PREFIX, KEEP_TAG_PREFIX)
+LONGEST_NAME = 255
+"""Bytes that file systems take for one file or folder; object stores take more, but a table may move."""
 LATEST = "LATEST"
 EARLIEST = "EARLIEST"
 
@@ -174,6 +176,12 @@ def parse_identifier(text: str) -> Identifier:
             f"Table name {text!r} is not of the form db.table, db.table$branch_b, db.table$snapshots "
             f"or db.table$branch_b$snapshots"
         )
+    for folder in (f"{database}.db", parts[0]):
+        if len(folder.encode()) > LONGEST_NAME:
+            raise InvalidInputError(
+                f"Table name {text[:80]!r}... is too long: the folders of database and table have at most "
+                f"{LONGEST_NAME} bytes each"
+            )
     branch, system = MAIN, None
     for part in parts[1:]:
         if part.startswith("branch_") and branch == MAIN and system is None:

@@ -19,7 +19,9 @@ from airflow_paimon.core.store.secrets import secret_values
 COMMON = ["--warehouse=/w", "--table=d.t"]
 
 # What a shell word can be: no NUL.
-_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
+_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
+    lambda text: text == text.strip() and text != "None"
+)
 
 
 def _values(operation: str) -> st.SearchStrategy[dict[str, Any]]:
