@@ -130,7 +130,7 @@ def corrected(warehouse: Path) -> tuple[Table, Table]:
 
 def test_a_publish_is_found_by_its_undo_tag_and_verified(warehouse: Path) -> None:
     main, _ = corrected(warehouse)
-    with pytest.raises(NotFoundError, match="no publish can be undone"):
+    with pytest.raises(NotFoundError, match="nothing to undo"):
         last_publish(main)
     append(main, "2", seq=5)
     result = run(main, "merge_branch", branch="fix", approved_by="ann")

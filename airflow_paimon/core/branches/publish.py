@@ -30,7 +30,7 @@ from airflow_paimon.core.branches.retention_tags import (
 from airflow_paimon.core.branches.safeguards import bucket_namer
 from airflow_paimon.core.branches.schema_records import (
     read_records,
-    settle_records,
+    reconcile_records,
     to_go_on_with,
     withdrawn_versions,
 )
@@ -101,7 +101,7 @@ def publish_branch(context: Context, request: PublishBranch, fold: Fold | None =
         pending = False
         if not request.dry_run:
             go_on = to_go_on_with(main, branch)
-            settle_records(main, go_on)
+            reconcile_records(main, go_on)
             pending = any(go_on(r) for r in read_records(main))
         if request.rewrite and _fold_first(context, request, branch, wanted, fold):
             wanted = _folded(branch, wanted)
@@ -232,7 +232,7 @@ def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondit
 def _check_sequences(
     context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], name: Any
 ) -> None:
-    """Reads the base's manifests only when the replaced files don't settle it."""
+    """Read the base's manifests only where the replaced files alone can't answer it."""
     schema = g.main_schemas[-1]
     if not schema.primary_keys or TableOptions(schema.options).sequence_fields or request.writers_stopped:
         return

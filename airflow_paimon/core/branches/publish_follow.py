@@ -22,7 +22,7 @@ from airflow_paimon.core.table.scan import BucketKey, canonical_partition, read_
 from airflow_paimon.core.table.table import Table
 
 Moved = Callable[[Snapshot], None]
-"""Is told the head that the merge now goes on top of."""
+"""Called with the new head that the merge is now based on."""
 
 
 def with_follow(
@@ -37,7 +37,7 @@ def with_follow(
     """Give the draft with its ``follow``; ``theirs``: the buckets that it changes."""
 
     def follow(newer: Snapshot) -> Draft | None:
-        if not stands_aside(view, head, newer, theirs, planned.schema):
+        if not leaves_untouched(view, head, newer, theirs, planned.schema):
             return None
         execute(view, plan_undo_tag(context, view, newer, marks))
         moved(newer)
@@ -46,7 +46,7 @@ def with_follow(
     return replace(planned, follow=follow)
 
 
-def stands_aside(view: Table, old: Snapshot, new: Snapshot, theirs: set[BucketKey], schema: TableSchema) -> bool:
+def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, theirs: set[BucketKey], schema: TableSchema) -> bool:
     """Whether the commits from ``old`` to ``new`` touch nothing that a three-way merge went by.
 
     ``theirs``: the buckets that it changes."""

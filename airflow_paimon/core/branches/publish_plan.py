@@ -92,8 +92,8 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> l
     conflicts = sorted(name_bucket(b) for b in theirs if scope(b) in ours)
     if conflicts:
         raise ConflictError(
-            f"{table}: main and the branch both changed {_listed(conflicts)} since they parted; nothing was published. "
-            f"Make the branch anew from main's head and correct it again, or leave those partitions out",
+            f"{table}: main and the branch both changed {_listed(conflicts)} since the branch point; nothing was "
+            f"published. Create a new branch from main's head and correct it again, or leave those partitions out",
             table=table,
             details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
         )
@@ -164,7 +164,7 @@ def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange
             where = sorted(name_bucket(b) for b in touched)
             raise ConflictError(
                 f"{table}: the number of buckets of {_listed(where)} changed since the branch point, and both sides "
-                f"wrote there; make the branch anew from main's head",
+                f"wrote there; create a new branch from main's head",
                 table=table,
                 details={"conflicts": where[:MAX_LISTED]},
             )

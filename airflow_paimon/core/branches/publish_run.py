@@ -21,7 +21,7 @@ from airflow_paimon.core.branches.safeguards import (
     result_of,
     undo_retention,
 )
-from airflow_paimon.core.branches.schema_records import bring_schemas, record_of, settle_records
+from airflow_paimon.core.branches.schema_records import bring_schemas, reconcile_records, record_of
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
     Draft,
@@ -65,7 +65,7 @@ def run_publication(context: Context, target: Table, make_decide: Callable[[], D
         earlier = replayed(context, marks)
         if earlier is None:
             return _run(context, target, marks, make_decide())
-        settle_records(context.table)  # that try may have been cut off before this
+        reconcile_records(context.table)  # that try may have been cut off before this
         return earlier
 
 
@@ -104,7 +104,7 @@ def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide) -
     if receipt.snapshot is not None:
         protect_published(target, receipt.snapshot, seen[0].held if seen else ())
         if own.columns:
-            settle_records(target)
+            reconcile_records(target)
     elif not request.dry_run:
         _leave_nothing(target, own)
         marks.tried.forget()
@@ -195,7 +195,7 @@ def _leave_nothing(target: Table, own: _OwnWrites) -> bool:
         if own.since is not None and find_landed(target, own.identity, own.since) is not None:
             return False
         if own.columns:
-            settle_records(target)
+            reconcile_records(target)
         _delete_tags(target, own)
     except PaimonError as error:
         log.warning("%s: left tags or columns of a refused publish behind (%s); run check_table", target.label, error)

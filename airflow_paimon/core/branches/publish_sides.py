@@ -1,4 +1,4 @@
-"""Gathers what a publish compares: what the branch and main each did since they parted, or since the last publish."""
+"""Gathers what a publish compares: what branch and main each did since the branch point or the last publish."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def last_publish(main: Table) -> Published:
     latest = next((p for p in reversed(known) if p.operation != "rollback_to"), None)
     if latest is None:
         raise NotFoundError(
-            f"{main.label}: no publish can be undone: there is no undo tag ({UNDO_TAG_PREFIX}...) with its publish "
+            f"{main.label}: nothing to undo: there is no undo tag ({UNDO_TAG_PREFIX}...) with its publish "
             f"after it. Name a tag to go back to",
             table=main.name,
         )
@@ -111,7 +111,7 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
         if found != value:
             raise FormatError(
                 f"{main.label}: snapshot {snapshot_id} says {key} {found!r}, not {value!r}: another engine replaced "
-                f"it, or this is no publish of {branch!r}",
+                f"it, or it is not a publish of {branch!r}",
                 table=main.name,
             )
     wanted = _taken(main, view, base, main.snapshot(snapshot_id - 1), theirs, published)

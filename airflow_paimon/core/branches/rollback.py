@@ -17,7 +17,7 @@ from airflow_paimon.core.branches.publish_plan import (
 )
 from airflow_paimon.core.branches.publish_run import Decide, run_publication
 from airflow_paimon.core.branches.safeguards import bucket_namer
-from airflow_paimon.core.branches.schema_records import settle_records
+from airflow_paimon.core.branches.schema_records import reconcile_records
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -51,7 +51,7 @@ def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
 
     def make_decide() -> Decide:
         if not request.dry_run:
-            settle_records(context.table)
+            reconcile_records(context.table)
         target = view.tag(request.tag).snapshot if request.tag is not None else view.snapshot(request.snapshot or 0)
         return lambda head: _decide(request, view, target, head)
 
@@ -102,7 +102,7 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
 
 
 def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
-    """Refuse to undo what is no publish: an undo tag stays behind when its publish was refused or rolled back.
+    """Refuse to undo a snapshot that is not a publish: an undo tag outlives a publish that was rolled back.
 
     Raises:
         UnsafeOperationError: undoing it would drop somebody else's commit.
@@ -129,8 +129,8 @@ def _undo_changes(
         publish = view.snapshot(target.id + 1)
     except NotFoundError:
         raise UnsafeOperationError(
-            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so what came after it can't be "
-            f"told apart; roll back without keep_later (that drops everything after snapshot {target.id})",
+            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits "
+            f"can't be told from it; roll back without keep_later (that drops everything after snapshot {target.id})",
             table=view.name,
         ) from None
     _check_follows(view, tag, target, publish)

@@ -188,7 +188,7 @@ def _again(main: Table, latest: TableSchema, content: TableSchema, what: str) ->
     return PutNew(path=main.paths.schema(new.id), data=new.to_bytes(), reason=what)
 
 
-def settle_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda record: False) -> None:
+def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda record: False) -> None:
     """Bring main's columns and the records together, except those to ``keep`` for the publish that goes on with them.
 
     Doing it again changes nothing; two that do it at once end with the same.

@@ -52,8 +52,8 @@ def plan_schemas(
         base, since = since[parted], since[parted + 1 :]
     if mine.content != base.content and theirs.content != mine.content:
         raise ConflictError(
-            f"{table}: columns changed on main and on the branch since they parted; make the same change on both sides "
-            f"(main: {_columns(mine)}; branch: {_columns(theirs)}), then publish again",
+            f"{table}: columns changed on main and on the branch since the branch point; make the same change on both "
+            f"sides (main: {_columns(mine)}; branch: {_columns(theirs)}), then publish again",
             table=table,
         )
     if theirs.content != mine.content:
@@ -82,8 +82,8 @@ def _check_field_ids(
     taken = sorted({i for i in field_ids(fields) if i in used} - known)
     if taken:
         raise ConflictError(
-            f"{table}: the branch's new columns have field ids ({taken[0]}) that main gave to other columns since they "
-            f"parted; make the branch anew from main's head and add the columns there",
+            f"{table}: the branch's new columns have field ids ({taken[0]}) that main gave to other columns since "
+            f"the branch point; create a new branch from main's head and add the columns there",
             table=table,
         )
 
