@@ -54,6 +54,20 @@ def test_every_float_is_a_partition_of_its_own(tmp_path: Path, kind: str) -> Non
         assert [choice.matches((v,)) for v in values] == [i == at for i in range(len(values))]
 
 
+@pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT NOT NULL"])
+def test_zeros_of_both_signs_are_replaced_together(tmp_path: Path, kind: str) -> None:
+    """They are equal in Python, and two partitions all the same."""
+    options: dict[str, Any] = {"primary_keys": ["p", "k"], "bucket": "1"} if "NOT NULL" in kind else {}
+    columns = {"p": kind, "k": "INT NOT NULL", "v": "STRING"}
+    table = make_table(tmp_path, columns, partition_keys=["p"], **options)
+    for text in ("old", "older"):
+        write_arrow(table, rows_of(columns, [{"p": p, "k": k, "v": text} for p in (0.0, -0.0) for k in (1, 2)]))
+    new = [{"p": p, "k": 2, "v": "new"} for p in (0.0, -0.0)]
+    write_arrow(table, rows_of(columns, new), mode="dynamic_overwrite")
+    assert partitions(table) == [("-0.0", 2), ("0.0", 2)]
+    assert set(read_arrow(table).column("v").to_pylist()) == {"new"}
+
+
 def test_all_bit_patterns_of_nan_are_one_partition(tmp_path: Path) -> None:
     table = make_table(tmp_path, {"p": "DOUBLE", "k": "INT NOT NULL", "v": "STRING"}, partition_keys=["p"])
     odd = np.frombuffer(struct.pack("<2Q", 0x7FF8000000000001, 0xFFF8000000000000), "<f8")

@@ -7,6 +7,7 @@ finds it later (the same operation, another publish, repair_table) compares it w
 - the publish landed and its columns are main's: the record goes;
 - it landed, but somebody took its columns back while it did: they are put again, as a newer version;
 - it did not land and its columns are main's latest: the old columns are put again, as a newer version;
+- it did not land, but another writer has put values into its columns: they stay, for those values would be lost;
 - it did not land and the old columns are back: the record stays until the branch is published or deleted, as it says
   whose the unused field ids are.
 
@@ -31,6 +32,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Delete, FileAction, Plan, PutNew
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -129,9 +131,9 @@ def compare(main: Table, record: SchemaRecord) -> tuple[State, tuple[FileAction,
     done = Delete(path=record.path, reason="the publish has landed, or its columns never reached main")
     if not brought:
         return State.DONE, (done,)
-    landed = _landed(main, record, brought)
     old = main.schema(record.before)
     ours = [s.content for s in brought]
+    landed = _landed(main, record, brought) or _is_written_with(main, old, brought)
     if landed or landed is None:
         if landed and latest.content == old.content and latest.id > brought[-1].id and len(ours) == len(record.schemas):
             return State.LOST, (_again(main, latest, brought[-1], "columns of a publish that landed"),)
@@ -167,6 +169,13 @@ def _landed(main: Table, record: SchemaRecord, brought: Sequence[TableSchema]) -
             return True
     ids = main.snapshot_ids()
     return False if not ids or ids[0] <= record.since + 1 else None
+
+
+def _is_written_with(main: Table, old: TableSchema, brought: Sequence[TableSchema]) -> bool:
+    """Whether live files hold values that the columns of before can't: of a new column, or of a changed type."""
+    before = {(f.id, f.type) for f in old.fields}
+    wider = {s.id for s in brought if any((f.id, f.type) not in before for f in s.fields)}
+    return bool(wider) and any(e.file.schema_id in wider for e in live_entries(main, main.latest_snapshot()).values())
 
 
 def _identity(snapshot: Snapshot) -> tuple[str, int]:

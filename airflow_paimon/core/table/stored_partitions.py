@@ -66,7 +66,8 @@ class StoredPartitions:
 
     def those(self, stored: Iterable[bytes]) -> PartitionSelection:
         """Select exactly these."""
-        return PartitionSelection(self, [dict(enumerate(values)) for values in set(map(self.values, stored))])
+        found = {self.identity(p): self.values(p) for p in stored}  # equal values can be two partitions: 0.0 and -0.0
+        return PartitionSelection(self, [dict(enumerate(values)) for values in found.values()])
 
     def where(self, test: Callable[[tuple[Any, ...]], bool]) -> Selection:
         """Select by any test of the values. It excludes no manifest: use it where ``selection`` can't say it."""

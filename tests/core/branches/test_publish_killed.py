@@ -25,7 +25,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.requests import operations
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
+from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -40,7 +40,10 @@ PRICE = AddColumn(name="price", type="DOUBLE")
 def write(view: Table, text: str, mode: str = "append") -> None:
     """``"a1=x"``: partition a, key 1, value x; the column price, where there is one, is 2.5."""
     schema = arrow_schema(view.schema().fields)
-    rows = [{"dt": w[0], "k": int(w[1]), "v": w[3:], "w": "w", "price": 2.5} for w in text.split()]
+    rows = [
+        {"dt": w[0], "k": int(w[1]), "v": w[3:], "w": "w", "price": 2.5, "n": int(w[3:]) if w[3:].isdigit() else 7}
+        for w in text.split()
+    ]
     data = [{name: row[name] for name in schema.names} for row in rows]
     write_arrow(view, pa.Table.from_pylist(data, schema=schema), mode=mode)
 
@@ -213,26 +216,32 @@ def test_repair_or_another_publish_takes_back_columns_that_never_landed(
 
 
 @pytest.mark.parametrize("same_bucket", [True, False])
-def test_columns_of_a_publish_that_ends_in_a_conflict_are_taken_back(
-    template: Path, tmp_path: Path, same_bucket: bool
+@pytest.mark.parametrize("fits_both", [True, False])
+def test_columns_of_a_publish_that_ends_in_a_conflict_are_taken_back_unless_used(
+    template: Path, tmp_path: Path, same_bucket: bool, fits_both: bool
 ) -> None:
-    """A writer commits between the columns and the snapshot."""
+    """A writer commits between the columns and the snapshot: by the old columns, or with a value in the new one."""
     table = copied(template, tmp_path / "wh")
     _fix(table)
     schemas, tags = table.schema(), table.tag_names()
     rival = {"done": False}
+    writer = copied(template, tmp_path / "elsewhere") if fits_both else table
 
     def compete(method: str, path: str) -> None:
         if path == table.paths.snapshot(2) and not rival["done"]:
             rival["done"] = True
             assert table.schema().field_names == (*schemas.field_names, "price")
-            write(table, "a9=rival" if same_bucket else "c9=rival")
+            write(writer, "a9=rival" if same_bucket else "c9=rival")
+            if fits_both:  # as a writer does that has loaded the table before
+                shutil.copytree(
+                    tmp_path / "elsewhere" / "d.db" / "t", tmp_path / "wh" / "d.db" / "t", dirs_exist_ok=True
+                )
 
     store = FaultStore(table.store, on_mutation=compete)
     if same_bucket:
         with pytest.raises(ConflictError):
             perform(table, store, "merge_branch", **STOPPED)
-        assert table.schema().content == schemas.content
+        assert table.schema().field_names == (*schemas.field_names, *(() if fits_both else ("price",)))
         assert table.schema().highest_field_id == schemas.highest_field_id + 1
         assert table.tag_names() == tags
     else:
@@ -240,7 +249,38 @@ def test_columns_of_a_publish_that_ends_in_a_conflict_are_taken_back(
         assert table.schema().field_names[-1] == "price"
         assert not records(table)
     assert rival["done"]
-    assert [r["v"] for r in rows(table) if r["k"] == 9] == ["rival"]
+    found = [(r["v"], r.get("price")) for r in rows(table) if r["k"] == 9]
+    assert found == [("rival", None if fits_both else 2.5)]
+    assert sound(table)
+
+
+def test_a_value_that_only_a_wider_column_holds_outlives_the_publish_that_brought_it(
+    template: Path, tmp_path: Path
+) -> None:
+    """The publish is cut off before its snapshot; another writer goes on; then a repair, and a retry."""
+    start = copied(template, tmp_path / "wh")
+    alter_table(start, [AddColumn(name="n", type="INT")])
+    write(start, "b1=z")
+    run(start, "create_tag", tag="with-n")
+    run(start, "create_branch", branch="wide", tag="with-n")
+    alter_table(start.branch("wide"), [WidenColumn(name="n", type="BIGINT")])
+    write(start.branch("wide"), "a1=fixed", "dynamic_overwrite")
+    case = Case("merge_branch", {"branch": "wide", "writers_stopped": True}, lambda t: None)
+    for step in range(1, 60):
+        table = copied(tmp_path / "wh", tmp_path / f"{step}")
+        assert dies(table, case, step, after=True)
+        if len(table.schema_ids()) > len(start.schema_ids()):
+            break
+    assert table.snapshot_ids() == start.snapshot_ids()
+    write(table, "c9=2199023255552")
+    run(table, "repair_table")
+    assert [r["n"] for r in rows(table) if r["dt"] == "c"] == [2199023255552]
+    run(table, case.operation, operation_id="op", **case.values)
+    assert [(r["v"], r["n"]) for r in rows(table) if r["dt"] in "ac"] == [
+        ("fixed", 7),
+        ("2199023255552", 2199023255552),
+    ]
+    assert not records(table)
     assert sound(table)
 
 
