@@ -17,6 +17,8 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.drop import drop_partitions
+from tests.core.tables import run
 from tests.stores import CountingStore, Crash, FaultStore
 
 T = TypeVar("T")
@@ -137,3 +139,18 @@ def test_the_same_id_with_other_row_kinds_is_refused(tmp_path: Path) -> None:
     write_arrow(table, upsert, operation_id="op")
     with pytest.raises(InvalidInputError, match="used for other rows"):
         write_arrow(table, ROWS.append_column("_row_kind", pa.array(["+I", "-D"])), operation_id="op")
+
+
+@pytest.mark.parametrize("write", [write_arrow, lambda view, _, **given: drop_partitions(view, [{"p": "a"}], **given)])
+def test_the_same_id_on_another_branch_is_refused(tmp_path: Path, write: Callable[..., Any]) -> None:
+    """It was answered with the other branch's snapshot, and nothing was written."""
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("p", "STRING")], partition_keys=["p"])
+    rows = ROWS.append_column("p", pa.array(["a", "a"]))
+    write_arrow(table, rows)
+    run(table, "create_tag", tag="base")
+    run(table, "create_branch", branch="fix", tag="base")
+    first = write(table, rows, operation_id="op")
+    with pytest.raises(InvalidInputError, match="'op' was used for branch 'main'; nothing was written to branch 'fix'"):
+        write(table.branch("fix"), rows, operation_id="op")
+    assert read_arrow(table.branch("fix")).num_rows == 2
+    assert write(table, rows, operation_id="op")["snapshot_after"] == first["snapshot_after"]

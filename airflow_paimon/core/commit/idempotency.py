@@ -103,7 +103,7 @@ def attempt(
         content: Digest of the rows, where they are at hand.
 
     Raises:
-        InvalidInputError: the id was used for another request, or for other rows.
+        InvalidInputError: the id was used for another request, for another branch, or for other rows.
     """
     if operation_id is None:
         yield Attempt(table=table, branch=branch)
@@ -164,6 +164,12 @@ def _enter(table: Table, operation_id: str, branch: str, request: str, content: 
     if found["request"] != request or found["operation_id"] != operation_id:
         raise InvalidInputError(
             f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
+            table=table.name,
+        )
+    if found["branch"] != branch:
+        raise InvalidInputError(
+            f"{table.name}: operation id {operation_id!r} was used for branch {found['branch']!r}; nothing was written "
+            f"to branch {branch!r}. Give a new operation id",
             table=table.name,
         )
     if content is not None and found.get("content", content) != content:
