@@ -14,6 +14,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.table.lineage import CREATING, DELETED, DELETING, READY, RENAMING, Lineage, lineage_path
+from airflow_paimon.core.table.lost_history import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
     EARLIEST,
     LATEST,
@@ -29,7 +30,7 @@ PROTECTIVE_OPTIONS: Mapping[str, str] = {
     "write-only": "true",
     "snapshot.num-retained.min": "2147483647",
     "snapshot.num-retained.max": "2147483647",
-    "snapshot.time-retained": "36500 d",
+    "snapshot.time-retained": UNLIMITED_RETENTION,
     "tag.automatic-creation": "none",
 }
 """What keeps every engine from expiring a branch that shares files: a tag alone does not stop Java there (measured)."""

@@ -18,7 +18,7 @@ from airflow_paimon.core.maintenance.check_branches import (
     unfinished_findings,
     without_schema,
 )
-from airflow_paimon.core.maintenance.check_history import history_findings, journal_findings
+from airflow_paimon.core.maintenance.check_history import history_findings, journal_findings, temporary_findings
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
@@ -78,6 +78,7 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
     for view in (table, *living):
         findings += _guarded(view, _expired_tags(view, now_ms))
     findings += _guarded(table, journal_findings(table, now_ms))
+    findings += _guarded(table, temporary_findings(table, views, now_ms))
     order = {ERROR: 0, WARNING: 1, INFO: 2}
     return sorted(findings, key=lambda f: (order[f.severity], f.id))
 

@@ -25,6 +25,7 @@ from airflow_paimon.core.table.lineage import (
     read_lineage,
     recorded_branches,
 )
+from airflow_paimon.core.table.lost_history import proof_of_snapshots
 from airflow_paimon.core.table.paths import (
     MAIN,
     BranchPaths,
@@ -195,6 +196,8 @@ def half_made(view: Table) -> Iterator[Finding]:
     lineage = read_lineage(view, view.branch_name)
     if view.branch_name == MAIN or lineage is None or view.snapshot_ids() or not is_unfinished(view, lineage):
         return
+    if proof_of_snapshots(view.store, view.branch_name) is not None:
+        return  # it had a snapshot: history_findings has more to say
     name = view.branch_name
     was_to = f"start from snapshot {lineage.snapshot_id}" if lineage.snapshot_id else f"get schema {lineage.schema_id}"
     paths = BranchPaths(name)

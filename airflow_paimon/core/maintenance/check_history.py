@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.plan import Delete, Replace
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.lost_history import proof_of_snapshots
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
-_JOURNAL_AGE_MS = 30 * 24 * 3600 * 1000
+_DAY_MS = 24 * 3600 * 1000
+_JOURNAL_AGE_MS = 30 * _DAY_MS
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
 
 
 def history_findings(view: Table) -> Iterator[Finding]:
@@ -21,7 +27,45 @@ def history_findings(view: Table) -> Iterator[Finding]:
     if ids:
         yield from _gaps(view, ids)
         yield from _schema(view, ids[-1])
+    else:
+        yield from _lost_snapshots(view)
     yield from _hints(view, ids)
+
+
+def _lost_snapshots(view: Table) -> Iterator[Finding]:
+    """A branch that had snapshots and has none: its folder was deleted."""
+    proof = proof_of_snapshots(view.store, view.branch_name)
+    if proof is None:
+        return
+    newest = _newest_held(view)
+    paths = view.paths
+    actions: tuple[Action, ...] = ()
+    if newest is not None:
+        reason = "the newest snapshot that a tag still holds"
+        actions = (
+            PutNew(path=paths.snapshot(newest.id), data=newest.to_bytes(), reason=reason, same_ok=True),
+            Replace(path=paths.latest_hint, data=str(newest.id).encode(), reason=reason),
+        )
+    yield Finding(
+        kind="lost-snapshots",
+        subject=view.branch_name,
+        severity=ERROR,
+        message=f"{view.label} has no snapshots, although {proof} proves that it had: {paths.snapshot_dir} was deleted",
+        at_risk="Paimon reads it as empty and begins anew with snapshot 1; reads and commits here are refused",
+        repair=f"put snapshot {newest.id} back, from a tag; what was committed after it stays lost" if newest else None,
+        actions=actions,
+        by_name_only=True,
+    )
+
+
+def _newest_held(view: Table) -> Snapshot | None:
+    """The newest snapshot that the branch's tags hold, or the one that it starts from, which its source's tags hold."""
+    own = view.tags()
+    if own:
+        return own[-1].snapshot
+    record = read_lineage(view, view.branch_name)
+    source = view.branch(record.from_branch).tags() if record is not None and view.branch_name != MAIN else []
+    return next((t.snapshot for t in source if record is not None and t.snapshot.identity == record.identity), None)
 
 
 def _gaps(view: Table, ids: list[int]) -> Iterator[Finding]:
@@ -81,6 +125,8 @@ def journal_findings(table: Table, now_ms: int) -> Iterator[Finding]:
         if info.is_dir:
             continue
         path = f"{folder}/{info.name}"
+        if _TEMPORARY.fullmatch(info.name):
+            continue
         try:
             entry = json.loads(table.store.read(path))
             what = str(entry["operation_id"])
@@ -97,6 +143,28 @@ def journal_findings(table: Table, now_ms: int) -> Iterator[Finding]:
             continue
         if info.modified_ms is not None and now_ms - info.modified_ms > _JOURNAL_AGE_MS:
             yield _journal(path, info.name, INFO, f"Journal of operation {what!r} is older than 30 days", "nothing")
+
+
+def temporary_findings(table: Table, views: Sequence[Table], now_ms: int) -> Iterator[Finding]:
+    """Temporary files that a killed writer left, once they are a day old: a younger one may be in use."""
+    folders = [f"{PRIVATE_DIR}/{e.name}" for e in table.store.list(PRIVATE_DIR) if e.is_dir]
+    folders += [f for v in views for f in (v.paths.schema_dir, v.paths.snapshot_dir, v.paths.tag_dir)]
+    for folder in folders:
+        old = [
+            info.name
+            for info in table.store.list(folder)
+            if _TEMPORARY.fullmatch(info.name) and info.modified_ms is not None and now_ms - info.modified_ms > _DAY_MS
+        ]
+        if old:
+            yield Finding(
+                kind="temporary-files",
+                subject=folder,
+                severity=INFO,
+                message=f"{len(old)} temporary files of interrupted writes lie in {folder}, e.g. {old[0]}",
+                at_risk="nothing; no reader takes them for anything",
+                repair="delete them",
+                actions=tuple(Delete(path=f"{folder}/{name}", reason="an interrupted write left it") for name in old),
+            )
 
 
 def _journal(path: str, name: str, severity: str, message: str, at_risk: str) -> Finding:

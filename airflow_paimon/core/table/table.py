@@ -13,6 +13,7 @@ from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.format.tag import Tag, parse_tag
 from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.table.lost_history import proof_of_snapshots
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     BRANCH_PREFIX,
@@ -112,11 +113,24 @@ class Table:
         return ids[-1] if ids else None
 
     def latest_snapshot(self) -> Snapshot | None:
-        """Read the newest snapshot, None when the branch has none."""
+        """Read the newest snapshot, None when the branch never had one.
+
+        Raises:
+            FormatError: it has none, but tags, hints or its options prove that it had.
+        """
         for _ in range(_PROBE_LIMIT):
             latest = self.latest_snapshot_id()
             if latest is None:
-                return None
+                proof = proof_of_snapshots(self.store, self.branch_name)
+                if proof is None:
+                    return None
+                if self.latest_snapshot_id() is not None:
+                    continue  # the first snapshot came between the two looks
+                raise FormatError(
+                    f"{self.label} has no snapshots, although {proof} proves that it had: {self.paths.snapshot_dir} "
+                    f"was deleted. Nothing was read or written; run check_table, which says what can be put back",
+                    table=self.name,
+                )
             try:
                 return self.snapshot(latest)
             except NotFoundError:

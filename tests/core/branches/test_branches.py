@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,20 @@ import pytest
 
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
+    ConflictError,
     InvalidInputError,
     NotFoundError,
+    StorageError,
     UnsafeOperationError,
 )
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.registry import _dispatch
+from airflow_paimon.core.requests.requests import build_request
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, files, make_table, run
+from tests.stores import FaultStore
 
 
 def test_a_branch_starts_as_its_tag_and_is_protected(table: Table, fix: Table) -> None:
@@ -153,3 +160,36 @@ def test_a_protective_tag_stays_while_its_branch_lives(table: Table, fix: Table)
     run(table, "delete_tag", tag="base")
     run(table, "delete_branch", branch="fix")
     assert table.tag_names() == []
+
+
+@pytest.mark.parametrize("if_exists", ["fail", "replace"])
+def test_a_refused_creation_leaves_nothing_behind(table: Table, fix: Table, if_exists: str) -> None:
+    """Missing manifests are found after the protective tag stands; the branch that was to be replaced stays whole."""
+    append(fix, "a", seq=2)
+    snapshot = table.snapshot(2)
+    table.store.delete(f"manifest/{snapshot.base_manifest_list}")
+    name = "fix" if if_exists == "replace" else "new"
+    before = {path: table.store.read(path) for path in table.store.walk("")}
+    with pytest.raises(ConflictError, match="branch from a later one"):
+        run(table, "create_branch", branch=name, snapshot=2, if_exists=if_exists)
+    assert {path: table.store.read(path) for path in table.store.walk("")} == before
+
+
+def test_a_branch_is_not_replaced_by_a_branch_of_itself(table: Table, fix: Table) -> None:
+    append(fix, "a", seq=2)
+    with pytest.raises(InvalidInputError, match="of itself"):
+        run(table, "create_branch", branch="fix", from_branch="fix", snapshot=4, if_exists="replace")
+    assert fix.latest_snapshot_id() == 4
+
+
+def test_a_storage_that_fails_leaves_nothing_half_made(table: Table) -> None:
+    store = FaultStore(table.store, fail_at=2, error=OSError(28, "No space left on device"))
+    request = build_request(
+        "create_branch",
+        {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "branch": "fix", "tag": "base"},
+    )
+    context = open_context(request)
+    with pytest.raises(StorageError, match="No space"):
+        _dispatch(replace(context, table=replace(table, store=store)), request, None)
+    assert table.tag_names() == ["base"]
+    assert run(table, "create_branch", branch="fix", tag="base").changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
@@ -210,3 +211,62 @@ def test_a_branch_that_is_written_while_it_is_deleted_is_kept(operation: str, ta
     with pytest.raises(ConflictError, match="nothing was deleted"):
         perform(replace(context, table=replace(table, store=store)), context.request, None)
     assert fix.latest_snapshot_id() == 3 and table.find_tag("airflow-paimon-branch-fix") is not None
+
+
+def test_a_table_whose_snapshots_are_gone_is_not_empty(table: Table) -> None:
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    append(table, "c")
+    shutil.rmtree(table.store.uri.removeprefix("file://") + "/snapshot")
+    for act in (lambda: append(table, "d"), lambda: run(table, "rollback_to", tag="t"), table.latest_snapshot):
+        with pytest.raises(FormatError, match=r"tag .* proves that it had.*check_table"):
+            act()
+    assert table.snapshot_ids() == [], "no commit begins again at 1"
+    assert found(table)["lost-snapshots:main"]["repair"].startswith("put snapshot 2 back")
+    assert not run(table, "repair_table").changed, "only when asked by name"
+    run(table, "repair_table", finding=["lost-snapshots:main"])
+    assert table.latest_snapshot() == table.tag("t").snapshot
+    assert [f for f in found(table).values() if f["severity"] != "info"] == []
+    assert append(table, "d").snapshot.id == 3
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_a_branch_whose_snapshots_are_gone_is_not_empty(table: Table, tagged: bool) -> None:
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="fix", **({"tag": "t"} if tagged else {"snapshot": 2}))
+    fix = table.branch("fix")
+    before = files(fix)
+    shutil.rmtree(table.store.uri.removeprefix("file://") + "/branch/branch-fix/snapshot")
+    with pytest.raises(FormatError, match="check_table"):
+        append(fix, "d")
+    run(table, "repair_table", finding=["lost-snapshots:fix"])
+    assert files(fix) == before
+    assert found(table) == {}
+
+
+def test_an_empty_main_whose_branch_tags_itself_is_empty(table: Table) -> None:
+    """Paimon puts the automatic tags of a branch on main."""
+    chain = make_table(Path(table.store.uri.removeprefix("file://")).parents[1], "d.chain")
+    run(chain, "create_branch", branch="delta")
+    delta = chain.branch("delta")
+    append(delta, "a")
+    chain.store.create("tag/tag-2026-11-20", chain.store.read("branch/branch-delta/snapshot/snapshot-1"))
+    with pytest.raises(FormatError):
+        chain.latest_snapshot()
+    alter_table(delta, [SetOption(key="tag.automatic-creation", value="batch")])
+    assert chain.latest_snapshot() is None
+    assert append(chain, "a").snapshot.id == 1
+
+
+def test_temporary_files_are_no_journals(table: Table) -> None:
+    name = f".x.json.{'0' * 32}.tmp"
+    for folder in ("_airflow_paimon/operations", "snapshot", "_airflow_paimon/branches"):
+        table.store.create(f"{folder}/{name}", b"{half")
+    assert found(table) == {}, "a young one may be in use"
+    root = Path(table.store.uri.removeprefix("file://"))
+    for path in (root / "snapshot" / name, root / "_airflow_paimon/operations" / name):
+        os.utime(path, (path.stat().st_mtime - 2 * 86400,) * 2)
+    assert set(found(table)) == {"temporary-files:snapshot", "temporary-files:_airflow_paimon/operations"}
+    run(table, "repair_table")
+    assert found(table) == {}
+    assert table.store.walk("_airflow_paimon") == [f"_airflow_paimon/branches/{name}"]
