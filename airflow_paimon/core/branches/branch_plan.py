@@ -159,7 +159,8 @@ def _snapshot_actions(paths: BranchPaths, source: BranchSource, *, written: bool
         reason = "the tag it starts from, without its retention"
         actions.append(PutNew(path=paths.tag(source.tag.name), data=plain, same_ok=True, reason=reason))
     if not written:
-        actions.append(Replace(path=paths.latest_hint, data=str(head.id).encode(), reason="hint for readers"))
+        hint = str(head.id).encode()
+        actions.append(PutNew(path=paths.latest_hint, data=hint, same_ok=True, reason="hint for readers"))
     return actions
 
 
@@ -247,7 +248,8 @@ def _record_action(path: str, record: Lineage | None, reason: str) -> Action:
 class RenamePlan:
     """The steps of a rename. After ``hide`` no engine commits to the old branch: what came until then is copied, too.
 
-    ``undo`` leaves two branches: for the case that both were written while the rename was interrupted.
+    ``undo`` leaves two branches: for the case that both were written while the rename was interrupted. ``withdraw``
+    removes the new branch: for the case that somebody else deletes the old one at the same moment.
     """
 
     claim: Plan
@@ -255,6 +257,7 @@ class RenamePlan:
     hide: Plan
     remove: Plan
     undo: Plan
+    withdraw: Plan
     both_written: bool
 
     def whole(self) -> Plan:
@@ -303,12 +306,16 @@ def plan_rename_branch(
         _record_action(paths[0], record if record.known_origin else None, "both branches stay"),
     ]
     copies = tuple(_copies(record, to_branch, files, there, protective))
+    withdraw: list[Action] = [Delete(path=a.path, reason="the branch was not renamed") for a in reversed(copies)]
+    withdraw.append(DeleteTree(path=new.root.rstrip("/"), reason="the new branch's empty folders"))
+    withdraw.append(Delete(path=paths[1], reason="the branch was not renamed"))
     return RenamePlan(
         claim=replace(empty, actions=claim),
         copy=replace(empty, actions=copies),
         hide=replace(empty, actions=tuple(hide)),
         remove=replace(empty, actions=tuple(remove)),
         undo=replace(empty, actions=tuple(undo)),
+        withdraw=replace(empty, actions=tuple(withdraw)),
         both_written=any(action.path in there for action in copies),
     )
 

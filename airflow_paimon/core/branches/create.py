@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from airflow_paimon.core.branches.branch_plan import (
     BranchSource,
     CreatePlan,
-    is_protective,
     lineage_for,
     plan_create_branch,
     plan_protect,
 )
+from airflow_paimon.core.branches.branch_source import gather_source, recheck_source, schema_bytes, snapshot_bytes
 from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import (
@@ -31,7 +31,7 @@ from airflow_paimon.core.plan import Action, Delete, Plan, PutNew
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.branch_state import not_ready, require_ready
+from airflow_paimon.core.table.branch_state import not_ready
 from airflow_paimon.core.table.lineage import (
     CREATING,
     DELETED,
@@ -44,14 +44,11 @@ from airflow_paimon.core.table.lineage import (
     verified_lineage,
 )
 from airflow_paimon.core.table.paths import (
-    MAIN,
     TAG_PREFIX,
     BranchPaths,
     check_branch_name,
-    manifest_path,
     protective_tag,
 )
-from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 log = logging.getLogger(__name__)
@@ -68,7 +65,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
         ConflictError: the branch is being renamed or deleted, or somebody creates it at the same moment.
     """
     name = check_branch_name(request.branch)
-    source = _gather_source(context, request)
+    source = gather_source(context, request)
     record = lineage_for(
         name, source, context.now_iso, owner=request.owner, reason=request.reason, operation_id=request.operation_id
     )
@@ -117,14 +114,18 @@ def _make(table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | 
             made += plan.claim.actions
         execute(table, plan.protect)
         made += plan.protect.actions
-        _recheck(table, source)
+        recheck_source(table, source)
         if gone is not None:
             remove_branch(table, gone)
     except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
         _take_back(table, made)
         raise
-    execute(table, plan.fill)
-    _check_claim(table, plan)
+    try:
+        execute(table, plan.fill)
+        _check_claim(table, plan)
+    except (AlreadyExistsError, ConflictError):
+        _withdraw(table, plan)
+        raise
     execute(table, plan.show)
     execute(table, plan.finish)
 
@@ -142,14 +143,30 @@ def _check_claim(table: Table, plan: CreatePlan) -> None:
     """Before the branch becomes visible: somebody may have deleted it, and its protective tag, meanwhile."""
     claim = plan.claim.actions[0]
     assert isinstance(claim, PutNew)
-    try:
-        held = table.store.read(claim.path) == claim.data
-    except NotFoundError:
-        held = False
-    if not held or not all(table.store.exists(tag.path) for tag in plan.protect.actions):
+    if not _holds(table, claim) or not all(table.store.exists(tag.path) for tag in plan.protect.actions):
         raise ConflictError(
             f"{table.name}: the branch was deleted while it was created; run it again", table=table.name
         )
+
+
+def _withdraw(table: Table, plan: CreatePlan) -> None:
+    """Take back the first files of a branch whose claim was lost, unless the branch that is there now has them, too."""
+    claim = plan.claim.actions[0]
+    assert isinstance(claim, PutNew)
+    name = claim.path.rpartition("/")[2].removesuffix(".json")
+    now = read_lineage(table, name)
+    base = plan.fill.preconditions[0]
+    if now is not None and (now.snapshot_id, now.identity) == (base.snapshot_id, base.identity):
+        return
+    mine = [a for a in plan.fill.actions if isinstance(a, PutNew) and _holds(table, a)]
+    _take_back(table, [*mine])
+
+
+def _holds(table: Table, action: PutNew) -> bool:
+    try:
+        return table.store.read(action.path) == action.data
+    except NotFoundError:
+        return False
 
 
 def _removal(context: Context, name: str, plan: CreatePlan, source: BranchSource, record: Lineage) -> Removal:
@@ -272,38 +289,6 @@ def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> s
     return f"{what} with another base ({made}; asked for: snapshot {wanted.snapshot_id}); use if_exists='replace'"
 
 
-def _gather_source(context: Context, request: CreateBranch) -> BranchSource:
-    if request.tag is not None and request.snapshot is not None:
-        raise InvalidInputError("create_branch: give tag or snapshot, not both", table=context.table.name)
-    view = context.table.branch(request.from_branch)
-    require_ready(view.require())
-    ids = view.schema_ids()
-    if request.tag is None and request.snapshot is None:
-        schemas = _schema_bytes(view, ids)
-        latest = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
-        return BranchSource(branch=request.from_branch, schemas=schemas, schema=latest, latest_schema_id=ids[-1])
-    tag = view.tag(request.tag) if request.tag is not None else None
-    if tag is not None:
-        snapshot = tag.snapshot
-    else:
-        assert request.snapshot is not None
-        snapshot = view.snapshot(request.snapshot)
-    _check_source_branch(view, request)
-    schemas = _schema_bytes(view, [i for i in ids if i <= snapshot.schema_id])
-    if snapshot.schema_id not in schemas:
-        raise FormatError(f"{view.label}: schema {snapshot.schema_id} of snapshot {snapshot.id} is missing")
-    schema = parse_schema(schemas[snapshot.schema_id], f"{view.label}: schema-{snapshot.schema_id}")
-    return BranchSource(
-        branch=request.from_branch,
-        schemas=schemas,
-        schema=schema,
-        latest_schema_id=ids[-1],
-        snapshot=snapshot,
-        snapshot_bytes=_snapshot_bytes(view, snapshot),
-        tag=tag,
-    )
-
-
 def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
     """Plan the rest of an interrupted creation; None when its base is not there any more."""
     view, branch = table.branch(record.from_branch), table.branch(record.branch)
@@ -316,14 +301,14 @@ def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
     ids = [i for i in view.schema_ids() if last is None or i <= last]
     if not ids or (base is not None and ids[-1] != base.schema_id):
         return None
-    schemas = _schema_bytes(view, ids)
+    schemas = schema_bytes(view, ids)
     source = BranchSource(
         branch=record.from_branch,
         schemas=schemas,
         schema=parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}"),
         latest_schema_id=ids[-1] if record.schema_id is None else record.schema_id,
         snapshot=base,
-        snapshot_bytes=_snapshot_bytes(view, base) if base is not None else b"",
+        snapshot_bytes=snapshot_bytes(view, base) if base is not None else b"",
         tag=next((t for t in held if t.name == record.from_tag), None),
     )
     known = view.find_tag(protective_tag(record.branch))
@@ -332,54 +317,3 @@ def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
     written = branch.latest_snapshot_id() is not None
     plan = plan_create_branch("repair_table", table.name, source, record, made_ms, protect, written=written)
     return [*protect.actions, *plan.fill.actions, *plan.show.actions, *plan.finish.actions]
-
-
-def _check_source_branch(view: Table, request: CreateBranch) -> None:
-    """A branch of a branch shares files whose expiry main's tags don't stop, so that branch must never expire."""
-    if view.branch_name != MAIN and not is_protective(view.schema()):
-        raise UnsafeOperationError(
-            f"{view.label} may expire its own snapshots, and that would delete files which branch "
-            f"{request.branch!r} shares; create it from main, or from a branch that airflow-paimon made",
-            table=view.name,
-        )
-
-
-def _schema_bytes(view: Table, ids: list[int]) -> dict[int, bytes]:
-    return dict(zip(ids, view.store.read_many([view.paths.schema(i) for i in ids]), strict=True))
-
-
-def _snapshot_bytes(view: Table, snapshot: Snapshot) -> bytes:
-    """The snapshot file as it lies there, or, when only a tag has it any more, made from the tag."""
-    try:
-        data = view.store.read(view.paths.snapshot(snapshot.id))
-    except NotFoundError:
-        return snapshot.to_bytes()
-    from_file = view.snapshot(snapshot.id)
-    return data if from_file.identity == snapshot.identity else snapshot.to_bytes()
-
-
-def _recheck(table: Table, source: BranchSource) -> None:
-    """After the protective tag stands: is what it protects still there? An expiry may have been under way.
-
-    Raises:
-        ConflictError: it is not.
-    """
-    snapshot, view = source.snapshot, table.branch(source.branch)
-    if snapshot is None:
-        return
-    try:
-        still = view.tag(source.tag.name).snapshot if source.tag is not None else view.snapshot(snapshot.id)
-        if still.identity != snapshot.identity:
-            raise NotFoundError("another snapshot has its id now")
-        lost = [n for n in snapshot.manifest_lists() if not table.store.exists(manifest_path(n))]
-        if not lost and source.tag is None:
-            lost = lost_between(view, snapshot)
-    except NotFoundError as error:
-        raise ConflictError(
-            f"{view.label}: snapshot {snapshot.id} went away while the branch was made ({error})", table=table.name
-        ) from None
-    if lost:
-        raise ConflictError(
-            f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} is gone; branch from a later one",
-            table=table.name,
-        )

@@ -8,7 +8,7 @@ from airflow_paimon.core.branches.branch_plan import DeletePlan, plan_delete_bra
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DeleteBranch
 from airflow_paimon.core.requests.result import OperationResult
@@ -94,12 +94,13 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A branch that is to go. ``head``: its newest snapshot id, on which the removal relies."""
+    """A branch that is to go. ``head``: its newest snapshot id, and ``record``, on which the removal relies."""
 
     branch: str
     head: int | None
     plan: DeletePlan
     files: int
+    record: bytes | None
 
 
 def gather_removal(
@@ -112,7 +113,8 @@ def gather_removal(
     Raises:
         ConflictError: it is being renamed.
     """
-    view, record = table.branch(name), read_lineage(table, name)
+    seen, record = branch_record(table, name), read_lineage(table, name)
+    view = table.branch(name)
     head = view.latest_snapshot_id()
     files = table.store.walk(BranchPaths(name).root.rstrip("/"))
     ids = view.schema_ids()
@@ -134,23 +136,49 @@ def gather_removal(
         head=head,
         successor=successor,
     )
-    return Removal(branch=name, head=head, plan=plan, files=len(files))
+    return Removal(branch=name, head=head, plan=plan, files=len(files), record=seen)
 
 
 def remove_branch(table: Table, removal: Removal) -> None:
-    """Delete the branch, unless it is written at this moment.
+    """Delete the branch, unless it is written, or another branch is made from it, at this moment.
 
     Raises:
-        ConflictError: it was written; nothing was deleted.
+        ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was made from it.
     """
     _refuse_if_written(table, removal)
+    if branch_record(table, removal.branch) != removal.record:
+        raise _another(table, removal)
     execute(table, removal.plan.hide)
     try:
         _refuse_if_written(table, removal)
-    except ConflictError:
-        execute(table, removal.plan.undo)
+        refuse_parent(table, removal.branch)
+    except (ConflictError, UnsafeOperationError):
+        if is_marked(table, removal.branch, removal.plan.hide.actions[0]):
+            execute(table, removal.plan.undo)
         raise
+    if not is_marked(table, removal.branch, removal.plan.hide.actions[0]):
+        raise _another(table, removal)  # it goes on from here
     execute(table, removal.plan.remove)
+
+
+def branch_record(table: Table, name: str) -> bytes | None:
+    """Give a branch's record as it lies there."""
+    try:
+        return table.store.read(lineage_path(name))
+    except NotFoundError:
+        return None
+
+
+def is_marked(table: Table, name: str, mark: Action) -> bool:
+    """Whether a branch's record is still what this operation wrote: nobody else began to change the branch since."""
+    return isinstance(mark, Replace) and branch_record(table, name) == mark.data
+
+
+def _another(table: Table, removal: Removal) -> ConflictError:
+    return ConflictError(
+        f"{table.name}: branch {removal.branch!r} is being changed by another operation at this moment; run it again",
+        table=table.name,
+    )
 
 
 def _refuse_if_written(table: Table, removal: Removal) -> None:
@@ -189,10 +217,19 @@ def check_deletable_branch(table: Table, name: str) -> None:
                 f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first",
                 table=table.name,
             )
-    living = set(table.branch_names())
-    for tag in table.branch(name).tag_names():
-        child = protects(tag)
-        if child in living and child != name:
+    refuse_parent(table, name)
+
+
+def refuse_parent(table: Table, name: str) -> None:
+    """Refuse when another branch starts from this one: its protective tag stands here before it is checked there.
+
+    Raises:
+        UnsafeOperationError: names the other branch.
+    """
+    children = {protects(tag) for tag in table.branch(name).tag_names()} - {None, name}
+    living = set(table.branch_names()) if children else set()
+    for child in sorted(c for c in children if c is not None):
+        if child in living or read_lineage(table, child) is not None:
             raise UnsafeOperationError(
                 f"{table.name}: branch {child!r} was made from branch {name!r} and shares its files; delete {child!r} "
                 f"first",

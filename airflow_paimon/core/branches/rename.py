@@ -5,10 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import RenamePlan, plan_rename_branch
-from airflow_paimon.core.branches.delete import check_deletable_branch, protective_paths
+from airflow_paimon.core.branches.delete import (
+    branch_record,
+    check_deletable_branch,
+    is_marked,
+    protective_paths,
+    refuse_parent,
+)
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+)
 from airflow_paimon.core.format.tag import parse_tag
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.context import Context
@@ -75,9 +87,19 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
     if not rename.going_on and read_lineage(table, new) is not None:
         gone = Delete(path=lineage_path(new), reason="record of a branch that is gone")
         plan = replace(plan, claim=replace(plan.claim, actions=(gone, *plan.claim.actions)))
+    if branch_record(table, old) != rename.record:
+        raise _another(table, old)
     execute(table, plan.claim)
     try:
+        refuse_parent(table, old)
+    except UnsafeOperationError:
+        execute(table, plan.undo)
+        raise
+    try:
         execute(table, plan.copy)
+        if plan.claim and not is_marked(table, old, plan.claim.actions[-1]):
+            execute(table, plan.withdraw)
+            raise _another(table, old)
         execute(table, plan.hide)
         if rename.copied:
             late = plan
@@ -95,13 +117,24 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
     execute(table, late.remove)
 
 
+def _another(table: Table, old: str) -> ConflictError:
+    return ConflictError(
+        f"{table.name}: branch {old!r} is being changed by another operation at this moment; run it again",
+        table=table.name,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """``going_on``: it was interrupted. ``copied``: so late that only what is left of the old branch has to go."""
+    """``going_on``: it was interrupted. ``copied``: so late that only what is left of the old branch has to go.
+
+    ``record``: the old branch's, on which the rename relies.
+    """
 
     plan: RenamePlan
     going_on: bool
     copied: bool
+    record: bytes | None
 
 
 def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str) -> Rename:
@@ -110,6 +143,7 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     Raises:
         NotFoundError: no such branch. ConflictError: it is being created, deleted or given another name.
     """
+    seen = branch_record(table, old)
     before, after = read_lineage(table, old), read_lineage(table, new)
     making = after is not None and after.state == CREATING and after.peer == old
     removing = not making and before is not None and before.state == RENAMING and before.peer == new
@@ -128,7 +162,7 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     if removing:
         nothing, rest = replace(plan.claim, actions=()), plan.remove.actions[1:]
         plan = replace(plan, claim=nothing, copy=nothing, hide=nothing, remove=replace(plan.remove, actions=rest))
-    return Rename(plan, going_on=making or removing, copied=removing)
+    return Rename(plan, going_on=making or removing, copied=removing, record=seen)
 
 
 def _files(table: Table, name: str) -> dict[str, bytes]:

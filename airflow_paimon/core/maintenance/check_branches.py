@@ -225,6 +225,7 @@ def protection_findings(table: Table, view: Table) -> Iterator[Finding]:
     name = view.branch_name
     lineage = read_lineage(table, name)
     source = table.branch(lineage.from_branch) if lineage is not None else table
+    source = source if source.exists() else table  # another engine dropped it
     base = greatest_shared(source, view)
     if base is None and lineage is not None and lineage.snapshot_id in view.snapshot_ids():
         base = view.snapshot(lineage.snapshot_id)

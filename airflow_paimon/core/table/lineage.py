@@ -87,7 +87,7 @@ def read_lineage(table: Table, branch: str) -> Lineage | None:
 
 def is_unfinished(view: Table, lineage: Lineage) -> bool:
     """Whether a branch that has no snapshot was to get one, or more schemas than it has."""
-    return lineage.snapshot_id is not None or view.schema_ids()[-1] < (lineage.schema_id or 0)
+    return lineage.snapshot_id is not None or max(view.schema_ids(), default=-1) < (lineage.schema_id or 0)
 
 
 def verified_lineage(table: Table, branch: str) -> Lineage | None:
