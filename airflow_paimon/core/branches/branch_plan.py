@@ -181,16 +181,21 @@ def _schema_actions(paths: BranchPaths, source: BranchSource, now_ms: int) -> li
 class DeletePlan:
     """The steps of a deletion. After ``hide`` no engine can commit any more: then the branch is looked at again.
 
-    If it was written meanwhile, ``undo`` brings it back; else ``remove`` ends it.
+    If it was written meanwhile, ``undo`` brings it back; else ``remove`` and ``end`` delete the rest.
     """
 
     hide: Plan
     remove: Plan
+    end: Plan
     undo: Plan
+
+    def rest(self) -> Plan:
+        """Give what is left to do once the branch is hidden."""
+        return replace(self.remove, actions=(*self.remove.actions, *self.end.actions))
 
     def whole(self) -> Plan:
         """Give the deletion as one plan, for people and for the dry run."""
-        return replace(self.remove, actions=(*self.hide.actions, *self.remove.actions))
+        return replace(self.remove, actions=(*self.hide.actions, *self.rest().actions))
 
 
 def plan_delete_branch(
@@ -202,27 +207,32 @@ def plan_delete_branch(
     protective: Sequence[str],
     *,
     head: int | None = None,
+    since: str | None = None,
     successor: Lineage | None = None,
 ) -> DeletePlan:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
     ``record``: the branch's, as it is to be if the deletion is undone. ``schemas`` are its schema files, ``protective``
-    the paths of the tags that keep its files. ``successor``: the record of the branch that takes its name.
+    the paths of the tags that keep its files. ``since``: when this began. ``successor``: the record of the branch that
+    takes its name.
     """
     name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
     empty = Plan(operation=operation, table=table, summary={"branch": name})
     saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
-    deleting = replace(record.in_state(DELETING), head=head, schemas=saved)
+    deleting = replace(record.in_state(DELETING), head=head, schemas=saved, since=since)
+    deleted = replace(record.in_state(DELETED), since=since)
     known = [paths.schema(i) for i in sorted(schemas)]
     hide: list[Action] = [Replace(path=path, data=deleting.to_bytes(), reason="says that the branch is being deleted")]
     hide += [Delete(path=f, reason="no engine loads the branch any more") for f in known]
     remove: list[Action] = [
-        Replace(path=path, data=record.in_state(DELETED).to_bytes(), reason="from here on the deletion can't be undone")
+        Replace(path=path, data=deleted.to_bytes(), reason="from here on the deletion can't be undone")
     ]
     remove += [Delete(path=p, reason=f"protected files of branch {name}, which is gone") for p in protective]
     remove += [Delete(path=f, reason=f"belongs to branch {name}") for f in sorted(set(files) - set(known))]
-    remove.append(DeleteTree(path=paths.root.rstrip("/"), reason="the branch's empty folders"))
-    remove.append(_record_action(path, successor, "the branch's record"))
+    end = (
+        DeleteTree(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
+        _record_action(path, successor, "the branch's record"),
+    )
     undo: list[Action] = [
         PutNew(path=paths.schema(i), data=data, same_ok=True, reason="the branch was written")
         for i, data in sorted(schemas.items(), reverse=True)
@@ -231,6 +241,7 @@ def plan_delete_branch(
     return DeletePlan(
         hide=replace(empty, actions=tuple(hide)),
         remove=replace(empty, actions=tuple(remove)),
+        end=replace(empty, actions=end),
         undo=replace(empty, actions=tuple(undo)),
     )
 
@@ -274,21 +285,27 @@ def plan_rename_branch(
     files: Mapping[str, bytes],
     there: Mapping[str, bytes],
     protective: Mapping[str, tuple[str, bytes] | None],
+    *,
+    since: str | None,
+    resumed: bool,
 ) -> RenamePlan:
     """Plan a rename: copy everything under the new name, schemas last; hide the old branch; remove what is left of it.
 
     ``record``: the old branch's, in state ``ready``. ``files``: content of its files; ``there``: of those that an
     interrupted rename copied, by path. ``protective``: path under the new name and content of each protective tag,
-    None where that stands already.
+    None where that stands already. ``since``: when the rename began; ``resumed``: it was interrupted.
     """
     name = record.branch
     old, new = BranchPaths(name), BranchPaths(to_branch)
     paths = lineage_path(name), lineage_path(to_branch)
     empty = Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch})
     moved = replace(record, branch=to_branch)
-    begun = moved.in_state(CREATING, peer=name), record.in_state(RENAMING, peer=to_branch)
+    begun = (
+        replace(moved.in_state(CREATING, peer=name), since=since),
+        replace(record.in_state(RENAMING, peer=to_branch), since=since),
+    )
     claim: tuple[Action, ...] = (
-        PutNew(path=paths[1], data=begun[0].to_bytes(), same_ok=True, reason="says that a rename makes the branch"),
+        PutNew(path=paths[1], data=begun[0].to_bytes(), same_ok=resumed, reason="says that a rename makes the branch"),
         Replace(path=paths[0], data=begun[1].to_bytes(), reason="says that the branch is being renamed"),
     )
     hide = [Delete(path=f, reason="no engine loads the old name any more") for f in _schema_files(old, files)]

@@ -123,10 +123,11 @@ def _make(table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | 
     try:
         execute(table, plan.fill)
         _check_claim(table, plan)
+        execute(table, plan.show)
+        _check_claim(table, plan)
     except (AlreadyExistsError, ConflictError):
         _withdraw(table, plan)
         raise
-    execute(table, plan.show)
     execute(table, plan.finish)
 
 
@@ -158,7 +159,7 @@ def _withdraw(table: Table, plan: CreatePlan) -> None:
     base = plan.fill.preconditions[0]
     if now is not None and (now.snapshot_id, now.identity) == (base.snapshot_id, base.identity):
         return
-    mine = [a for a in plan.fill.actions if isinstance(a, PutNew) and _holds(table, a)]
+    mine = [a for a in (*plan.fill.actions, *plan.show.actions) if isinstance(a, PutNew) and _holds(table, a)]
     _take_back(table, [*mine])
 
 
@@ -224,7 +225,8 @@ def _existing(table: Table, name: str) -> _Existing | None:
 
 def _stale_record(table: Table, name: str, existing: _Existing | None) -> list[Action]:
     """The record of a branch that another engine dropped makes way for the new one."""
-    if existing is not None or read_lineage(table, name) is None:
+    record = read_lineage(table, name)
+    if existing is not None or record is None or record.state != READY:
         return []
     return [Delete(path=lineage_path(name), reason="record of a branch that is gone")]
 

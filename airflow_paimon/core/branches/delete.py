@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from airflow_paimon.core.branches.branch_plan import DeletePlan, plan_delete_branch
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.plan import Action, Delete, Plan, Replace
+from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DeleteBranch
 from airflow_paimon.core.requests.result import OperationResult
@@ -134,6 +135,7 @@ def gather_removal(
         schemas,
         [p for p in protective_paths(table, name) if p != keep],
         head=head,
+        since=now_iso,
         successor=successor,
     )
     return Removal(branch=name, head=head, plan=plan, files=len(files), record=seen)
@@ -157,8 +159,20 @@ def remove_branch(table: Table, removal: Removal) -> None:
             execute(table, removal.plan.undo)
         raise
     if not is_marked(table, removal.branch, removal.plan.hide.actions[0]):
-        raise _another(table, removal)  # it goes on from here
+        _give_way(table, removal)
     execute(table, removal.plan.remove)
+    if not is_marked(table, removal.branch, removal.plan.remove.actions[0]):
+        raise _another(table, removal)
+    execute(table, removal.plan.end)
+
+
+def _give_way(table: Table, removal: Removal) -> NoReturn:
+    """Leave the branch to the operation that changed its record meanwhile; if it is ready, it needs its schemas."""
+    now = read_lineage(table, removal.branch)
+    if now is not None and now.state == READY:
+        schemas = [a for a in removal.plan.undo.actions if isinstance(a, PutNew)]
+        execute(table, replace(removal.plan.undo, actions=tuple(schemas)))
+    raise _another(table, removal)
 
 
 def branch_record(table: Table, name: str) -> bytes | None:
@@ -171,7 +185,7 @@ def branch_record(table: Table, name: str) -> bytes | None:
 
 def is_marked(table: Table, name: str, mark: Action) -> bool:
     """Whether a branch's record is still what this operation wrote: nobody else began to change the branch since."""
-    return isinstance(mark, Replace) and branch_record(table, name) == mark.data
+    return isinstance(mark, Replace | PutNew) and branch_record(table, name) == mark.data
 
 
 def _another(table: Table, removal: Removal) -> ConflictError:
@@ -182,7 +196,7 @@ def _another(table: Table, removal: Removal) -> ConflictError:
 
 
 def _refuse_if_written(table: Table, removal: Removal) -> None:
-    if table.branch(removal.branch).latest_snapshot_id() != removal.head:
+    if (table.branch(removal.branch).latest_snapshot_id() or 0) > (removal.head or 0):
         raise ConflictError(
             f"{table.name}: branch {removal.branch!r} was written at this moment; nothing was deleted. Stop its "
             f"writers and run it again",

@@ -84,21 +84,12 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
 
 def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
     table, plan = context.table, rename.plan
-    if not rename.going_on and read_lineage(table, new) is not None:
-        gone = Delete(path=lineage_path(new), reason="record of a branch that is gone")
-        plan = replace(plan, claim=replace(plan.claim, actions=(gone, *plan.claim.actions)))
-    if branch_record(table, old) != rename.record:
-        raise _another(table, old)
-    execute(table, plan.claim)
-    try:
-        refuse_parent(table, old)
-    except UnsafeOperationError:
-        execute(table, plan.undo)
-        raise
+    _claim(table, rename, old, new)
     try:
         execute(table, plan.copy)
         if plan.claim and not is_marked(table, old, plan.claim.actions[-1]):
-            execute(table, plan.withdraw)
+            if not rename.going_on and is_marked(table, new, plan.claim.actions[-2]):
+                execute(table, plan.withdraw)
             raise _another(table, old)
         execute(table, plan.hide)
         if rename.copied:
@@ -115,6 +106,25 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
             table=table.name,
         ) from error
     execute(table, late.remove)
+
+
+def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
+    """Write both records, unless somebody else changes one of the branches, or makes a branch from the old one."""
+    stale = read_lineage(table, new)
+    if stale is not None and stale.state == READY and not rename.going_on:
+        gone = Delete(path=lineage_path(new), reason="record of a branch that is gone")
+        execute(table, replace(rename.plan.claim, actions=(gone,)))
+    if branch_record(table, old) != rename.record:
+        raise _another(table, old)
+    try:
+        execute(table, rename.plan.claim)
+    except AlreadyExistsError as error:
+        raise _another(table, old) from error
+    try:
+        refuse_parent(table, old)
+    except UnsafeOperationError:
+        execute(table, rename.plan.undo)
+        raise
 
 
 def _another(table: Table, old: str) -> ConflictError:
@@ -147,8 +157,10 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     before, after = read_lineage(table, old), read_lineage(table, new)
     making = after is not None and after.state == CREATING and after.peer == old
     removing = not making and before is not None and before.state == RENAMING and before.peer == new
+    since: str | None = now_iso
     if making:
         assert after is not None
+        since = after.since
         record = replace(after.in_state(READY), branch=old)
     elif removing:
         assert before is not None
@@ -158,7 +170,7 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
         record = known or Lineage(branch=old, created_at=now_iso, known_origin=False)
     files, there = _files(table, old), _files(table, new) if making else {}
     tags = _protective(table, old, new)
-    plan = plan_rename_branch(operation, table.name, record, new, files, there, tags)
+    plan = plan_rename_branch(operation, table.name, record, new, files, there, tags, since=since, resumed=making)
     if removing:
         nothing, rest = replace(plan.claim, actions=()), plan.remove.actions[1:]
         plan = replace(plan, claim=nothing, copy=nothing, hide=nothing, remove=replace(plan.remove, actions=rest))

@@ -96,7 +96,7 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
         actions: tuple[Action, ...] = (Delete(path=lineage_path(name), reason="that branch is gone"),)
     else:
         plan = gather_removal(table, name, record.created_at, "repair_table").plan
-        actions = plan.remove.actions if record.state == DELETED else plan.whole().actions
+        actions = (plan.rest() if record.state == DELETED else plan.whole()).actions
         if record.state == DELETING and head > (record.head or 0):
             what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
             repair = "keep the branch (delete_branch deletes it after all)"

@@ -29,7 +29,8 @@ class Lineage:
     another engine, which has a record only while it is renamed or deleted.
     ``state``: ``creating``, ``ready``, ``renaming`` (to ``peer``; the new branch is ``creating`` with the old one as
     its ``peer``), ``deleting`` (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema
-    files when that began), ``deleted`` (only leftover files remain to be removed).
+    files when that began), ``deleted`` (only leftover files remain to be removed). ``since``: when it was renamed or
+    deleted.
     """
 
     branch: str
@@ -46,6 +47,7 @@ class Lineage:
     state: str = READY
     peer: str | None = None
     head: int | None = None
+    since: str | None = None
     schemas: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -62,7 +64,7 @@ class Lineage:
 
     def in_state(self, state: str, *, peer: str | None = None) -> Lineage:
         """Give the record of the same branch in another state."""
-        return replace(self, state=state, peer=peer, head=None, schemas={})
+        return replace(self, state=state, peer=peer, head=None, since=None, schemas={})
 
 
 def lineage_path(branch: str) -> str:

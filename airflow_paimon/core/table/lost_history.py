@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_paimon.core.format.schema import parse_schema
 from airflow_paimon.core.format.snapshot import parse_snapshot
 from airflow_paimon.core.format.tag import parse_tag
-from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     BRANCH_PREFIX,
@@ -17,6 +18,9 @@ from airflow_paimon.core.table.paths import (
     BranchPaths,
     numbered,
 )
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.store import Store
 
 UNLIMITED_RETENTION = "36500 d"
 """``snapshot.time-retained`` of a branch that starts from a snapshot: it appears with that snapshot, and keeps it."""

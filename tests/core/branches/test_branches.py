@@ -16,9 +16,9 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.registry import _dispatch
-from airflow_paimon.core.requests.requests import build_request
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
@@ -190,6 +190,6 @@ def test_a_storage_that_fails_leaves_nothing_half_made(table: Table) -> None:
     )
     context = open_context(request)
     with pytest.raises(StorageError, match="No space"):
-        _dispatch(replace(context, table=replace(table, store=store)), request, None)
+        perform(replace(context, table=replace(table, store=store)), request, None)
     assert table.tag_names() == ["base"]
     assert run(table, "create_branch", branch="fix", tag="base").changed
