@@ -165,3 +165,12 @@ def test_a_bucket_key_that_was_stored_in_another_type_prunes_no_bucket(tmp_path:
     fields = tuple(replace(f, type=parse_type("BIGINT NOT NULL")) if f.name == "k" else f for f in plan.schema.fields)
     altered = replace(plan, schema=replace(plan.schema, id=1, fields=fields))
     assert len(plan_read(altered, where=K == -5)[1]) == 4
+
+
+def test_a_bound_that_arrow_can_not_compare_prunes_nothing(tmp_path: Path) -> None:
+    """Arrow compares a whole number and a fraction as floats, and fails on a whole number that no float is."""
+    columns = {"k": "INT NOT NULL", "v": "STRING"}
+    table = make_table(tmp_path, columns, primary_keys=["k"], bucket="2")
+    write_arrow(table, rows_of(columns, [{"k": k, "v": f"{k}"} for k in (-3, 5)]))
+    where = pc.equal(K, pa.scalar(5.0, pa.float32())) | pc.equal(K, pa.scalar(2147483647, pa.int32()))
+    assert read_arrow(table, where=where).column("k").to_pylist() == [5]
