@@ -257,6 +257,8 @@ def _rejected(operation: str, argv: Sequence[str], error: PaimonError) -> Outcom
     """Report arguments that can't be used; the result file is written where that is still possible."""
     outcome = Outcome(failure_json(operation, peek(argv, "table") or "", error), error.exit_code)
     log.error("%s refused (%s): %s", operation, error.kind, error.message)
+    if not peek(argv, RESULT_URI):
+        return outcome
     try:
         options_file = peek(argv, STORAGE_OPTIONS) or peek(argv, STORAGE_OPTIONS_ONCE)
         options = read_storage_options(options_file) if options_file else None

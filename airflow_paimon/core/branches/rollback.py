@@ -45,7 +45,9 @@ def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
         NotFoundError: no such target. ConflictError: with ``keep_later``, such a bucket changed again.
     """
     if (request.tag is None) == (request.snapshot is None):
-        raise InvalidInputError("rollback_to: give a tag or a snapshot to go back to", table=context.table.name)
+        raise InvalidInputError(
+            "rollback_to: give a tag or a snapshot to go back to, one of the two", table=context.table.name
+        )
     view = context.table.branch(request.branch).require()
     require_committable(view)
 

@@ -6,8 +6,10 @@ import argparse
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,7 +42,9 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     Raises:
         InvalidInputError: the flags are wrong, or the file with storage options is missing or holds no JSON object.
     """
-    values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
+    parser = _parser(operation)
+    parser.check_flags(argv)
+    values = {k: v for k, v in vars(parser.parse_args(list(argv))).items() if v is not None}
     result_uri = values.pop(RESULT_URI, None)
     once = values.pop(STORAGE_OPTIONS_ONCE, None)
     if once is not None and STORAGE_OPTIONS in values:
@@ -62,7 +66,7 @@ def to_arguments(request: Request) -> list[str]:
     arguments: list[str] = []
     for spec in dataclasses.fields(request):
         value = getattr(request, spec.name)
-        if spec.name == STORAGE_OPTIONS or value == spec.default:
+        if spec.name == STORAGE_OPTIONS or value in (spec.default, ""):
             continue
         if isinstance(value, bool):
             arguments.append(flag_name(spec.name) if value else f"--no-{flag_name(spec.name)[2:]}")
@@ -127,6 +131,20 @@ class _StrictParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InvalidInputError(f"{self.prog}: {message}; --help lists the flags")
 
+    def check_flags(self, argv: Sequence[str]) -> None:
+        """Name an unknown flag before argparse complains about a required one that was misspelled."""
+        known = [name for action in self._actions for name in action.option_strings]
+        words = [word for word in argv if word.partition("=")[0] not in known]
+        if {"-h", "--help"} & set(argv):
+            return
+        for word in words:
+            flag = word.partition("=")[0]
+            # a word with a space is a value, as argparse reads it; so is a negative number
+            if not re.match("--?[A-Za-z]", flag) or " " in flag:
+                continue
+            near = get_close_matches(flag, known, 1)
+            self.error(f"there is no flag {flag}" + (f", did you mean {near[0]}?" if near else ""))
+
 
 class _Once(argparse.Action):
     """Stores one value; a second one is an error, where argparse would silently take the last."""
@@ -136,6 +154,8 @@ class _Once(argparse.Action):
     ) -> None:
         if getattr(namespace, self.dest) is not None:
             parser.error(f"{option} is given twice")
+        if values == "" and not self.required:
+            parser.error(f"{option} is empty: give it a value, or leave it out")
         setattr(namespace, self.dest, values)
 
 

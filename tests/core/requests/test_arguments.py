@@ -111,6 +111,42 @@ def test_malformed_storage_options_are_refused_without_showing_them(tmp_path: Pa
         parse_arguments("check_table", [*COMMON, f"--storage-options={file}"])
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--brnch", "fix"], "no flag --brnch, did you mean --branch?"),
+        (["--brnch=fix"], "no flag --brnch, did you mean --branch?"),
+        (["--bran", "fix"], "no flag --bran, did you mean --branch?"),
+        (["-b", "fix"], "no flag -b"),
+        (["--branch=fix", "--nonsense"], "no flag --nonsense"),
+    ],
+)
+def test_an_unknown_flag_is_named_before_a_missing_one(argv: list[str], said: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        parse_arguments("create_branch", [*COMMON, *argv])
+    assert said in refused.value.message
+    assert "required" not in refused.value.message
+
+
+@pytest.mark.parametrize("flag", ["--from-branch", "--tag", "--operation-id"])
+@pytest.mark.parametrize("form", ["two words", "one word"])
+def test_an_empty_value_is_refused(flag: str, form: str) -> None:
+    empty = [flag, ""] if form == "two words" else [f"{flag}="]
+    with pytest.raises(InvalidInputError, match=f"{flag} is empty"):
+        parse_arguments("create_branch", [*COMMON, "--branch=fix", *empty])
+
+
+def test_values_that_look_like_flags_stay_values() -> None:
+    argv = [*COMMON, "--branch=fix", "--reason=--brnch", "--owner", "-- a b", "--snapshot", "-1"]
+    request = parse_arguments("create_branch", argv).request
+    assert (getattr(request, "reason"), getattr(request, "owner")) == ("--brnch", "-- a b")  # noqa: B009
+
+
+def test_an_empty_optional_value_of_an_operator_is_left_out() -> None:
+    request = build_request("create_branch", {"warehouse": "/w", "table": "d.t", "branch": "fix", "owner": ""})
+    assert to_arguments(request) == [*COMMON, "--branch=fix"]
+
+
 def test_peek_finds_a_flag_among_malformed_ones() -> None:
     argv = ["--nonsense", "--table", "d.t", "--result-uri=/r.json", "--warehouse"]
     assert peek(argv, "table") == "d.t"
