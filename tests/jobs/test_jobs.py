@@ -256,6 +256,12 @@ main("check_table", sys.argv[1:])
     assert json.loads(done.stdout)["error"]["kind"] == "not-found"
 
 
+def test_unreadable_storage_options_are_reported_once(warehouse: Path, tmp_path: Path) -> None:
+    ended = run_job("check_table", *on(warehouse, f"--storage-options={tmp_path / 'missing.json'}"))
+    assert ended.code == 2
+    assert ended.stderr.count("missing.json") == 1
+
+
 def test_secrets_of_the_storage_options_are_blotted_out(tmp_path: Path) -> None:
     options = tmp_path / "options.json"
     options.write_text(json.dumps({"key": "AKIAEXAMPLE", "client_kwargs": {"secret": "quoted-secret"}}))

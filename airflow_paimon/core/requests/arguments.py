@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -42,9 +41,7 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     Raises:
         InvalidInputError: the flags are wrong, or the file with storage options is missing or holds no JSON object.
     """
-    parser = _parser(operation)
-    parser.check_flags(argv)
-    values = {k: v for k, v in vars(parser.parse_args(list(argv))).items() if v is not None}
+    values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
     result_uri = values.pop(RESULT_URI, None)
     once = values.pop(STORAGE_OPTIONS_ONCE, None)
     if once is not None and STORAGE_OPTIONS in values:
@@ -118,12 +115,8 @@ class _StrictParser(argparse.ArgumentParser):
     """Raises instead of exiting: a job answers wrong flags with a result, too. Never shows an unknown flag's value."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._check_flags(args or ())
         parsed, unknown = self.parse_known_args(args, namespace)
-        flags = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        if flags:
-            close = difflib.get_close_matches(flags[0], [f for f in self._option_string_actions if f != "-h"], 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            self.error(f"there is no flag {', '.join(flags)}{hint}")
         if unknown:
             self.error(f"{len(unknown)} words belong to no flag, the first is {unknown[0][:_SHOWN]!r}")
         return parsed
@@ -131,7 +124,7 @@ class _StrictParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InvalidInputError(f"{self.prog}: {message}; --help lists the flags")
 
-    def check_flags(self, argv: Sequence[str]) -> None:
+    def _check_flags(self, argv: Sequence[str]) -> None:
         """Name an unknown flag before argparse complains about a required one that was misspelled."""
         known = [name for action in self._actions for name in action.option_strings]
         words = [word for word in argv if word.partition("=")[0] not in known]
@@ -143,7 +136,7 @@ class _StrictParser(argparse.ArgumentParser):
             if not re.match("--?[A-Za-z]", flag) or " " in flag:
                 continue
             near = get_close_matches(flag, known, 1)
-            self.error(f"there is no flag {flag}" + (f", did you mean {near[0]}?" if near else ""))
+            self.error(f"there is no flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 class _Once(argparse.Action):

@@ -114,9 +114,9 @@ def test_malformed_storage_options_are_refused_without_showing_them(tmp_path: Pa
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--brnch", "fix"], "no flag --brnch, did you mean --branch?"),
-        (["--brnch=fix"], "no flag --brnch, did you mean --branch?"),
-        (["--bran", "fix"], "no flag --bran, did you mean --branch?"),
+        (["--brnch", "fix"], "no flag --brnch; did you mean --branch?"),
+        (["--brnch=fix"], "no flag --brnch; did you mean --branch?"),
+        (["--bran", "fix"], "no flag --bran; did you mean --branch?"),
         (["-b", "fix"], "no flag -b"),
         (["--branch=fix", "--nonsense"], "no flag --nonsense"),
     ],
