@@ -46,7 +46,7 @@ def job_summaries() -> dict[str, str]:
 
 
 def dags_folder() -> Path:
-    """Give the folder of the runbook DAGs, to be named as a DAG bundle or copied from."""
+    """Return the folder of the runbook DAGs, to be named as a DAG bundle or copied from."""
     return _bundled_folder("dags")
 
 

@@ -8,7 +8,7 @@ _NAME = "Apache Paimon"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Give the provider's metadata; imports neither Airflow nor what it names."""
+    """Return the provider's metadata; imports neither Airflow nor what it names."""
     return {
         "package-name": "airflow-paimon",
         "name": _NAME,

@@ -119,7 +119,7 @@ def require_java() -> None:
 
 
 def own_environment(folder: Path, warehouse: Path, settings: Mapping[str, str]) -> None:
-    """Give this process and its children an Airflow of their own, with no setting of the caller's."""
+    """Return this process and its children an Airflow of their own, with no setting of the caller's."""
     for name in list(os.environ):
         if name.startswith(_FOREIGN):
             del os.environ[name]
@@ -152,7 +152,7 @@ def own_environment(folder: Path, warehouse: Path, settings: Mapping[str, str]) 
 
 
 def load_flights(warehouse: Path) -> tuple[Table, float]:
-    """Make the table anew and load the flights, three days of them wrong; gives the seconds that loading took."""
+    """Make the table anew and load the flights, three days of them wrong; returns the seconds that loading took."""
     from airflow_paimon.data import write_arrow
 
     shutil.rmtree(warehouse, ignore_errors=True)

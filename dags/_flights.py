@@ -93,7 +93,7 @@ def read_flights() -> pa.Table:
 
 
 def with_wrong_days(flights: pa.Table) -> pa.Table:
-    """Give the delays of three days in seconds, as a feed did whose unit changed with a release."""
+    """Return the delays of three days in seconds, as a feed did whose unit changed with a release."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -119,7 +119,7 @@ def rows_of(table: Table) -> pa.Table:
 
 
 def one_night(say: _demo.Say) -> dict[str, Any]:
-    """Run the DAG as ``airflow dags test`` would; gives its figures."""
+    """Run the DAG as ``airflow dags test`` would; returns its figures."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils import db
     from airflow.utils.session import create_session

@@ -186,7 +186,7 @@ class Api:
         self.token = ""
 
     def call(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
-        """Call a path; gives the answer's JSON. ``urllib.error.HTTPError`` for any answer but a success."""
+        """Call a path; returns the answer's JSON. ``urllib.error.HTTPError`` for any answer but a success."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, headers, method=method)
@@ -216,7 +216,7 @@ class Api:
         return {"data_correction", "data_correction_undo"} <= dags
 
     def trigger(self, conf: dict[str, Any], dag_id: str = "data_correction") -> str:
-        """Trigger a DAG; gives the run's id."""
+        """Trigger a DAG; returns the run's id."""
         run_id = f"demo_{time.strftime('%H%M%S')}"
         self.call(f"/api/v2/dags/{dag_id}/dagRuns", {"dag_run_id": run_id, "logical_date": None, "conf": conf})
         return run_id

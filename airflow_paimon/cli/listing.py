@@ -30,7 +30,7 @@ class Listing:
         return [dict(zip(names, map(_plain, row, kinds), strict=True)) for row in self.rows]
 
     def to_text(self) -> str:
-        """Give an aligned table; numbers and sizes stand to the right."""
+        """Return an aligned table; numbers and sizes stand to the right."""
         kinds = [kind for _, kind in self.columns]
         cells = [[_shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
         heads = [name.upper() + (" (UTC)" if kind == "utc" else "") for name, kind in self.columns]
@@ -46,7 +46,7 @@ class Listing:
 
 
 def limited(rows: Sequence[Any], limit: int) -> tuple[Sequence[Any], int]:
-    """Give the first rows, and how many are left out; 0 = all."""
+    """Return the first rows, and how many are left out; 0 = all."""
     return (rows, 0) if not limit or len(rows) <= limit else (rows[:limit], len(rows) - limit)
 
 

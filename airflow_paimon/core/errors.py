@@ -138,7 +138,7 @@ class StorageError(PaimonError):
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
-    """Give the ``error`` object of a failed operation's result (docs/design.md, One result)."""
+    """Return the ``error`` object of a failed operation's result (docs/design.md, One result)."""
     if isinstance(error, PaimonError):
         return {"kind": error.kind, "class": type(error).__name__, "message": error.message, **error.details}
     return {"kind": "error", "class": type(error).__name__, "message": str(error) or type(error).__name__}

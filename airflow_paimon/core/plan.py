@@ -145,7 +145,7 @@ class Plan:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Give what a dry run prints: no file contents."""
+        """Return what a dry run prints: no file contents."""
         return {
             "operation": self.operation,
             "plan_id": self.plan_id,

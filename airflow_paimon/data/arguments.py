@@ -27,7 +27,7 @@ def check_columns(table: Table, columns: Any) -> None:
 
 
 def timestamp_argument(timestamp: int | str | datetime | None) -> int | str | None:
-    """Give a datetime as epoch milliseconds; a text and a number stay.
+    """Return a datetime as epoch milliseconds; a text and a number stay.
 
     Raises:
         InvalidInputError: it has no time zone.
@@ -51,7 +51,7 @@ def check_operation_id(table: Table, operation_id: Any) -> None:
 
 
 def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
-    """Give a partition as a mapping: it is one, or a text such as ``dt=2026-11-18/region=eu``."""
+    """Return a partition as a mapping: it is one, or a text such as ``dt=2026-11-18/region=eu``."""
     if isinstance(partition, str):
         return parse_partition_text(partition)
     if not isinstance(partition, Mapping):
@@ -64,7 +64,7 @@ def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
 
 
 def partitions_argument(table: Table, partitions: Any) -> list[Mapping[str, Any]]:
-    """Give a list of partitions; a single one may come without a list."""
+    """Return a list of partitions; a single one may come without a list."""
     alone = isinstance(partitions, str | Mapping) or not isinstance(partitions, Sequence)
     return [partition_argument(table, p) for p in ([partitions] if alone else partitions)]
 

@@ -234,7 +234,7 @@ def _result(table: Table, mode: str, written: Written, rows: int, started: float
 def write_result(
     table: Table, operation: str, written: Written, details: Mapping[str, Any], started: float
 ) -> dict[str, Any]:
-    """Give a write's result; ``started`` is of the monotonic clock."""
+    """Return a write's result; ``started`` is of the monotonic clock."""
     return OperationResult(
         operation=operation,
         table=table.name,

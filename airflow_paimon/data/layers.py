@@ -97,7 +97,7 @@ def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timesta
 
 
 def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
-    """Give the branch's newest snapshot of the time when the other branch's was committed; else its earliest."""
+    """Return the branch's newest snapshot of the time when the other branch's was committed; else its earliest."""
     try:
         found = resolve_version(table, timestamp=snapshot.time_millis)[1]
     except NotFoundError:
@@ -106,9 +106,9 @@ def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
 
 
 def read_as_one(plans: Sequence[ScanPlan], *, newest: bool) -> list[ScanPlan]:
-    """Give branches that travel in time the columns that they had together. ``plans[0]`` is the table's own.
+    """Read branches that travel in time with the columns that they had together. ``plans[0]`` is the table's own.
 
-    A snapshot has the schema of its commit; behind an ALTER of all branches only some may have been written to.
+    A snapshot has the schema of its commit; after an ALTER of all branches only some may have been written to.
     ``newest``: the latest of those schemas, in the order of the table's versions, is that of the moment; otherwise it
     is the table's own, if it has a snapshot. What has no such version is left for ``check_types``.
     """
@@ -147,7 +147,7 @@ def check_types(label: str, other_label: str, schema: TableSchema, other: TableS
 
 
 def _bare(data_type: DataType) -> Any:
-    """Give a type without nullability and field ids."""
+    """Return a type without nullability and field ids."""
     if isinstance(data_type, RowType):
         return "ROW", tuple(_bare(f.type) for f in data_type.fields)
     if isinstance(data_type, MapType):

@@ -12,7 +12,7 @@ from airflow_paimon.data.layers import other_branch, read_as_one
 
 
 def read_schema(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> TableSchema:
-    """Give the table's latest schema, or with time travel that of the snapshot. Of a moment (``timestamp``) it is the
+    """Return the table's latest schema, or with time travel that of the snapshot. Of a moment (``timestamp``) it is the
     newest that the branches had which are read together.
 
     Raises:

@@ -107,7 +107,7 @@ def _changed_run(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:
-    """Give what ``rewrite_bucket`` takes to read a bucket's live rows."""
+    """Return what ``rewrite_bucket`` takes to read a bucket's live rows."""
     read, splits = plan_read(
         ScanPlan(plan.table, plan.snapshot, plan.schema, (bucket,), plan.index_entries), time_travel=True, layered=True
     )

@@ -91,7 +91,7 @@ class ReadSplit:
 
 
 def deletions_of(deletions: Sequence[Deletion], files: Sequence[DataFile]) -> tuple[Deletion, ...]:
-    """Give those of these files."""
+    """Return those of these files."""
     names = {f.file_name for f in files}
     return tuple(d for d in deletions if d[1].data_file in names)
 
@@ -181,7 +181,7 @@ def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
 
 
 def _may_hold_points(read: TableRead, split: BucketSplit) -> bool:
-    """Tell whether the bucket is one of those that a filter's values of the bucket key lie in."""
+    """Return whether the bucket is one of those that a filter's values of the bucket key lie in."""
     schema, points = read.schema, read.rows.points
     if not points or any(name not in points for name in schema.bucket_keys):
         return True

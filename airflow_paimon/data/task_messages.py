@@ -39,7 +39,7 @@ _FULL_RUNS, _LEAST_ROWS = 8, 4096
 
 
 def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]]) -> list[CommitMessage]:
-    """Give the messages of all tasks, changed so that they can be committed together.
+    """Return the messages of all tasks, changed so that they can be committed together.
 
     No key of a bucket has the same number twice; of two rows that had, the later task's wins. To find them keys and
     numbers are read, in bounded memory, and nothing of a bucket that one task wrote alone.
@@ -104,7 +104,7 @@ def _renumbered(write: TableWrite, messages: Sequence[CommitMessage]) -> list[Co
 
 
 def _tied_tasks(write: TableWrite, messages: Sequence[CommitMessage]) -> set[int]:
-    """Give the places of messages that share a key and its number with an earlier one."""
+    """Return the places of messages that share a key and its number with an earlier one."""
     task_of = {f.file_name: at for at, m in enumerate(messages) for f in m.new_files}
     files = [f for m in messages for f in m.new_files]
     tied: set[int] = set()
@@ -185,7 +185,7 @@ def _read(write: TableWrite, batch_rows: int) -> TableRead:
 
 
 def _split(write: TableWrite, message: CommitMessage, files: Sequence[DataFile]) -> ReadSplit:
-    """Give these files as they lie there, each alone."""
+    """Return these files as they lie there, each alone."""
     values = StoredPartitions(write.schema).values(message.partition)
     bucket = BucketSplit(message.partition, values, message.bucket, message.total_buckets, tuple(files))
     return ReadSplit(bucket=bucket, sections=tuple(Section(((f,),)) for f in files))

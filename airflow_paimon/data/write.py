@@ -151,7 +151,7 @@ def distribute(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
 
 
 def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Give a number per row that is the same for rows of one bucket (and, rarely, of two): what to distribute by."""
+    """Return a number per row that is the same for rows of one bucket (and, rarely, of two): what to distribute by."""
     if not rows.num_rows:
         return np.empty(0, np.int64)
     codes, partitions = _partition_codes(write, rows)
@@ -170,7 +170,7 @@ def _stable_number(partition: bytes) -> int:
 def _partition_codes(
     write: TableWrite, rows: pa.RecordBatch
 ) -> tuple[npt.NDArray[np.int64], list[tuple[bytes, tuple[Any, ...]]]]:
-    """Give per row the number of its partition, and the partitions: stored bytes and decoded values."""
+    """Return per row the number of its partition, and the partitions: stored bytes and decoded values."""
     fields = write.schema.partition_fields
     combined = np.zeros(rows.num_rows, np.int64)
     for f in fields:

@@ -105,7 +105,7 @@ class PaimonHook(BaseHook):
             )
 
     def get_conn(self) -> Any:
-        """Give the warehouse's store."""
+        """Return the warehouse's store."""
         from airflow_paimon.core.store import open_store
 
         return open_store(self.warehouse, self.storage_options)

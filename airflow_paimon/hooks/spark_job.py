@@ -149,7 +149,7 @@ class SparkJobHook(SparkSubmitHook):
         folder.written.remove(Path(self._properties_file))
 
     def _hide_secret_variables(self) -> dict[str, Any]:
-        """Give secret ``env_vars`` as settings that carry them to the cluster: Airflow's hook puts all into argv."""
+        """Return secret ``env_vars`` as settings that carry them to the cluster: Airflow's hook puts all into argv."""
         if not (self._is_yarn or self._is_kubernetes):
             return {}
         secret = {k: v for k, v in (self._env_vars or {}).items() if is_secret_name(k)}

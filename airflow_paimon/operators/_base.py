@@ -136,14 +136,14 @@ class PaimonOperator(BaseOperator):
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _texts(self) -> dict[str, str]:
-        """Give the request fields that name a file, with what the operator holds as text instead."""
+        """Return the request fields that name a file, with what the operator holds as text instead."""
         return {}
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
         """Do what must be done before the operation; for subclasses."""
 
     def _told(self, result: Mapping[str, Any]) -> list[str]:
-        """Give what a person wants to read of the result, for the log."""
+        """Return what a person wants to read of the result, for the log."""
         return []
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
@@ -221,7 +221,7 @@ def operation_id(context: Context, max_tries: int | None = None) -> str:
 
 
 def commit_user_prefix(dag_id: str, task_id: str) -> str:
-    """Give what the operation ids, and so the commit users, of a task's runs start with."""
+    """Return what the operation ids, and so the commit users, of a task's runs start with."""
     return f"airflow-{_UNSAFE.sub('-', f'{dag_id}-{task_id}')[:80]}-"
 
 
@@ -234,7 +234,7 @@ def result_name(context: Context) -> str:
 
 
 def _argument_fields(operation: str) -> dict[str, dataclasses.Field[Any]]:
-    """Give the request's fields that are operator arguments."""
+    """Return the request's fields that are operator arguments."""
     return {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request) if f.name not in _NOT_FROM_ARGUMENTS}
 
 

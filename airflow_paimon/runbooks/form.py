@@ -52,7 +52,7 @@ def end_as_failed(summary: str) -> NoReturn:
 
 
 def given(name: str) -> Callable[..., Any]:
-    """Give a parameter as it is, for a templated field: a template could only give text. What is empty is None."""
+    """Return a parameter as it is, for a templated field: a template could only give text. What is empty is None."""
 
     def render(context: Context, jinja_env: Any) -> Any:
         return context["params"][name] or None
@@ -110,7 +110,7 @@ def failed_tasks(context: Context) -> list[str]:
 
 
 def errors_of(context: Context, tasks: Iterable[str]) -> dict[str, dict[str, Any] | None]:
-    """Give the error objects of failed tasks (``kind``, ``message`` ...); None where only the task's log says why."""
+    """Return the error objects of failed tasks (``kind``, ``message`` ...); None where only the task's log says why."""
     return {name: context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY) for name in tasks}
 
 

@@ -181,7 +181,7 @@ def _keep(params: Mapping[str, Any], one: Leftover, in_use: InUse) -> str | None
 
 
 def describe(listed: Sequence[Mapping[str, Any]], table: str) -> list[str]:
-    """Give the list as lines, a summary first."""
+    """Return the list as lines, a summary first."""
     going = sum(one["keep"] is None for one in listed)
     if not listed:
         return [f"{table}: correction runs left nothing behind"]

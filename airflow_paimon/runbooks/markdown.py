@@ -24,11 +24,11 @@ def code_block(text: str, language: str = "") -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Give a table; its cells are Markdown already."""
+    """Return a table; its cells are Markdown already."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def counted(count: int, noun: str) -> str:
-    """Give a number with its noun: ``1 partition``, ``1,200 partitions``."""
+    """Return a number with its noun: ``1 partition``, ``1,200 partitions``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

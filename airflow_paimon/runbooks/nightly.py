@@ -51,7 +51,7 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what every job is asked: the partition at a date, or whatever has grown too long."""
+    """Return what every job is asked: the partition at a date, or whatever has grown too long."""
     from airflow_paimon.core.table.partition_text import quoted_partition
     from airflow_paimon.core.table.partitions import readable_value
 

@@ -109,7 +109,7 @@ def _unknown(name: str, columns: Sequence[str]) -> str:
 
 
 def select_list(tokens: Sequence[_Token]) -> list[Column | None] | None:
-    """Give the first SELECT's items, None for a ``*``; None when the statement is of another form."""
+    """Return the first SELECT's items, None for a ``*``; None when the statement is of another form."""
     if not tokens[0].is_word("select"):
         return None
     end, depth = len(tokens), 0
@@ -173,7 +173,7 @@ def _column(item: Sequence[_Token], single: bool) -> Column | None:
 
 
 def _is_star(item: Sequence[_Token], at: int) -> bool:
-    """A star that stands for columns, not a multiplication: at the start, or behind a view's dot."""
+    """A star that stands for columns, not a multiplication: at the start, or after a view's dot."""
     return at == 0 or item[at - 1].text == "."
 
 

@@ -120,5 +120,5 @@ def _fault_of_java(error: Any) -> str | None:
 
 
 def first_line(text: str) -> str:
-    """Give the line that holds Spark's error condition and its message, without plans, positions and stack traces."""
+    """Return the line that holds Spark's error condition and its message, without plans, positions and stack traces."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -18,7 +18,7 @@ _PROBE_SECONDS = 30
 
 
 def find_java(folder: Path | None = None) -> Path | None:
-    """Give the home of a Java 17 or newer: ``JAVA_HOME``, else ``java`` on the PATH, else one under ``folder``."""
+    """Return the home of a Java 17 or newer: ``JAVA_HOME``, else ``java`` on the PATH, else one under ``folder``."""
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")

@@ -101,7 +101,7 @@ def _folder(read: TableRead, part: ReadSplit) -> str:
 
 
 def _hadoop_root(spark: SparkSession, uri: str) -> str | None:
-    """Give the table's folder as Hadoop spells it; None where Spark's reader can't be used.
+    """Return the table's folder as Hadoop spells it; None where Spark's reader can't be used.
 
     An object store is Hadoop's only where the cluster has its file system and gets in with credentials of its own.
     """
@@ -147,7 +147,7 @@ def _is_readable(read: TableRead, written: TableSchema) -> bool:
 
 
 def _fits(source: DataField | None, target: DataField) -> bool:
-    """Tell whether Spark gives the same values for a column as our reader does."""
+    """Return whether Spark gives the same values for a column as our reader does."""
     if not _is_exact(target.type):
         return False
     if source is None:

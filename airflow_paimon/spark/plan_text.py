@@ -23,7 +23,7 @@ def aliased(frame: DataFrame, *asked: Any) -> DataFrame:
 
 
 def plan_text(frame: DataFrame) -> str | None:
-    """Give the analyzed plan without what Spark makes up for each run; None over Spark Connect, which shows no plan.
+    """Return the analyzed plan without what Spark makes up for each run; None over Spark Connect, which shows no plan.
 
     Literals, names, operators and what ``read_table`` was asked for are in it; rows that the program itself brings, and
     the files that a source holds at the moment, are not.

@@ -46,7 +46,7 @@ def read_table(
     ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds) names.
 
     ``where`` (SQL text or a Column) decides which rows come, and also which partitions, files and row groups are
-    opened; the same condition in ``.where()`` behind this call prunes only what Spark's own reader reads. The same goes
+    opened; the same condition in ``.where()`` after this call prunes only what Spark's own reader reads. The same goes
     for ``columns`` and ``.select()``. Types are those of Paimon's own connector. A chain table's main view is read as
     ``read_arrow`` reads it, ``gap_policy`` (``empty``, ``carry_forward``) and ``chain_read`` (``full``,
     ``incremental``, ``hybrid``) included: the branches, each at the snapshot that it has now, are merged where needed.
@@ -92,12 +92,12 @@ def read_table(
 
 
 def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
-    """Give the DataFrame of planned reads; all have the first one's columns."""
+    """Return the DataFrame of planned reads; all have the first one's columns."""
     return _united(spark, layers[0][0], _layer_frames(spark, layers))
 
 
 def chain_frame(spark: SparkSession, read: ChainRead) -> DataFrame:
-    """Give the DataFrame of a planned read of a chain table: only what is merged goes through tasks of our own."""
+    """Return the DataFrame of a planned read of a chain table: only what is merged goes through tasks of our own."""
     frames = _layer_frames(spark, read.layers)
     if read.splits:
         groups = chain_groups(read.inputs, read.splits)

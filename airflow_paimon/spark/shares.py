@@ -22,31 +22,31 @@ _EMPTY = b""
 
 
 def read_rows(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
-    """Give a split's rows in the types that Spark takes."""
+    """Return a split's rows in the types that Spark takes."""
     target = shipped_schema(read.fields)
     for batch in read_split(read, split):
         yield to_shipped(batch, target)
 
 
 def read_chain_rows(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:
-    """Give the rows of all targets of a chain's split in the types that Spark takes."""
+    """Return the rows of all targets of a chain's split in the types that Spark takes."""
     target = shipped_schema(inputs.main.fields)
     for batch in read_chain_split(inputs, split):
         yield to_shipped(batch, target)
 
 
 def weight(split: ReadSplit | ChainSplit) -> int:
-    """Give the bytes that a task reads for a split, opening costs included."""
+    """Return the bytes that a task reads for a split, opening costs included."""
     return sum(f.file_size + OPEN_COST_BYTES for f in split.files)
 
 
 def split_groups(splits: Sequence[ReadSplit]) -> list[list[ReadSplit]]:
-    """Give the splits of each task."""
+    """Return the splits of each task."""
     return pack([slim_split(s) for s in splits], weight, TASK_BYTES)
 
 
 def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[ChainSplit]]:
-    """Give the chain splits of each task; what comes out counts as much as what is read."""
+    """Return the chain splits of each task; what comes out counts as much as what is read."""
     cut = [p for s in splits for p in divide_split(s, inputs.main.schema, TASK_BYTES // len(s.targets))]
     return pack(map(_slim_chain, cut), lambda s: weight(s) * len(s.targets), TASK_BYTES)
 

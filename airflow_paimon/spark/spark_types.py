@@ -33,8 +33,8 @@ _SIMPLE: dict[str, type[st.DataType]] = {
 
 
 def spark_type(data_type: DataType) -> st.DataType:
-    """Give the Spark type of a column, as Paimon's connector does: CHAR and VARCHAR are strings, TIME is an INT of
-    milliseconds, TIMESTAMP has no zone; Spark cuts timestamps off behind the microsecond.
+    """Return the Spark type of a column, as Paimon's connector does: CHAR and VARCHAR are strings, TIME is an INT of
+    milliseconds, TIMESTAMP has no zone; Spark cuts timestamps off after the microsecond.
     """
     if isinstance(data_type, RowType):
         return spark_schema(data_type.fields)
@@ -48,12 +48,12 @@ def spark_type(data_type: DataType) -> st.DataType:
 
 
 def spark_schema(fields: Iterable[DataField]) -> st.StructType:
-    """Give the schema of a DataFrame with these columns. All are nullable: columns may be older than NOT NULL."""
+    """Return the schema of a DataFrame with these columns. All are nullable: columns may be older than NOT NULL."""
     return st.StructType([st.StructField(f.name, spark_type(f.type)) for f in fields])
 
 
 def shipped_type(data_type: DataType) -> pa.DataType:
-    """Give the Arrow type that Spark takes for a column."""
+    """Return the Arrow type that Spark takes for a column."""
     return _shipped(arrow_type(data_type))
 
 

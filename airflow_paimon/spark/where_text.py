@@ -47,7 +47,7 @@ def parse_condition(text: str, schema: TableSchema) -> Predicate:
 
 
 def to_expression(predicate: Predicate, schema: TableSchema) -> pc.Expression:
-    """Give the Arrow expression that is true for exactly the rows that a predicate of ``parse_condition`` selects."""
+    """Return the Arrow expression that is true for exactly the rows that a predicate of ``parse_condition`` selects."""
     if isinstance(predicate, AllOf | AnyOf):
         out = to_expression(predicate.parts[0], schema)
         for part in predicate.parts[1:]:

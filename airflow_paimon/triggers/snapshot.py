@@ -47,7 +47,7 @@ class SnapshotCatchUpTrigger(BaseTrigger):
         self.poke_interval = poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give the class path and the arguments."""
+        """Return the class path and the arguments."""
         arguments = {
             "table": self.table,
             "branch": self.branch,

@@ -56,7 +56,7 @@ class BranchSource:
 
 
 def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
-    """Give the branch's own schema version: the source's columns and options, plus what keeps its files.
+    """Return the branch's own schema version: the source's columns and options, plus what keeps its files.
 
     Its id is above all of the source's, so that no engine ever takes one for the other.
     """
@@ -107,7 +107,7 @@ class CreatePlan:
     finish: Plan
 
     def whole(self, before: Iterable[Action] = ()) -> Plan:
-        """Give the creation as one plan, for people and for the dry run."""
+        """Return the creation as one plan, for people and for the dry run."""
         steps = (self.claim, self.protect, self.fill, self.show, self.finish)
         return replace(self.fill, actions=(*before, *(a for step in steps for a in step.actions)))
 
@@ -190,11 +190,11 @@ class DeletePlan:
     undo: Plan
 
     def rest(self) -> Plan:
-        """Give what is left to do once the branch is hidden."""
+        """Return what is left to do once the branch is hidden."""
         return replace(self.remove, actions=(*self.remove.actions, *self.end.actions))
 
     def whole(self) -> Plan:
-        """Give the deletion as one plan, for people and for the dry run."""
+        """Return the deletion as one plan, for people and for the dry run."""
         return replace(self.remove, actions=(*self.hide.actions, *self.rest().actions))
 
 
@@ -272,7 +272,7 @@ class RenamePlan:
     both_written: bool
 
     def whole(self) -> Plan:
-        """Give the rename as one plan, for people and for the dry run."""
+        """Return the rename as one plan, for people and for the dry run."""
         steps = (self.claim, self.copy, self.hide, self.remove)
         return replace(self.copy, actions=tuple(a for step in steps for a in step.actions))
 
@@ -370,7 +370,7 @@ def _copies(
 def lineage_for(
     branch: str, source: BranchSource, now_iso: str, *, owner: str | None, reason: str | None, operation_id: str | None
 ) -> Lineage:
-    """Give the new branch's record as it is while the branch is created."""
+    """Return the new branch's record as it is while the branch is created."""
     head = source.snapshot
     return Lineage(
         branch=branch,

@@ -45,7 +45,7 @@ class CatchUpCondition:
         return (lags and self.reference_time_ms is None) or (bool(self.partitions) and not self.allow_older_partitions)
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain JSON values; ``CatchUpCondition(**values)`` is the way back, with ``partitions`` as a tuple."""
+        """Return plain JSON values; ``CatchUpCondition(**values)`` is the way back, with ``partitions`` as a tuple."""
         return {**asdict(self), "partitions": list(self.partitions)}
 
     @staticmethod
@@ -96,7 +96,7 @@ class Verdict:
         return not self.waiting_for
 
     def to_json(self) -> dict[str, Any]:
-        """Give what a sensor returns: plain JSON values."""
+        """Return what a sensor returns: plain JSON values."""
         branch, main = self.state.branch_head, self.state.main_head
         return {
             "table": self.state.table,
@@ -252,7 +252,7 @@ def _partitions(
 
 
 def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Give the live files of each spec with their creation times."""
+    """Return the live files of each spec with their creation times."""
     # A poke without partitions needs none of these.
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import live_entries

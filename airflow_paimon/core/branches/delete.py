@@ -176,7 +176,7 @@ def _give_way(table: Table, removal: Removal) -> NoReturn:
 
 
 def branch_record(table: Table, name: str) -> bytes | None:
-    """Give a branch's record as it lies there."""
+    """Return a branch's record as it lies there."""
     try:
         return table.store.read(lineage_path(name))
     except NotFoundError:
@@ -205,13 +205,13 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
 
 
 def protective_paths(table: Table, branch: str) -> list[str]:
-    """Give the paths of the tags, on main and on other branches, that keep the files of a branch."""
+    """Return the paths of the tags, on main and on other branches, that keep the files of a branch."""
     views = [v for v in all_views(table) if v.branch_name != branch]
     return [v.paths.tag(name) for v in views for name in v.tag_names() if protects(name) == branch]
 
 
 def all_views(table: Table) -> list[Table]:
-    """Give main and all branches, half-made ones included."""
+    """Return main and all branches, half-made ones included."""
     return [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
 
 

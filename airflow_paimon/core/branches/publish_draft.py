@@ -134,7 +134,7 @@ def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
 
 
 def draft_of(published: Publication, properties: Mapping[str, str]) -> Draft:
-    """Give the content of the snapshot. ``properties``: those of every publish of this operation.
+    """Return the content of the snapshot. ``properties``: those of every publish of this operation.
 
     Raises:
         UnsafeOperationError: see ``assign_row_ids``.

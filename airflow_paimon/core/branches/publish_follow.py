@@ -34,7 +34,7 @@ def with_follow(
     marks: PublishMarks,
     moved: Moved,
 ) -> Draft:
-    """Give the draft with its ``follow``; ``theirs``: the buckets that it changes."""
+    """Return the draft with its ``follow``; ``theirs``: the buckets that it changes."""
 
     def follow(newer: Snapshot) -> Draft | None:
         if not leaves_untouched(view, head, newer, theirs, planned.schema):

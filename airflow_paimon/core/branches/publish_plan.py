@@ -51,11 +51,11 @@ class BucketChange:
 
 
 Scope = Callable[[BucketKey], object]
-"""Gives the same for buckets between which a key may move: one side's change there concerns all of them."""
+"""Returns the same for buckets between which a key may move: one side's change there concerns all of them."""
 
 
 def key_scope(schema: TableSchema) -> Scope:
-    """Tell how far the rows of one key may be apart.
+    """Return how far the rows of one key may be apart.
 
     With fixed buckets, or without keys, every bucket is on its own. With dynamic or postponed buckets each writer picks
     a new key's bucket itself, and a key without the partition columns may even change its partition.
@@ -69,7 +69,7 @@ def key_scope(schema: TableSchema) -> Scope:
 
 
 def within_reach(ours: set[BucketKey], theirs: set[BucketKey], schema: TableSchema) -> set[BucketKey]:
-    """Give the buckets of ours that may hold keys of the buckets that theirs changed."""
+    """Return the buckets of ours that may hold keys of the buckets that theirs changed."""
     scope = key_scope(schema)
     reached = {scope(b) for b in theirs}
     return {b for b in ours if scope(b) in reached}
@@ -202,7 +202,7 @@ def check_sequences(
 
 
 def mapped_entries(changes: Sequence[BucketChange], schema_ids: Mapping[int, int]) -> list[ManifestEntry]:
-    """Give the delta of the publish: deletions verbatim, then additions with main's schema ids."""
+    """Return the delta of the publish: deletions verbatim, then additions with main's schema ids."""
     deletes = [e.deleted() for c in changes for e in c.delete]
     adds = []
     for change in changes:

@@ -66,7 +66,7 @@ def _of_last_publish(
     last: LastPublish | None,
     neutral: Collection[CommitKind],
 ) -> tuple[set[BucketKey], set[BucketKey]]:
-    """Give the buckets that main took from the branch and still has changed, and those of them that only compaction
+    """Return the buckets that main took from the branch and still has changed, and those of them that only compaction
     has touched since. What main has back as it was at the base counts as never taken.
     """
     if last is None:
@@ -83,7 +83,7 @@ def _of_last_publish(
 
 
 def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
-    """Give what is left of main's history behind ``base``: snapshots that are there still, and those that tags hold.
+    """Return what is left of main's history behind ``base``: snapshots that are there still, and those that tags hold.
 
     A publish is among them while its branch lives: the tag that protects what the two share is on it.
     """
@@ -99,7 +99,7 @@ def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
 def last_publish_of(main: Table, branch: Table, since: Sequence[Snapshot]) -> LastPublish | None:
     """Find the newest publish of this branch by the properties of main's snapshots since the base.
 
-    None also when the branch's snapshot in it is gone, or another engine has rolled main back behind it.
+    None also when the branch's snapshot in it is gone, or another engine has rolled main back after it.
     """
     for snapshot in reversed(since):
         identity = snapshot.properties.get(BRANCH_IDENTITY_PROPERTY)

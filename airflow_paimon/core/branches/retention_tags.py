@@ -34,7 +34,7 @@ CAME_BACK_PROPERTY = "airflow-paimon.files-came-back"
 
 
 def keep_tag(snapshot: Snapshot) -> Tag:
-    """Give the tag that keeps a snapshot's files although they came back later, or came back with it."""
+    """Return the tag that keeps a snapshot's files although they came back later, or came back with it."""
     return Tag(name=f"{KEEP_TAG_PREFIX}{snapshot.id}", snapshot=snapshot)
 
 

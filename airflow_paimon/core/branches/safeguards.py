@@ -63,7 +63,7 @@ class PublishMarks:
 
 
 def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
-    """Give the first try's result if it had landed; None = go on.
+    """Return the first try's result if it had landed; None = go on.
 
     Raises:
         OutcomeUnknownError: the snapshots that could tell are expired.
@@ -73,7 +73,7 @@ def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
 
 
 def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
-    """Give the result of another try's commit."""
+    """Return the result of another try's commit."""
     protect_published(context.table.branch(marks.tried.branch), landed)  # that try may have been cut off before this
     details: dict[str, object] = {
         k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
@@ -85,7 +85,7 @@ def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> Operat
 
 
 def undo_retention(request: Publish) -> timedelta | None:
-    """Give how long the undo tag is to live; None = without end.
+    """Return how long the undo tag is to live; None = without end.
 
     Raises:
         InvalidInputError: it is not a duration, or not longer than 0.
@@ -119,7 +119,7 @@ def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishM
 
 
 def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:
-    """Give the undo tag as a plan lists it; without an operation id its name is made up when the tag is set."""
+    """Return the undo tag as a plan lists it; without an operation id its name is made up when the tag is set."""
     name = undo_tag_name(request.operation_id) if request.operation_id else f"{UNDO_TAG_PREFIX}*"
     return SetTag(
         path=view.paths.tag(name),
@@ -169,7 +169,7 @@ def check_files_exist(
 
 
 def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
-    """Give a function that spells a bucket for people: ``dt=2025-01-01/bucket-3``."""
+    """Return a function that spells a bucket for people: ``dt=2025-01-01/bucket-3``."""
     text = StoredPartitions(schema).text
 
     def name(bucket: BucketKey) -> str:

@@ -239,7 +239,7 @@ def _relying_branches(view: Table, tag: Tag) -> list[str]:
 
 
 def rename_tag(view: Table, name: str, to_name: str) -> None:
-    """Give a tag another name, keeping its snapshot and retention. The new one stands before the old one goes."""
+    """Rename a tag, keeping its snapshot and retention. The new tag exists before the old one is deleted."""
     tag = view.tag(name)
     _refuse_reserved(view, check_tag_name(to_name))
     if protects(name) is not None or name.startswith(KEEP_TAG_PREFIX):

@@ -139,7 +139,7 @@ def _find_base(
 def _target(
     table: str, branch: BranchNow, base: _Base, changes: Sequence[SchemaChange], has_data: bool, now_ms: int
 ) -> TableSchema:
-    """Give the branch's next version; the very same object when it has the changes."""
+    """Return the branch's next version; the very same object when it has the changes."""
     schema = _schema(branch)
     columns_done = schema.content == base.after.content and base.after.content != base.before.content
     left = [c for c in changes if isinstance(c, SetOption | RemoveOption)] if columns_done else list(changes)

@@ -270,7 +270,7 @@ def _stale(layout: ChainLayout, stale: StalePartition) -> Finding:
 
 
 def _hidden(state: ChainState, provenances: Mapping[Values, Provenance]) -> Iterator[Finding]:
-    """Deltas behind a snapshot partition of unknown origin that got files after it: those are never read."""
+    """Deltas after a snapshot partition of unknown origin that got files after it: those are never read."""
     full = {v: _newest(splits) for v, splits in splits_by_partition(state.snapshot).items()}
     changed = {v: _newest(splits, rewritten=False) for v, splits in splits_by_partition(state.delta).items()}
     late = sorted(

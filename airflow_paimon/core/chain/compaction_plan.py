@@ -1,7 +1,7 @@
 """Plans the compaction of chain tables: which partitions become full, from which anchor and deltas, and why. Pure.
 
 As in Paimon main is not looked at, and a partition that is built again comes from the *previous* anchor and the deltas
-behind it: what it held itself counts for nothing. Beyond Paimon: every group has its own plan, ranges,
+after it: what it held itself counts for nothing. Beyond Paimon: every group has its own plan, ranges,
 several partitions at once (a later one starts from the earlier one's result), gaps, and stale partitions.
 
 See docs/chain-tables.md, Compaction.
@@ -84,7 +84,7 @@ def plan_compaction(
 
 
 def _groups(layout: ChainLayout, held: Set[Values], targets: ChainTargets) -> list[Values]:
-    """Give the groups that a target may be in, with those that a spec names in full though they hold nothing."""
+    """Return the groups that a target may be in, with those that a spec names in full though they hold nothing."""
     found = set(held)
     width = layout.group_width
     for spec in targets.specs:
@@ -233,7 +233,7 @@ class _GroupPlanner:
         return self._layout.group_of(values) == self._group
 
     def _asked(self) -> set[datetime]:
-        """Give the times that the request names, with the gaps among them."""
+        """Return the times that the request names, with the gaps among them."""
         targets = self._targets
         stored = self._deltas | set(self._snapshot)
         if targets.is_range:
@@ -252,7 +252,7 @@ class _GroupPlanner:
         return asked
 
     def _grid(self) -> set[datetime]:
-        """Give every step from the group's first partition to its last one, or to the end of the range."""
+        """Return every step from the group's first partition to its last one, or to the end of the range."""
         stored = self._deltas | set(self._snapshot)
         if not stored:
             return set()

@@ -73,7 +73,7 @@ class _ChainExpiry:
             )
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
-        """Give the deltas, by key, that are needed after they were dropped: somebody dropped or replaced the anchor.
+        """Return the deltas, by key, that are needed after they were dropped: somebody dropped or replaced the anchor.
 
         So they are where an older full partition was replaced: the anchor may be stale now, and is built from both.
         A group whose old full partitions are gone as well needs none: without their base they would read wrong.

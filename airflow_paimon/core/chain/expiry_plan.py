@@ -100,7 +100,7 @@ def _plan_group_expiry(
 
 
 def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, datetime]) -> GroupExpiry:
-    """Keep the segments that hold an input of a stale partition that stays, and all behind them.
+    """Keep the segments that hold an input of a stale partition that stays, and all after them.
 
     ``needs``: the time of the earliest live input of each stale partition of the group. What stays for one may itself
     be stale, and need more.

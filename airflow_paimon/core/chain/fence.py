@@ -30,7 +30,7 @@ class Fence:
     concerns: Callable[[Values], bool]
 
     def moved(self, head: Snapshot | None) -> list[Values]:
-        """Give the partitions that hold other files at ``head``. An unmoved branch costs nothing, others little."""
+        """Return the partitions that hold other files at ``head``. An unmoved branch costs nothing, others little."""
         if _same(self.seen, head) or not self._may_have_moved(head):
             return []
         now: dict[Values, list[BucketSplit]] = {}

@@ -251,7 +251,7 @@ def _check_buckets(
 
 
 def _bucket_counts(held: Iterable[tuple[Values, Sequence[BucketSplit]]]) -> dict[int, list[Values]]:
-    """Give the partitions that have each number of buckets, no more than two of them."""
+    """Return the partitions that have each number of buckets, no more than two of them."""
     counts: dict[int, list[Values]] = {}
     for values, splits in held:
         for count in {s.total_buckets for s in splits}:

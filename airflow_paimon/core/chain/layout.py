@@ -49,14 +49,14 @@ class ChainLayout:
         return format_partition(values, self.partition_keys, self.partition_types)
 
     def parsed_time(self, values: Values) -> datetime | None:
-        """Give the time that a partition's values read as, None if they don't read as one."""
+        """Return the time that a partition's values read as, None if they don't read as one."""
         try:
             return self.clock.time_of(self._texts(values))
         except ValueError:
             return None
 
     def time_of(self, values: Values) -> datetime:
-        """Give the time of a partition that takes part in a chain.
+        """Return the time of a partition that takes part in a chain.
 
         Raises:
             InvalidInputError: it has none, or is spelt in a way that Paimon skips in silence (``5`` where the formatter
@@ -77,7 +77,7 @@ class ChainLayout:
         )
 
     def values_at(self, group: Values, moment: datetime) -> Values:
-        """Give the partition of a group at a time."""
+        """Return the partition of a group at a time."""
         keys, types = self.partition_keys[self.group_width :], self.partition_types[self.group_width :]
         by_key = parse_partition_spec(dict(zip(keys, self.clock.texts_at(moment), strict=True)), keys, types)
         return (*group, *(by_key[k] for k in keys))

@@ -94,7 +94,7 @@ class DropCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPartitions:
-    """Partitions that a commit dropped and that are needed after all; ``why`` goes behind their names."""
+    """Partitions that a commit dropped and that are needed after all; ``why`` goes after their names."""
 
     check: DropCheck
     partitions: frozenset[Values]
@@ -128,12 +128,12 @@ class LostPartitions:
 
 
 def partitions_in(plan: ScanPlan) -> frozenset[Values]:
-    """Give the partitions that have a live file."""
+    """Return the partitions that have a live file."""
     return frozenset(s.values for s in plan.splits)
 
 
 def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:
-    """Give a function that tells what a partition was built from, as it is recorded; groups are looked up once."""
+    """Return a function that tells what a partition was built from, as it is recorded; groups are looked up once."""
     known: dict[Values, dict[Values, Provenance]] = {}
     full = splits_by_partition(snapshot).keys()
 

@@ -14,14 +14,14 @@ _SPARE = 32
 
 
 def has_too_many(records: int, partitions: int) -> bool:
-    """Tell whether it is time to prune a group: then it pays to read its records."""
+    """Return whether it is time to prune a group: then it pays to read its records."""
     return records > 2 * partitions + _SPARE
 
 
 def superfluous(
     records: Mapping[str, Provenance], live: Mapping[Values, str], deltas: Set[Values], now: datetime
 ) -> list[str]:
-    """Give the keys of the records that can go. ``live``: the files digest of each partition of the snapshot branch.
+    """Return the keys of the records that can go. ``live``: the files digest of each partition of the snapshot branch.
 
     What stays: the records of live files; all records of a live partition none of whose records is of its live files
     (compaction may have rewritten them); anchors that are gone, but that live partitions can be rebuilt through; and

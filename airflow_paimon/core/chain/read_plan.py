@@ -1,7 +1,7 @@
 """Plans reads of chain tables from the partitions that the branches hold. Values only, no storage.
 
 A delta-only partition is the nearest earlier snapshot partition of its group, the
-*anchor*, merged with the deltas behind it, up to its own.
+*anchor*, merged with the deltas after it, up to its own.
 
 See docs/chain-tables.md, Reads.
 """
@@ -57,7 +57,7 @@ class PartitionRead:
 
 
 Choose = Callable[[Sequence[Values]], Sequence[Values]]
-"""Gives those of some partitions that are wanted, in their order: all at once, as each look by itself is dear."""
+"""Returns those of some partitions that are wanted, in their order: all at once, as each look by itself is dear."""
 
 
 def every_partition(values: Sequence[Values]) -> Sequence[Values]:
@@ -126,7 +126,7 @@ def plan_reads(
 
 
 def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | None = None) -> list[Values]:
-    """Give what no branch holds of each group's grid: the steps from its first partition to its last.
+    """Return what no branch holds of each group's grid: the steps from its first partition to its last.
 
     ``until``: extend grids that end earlier.
 
@@ -153,7 +153,7 @@ class _Chains:
         self._deltas = TimeLines(layout, partitions.delta, strict=True)
 
     def of(self, target: Values) -> PartitionRead:
-        """Give the chain of a partition: the nearest earlier full partition, and the deltas from there on."""
+        """Return the chain of a partition: the nearest earlier full partition, and the deltas from there on."""
         group, moment = self._layout.group_of(target), self._layout.time_of(target)
         start, anchor = self._snapshots.of(group).before(moment)
         return PartitionRead(

@@ -19,7 +19,7 @@ ASSUMED = "assumed"
 UNPROVEN = "nobody recorded what it was built from, and its rows may be nowhere else"
 
 RecordOf = Callable[[Part], Provenance | None]
-"""Gives the record of a partition as it was when something was built from it."""
+"""Returns the record of a partition as it was when something was built from it."""
 
 _LONGEST = 10_000
 
@@ -30,7 +30,7 @@ def records_of(table: Table, layout: ChainLayout) -> RecordOf:
 
 
 def is_proven(built: Provenance | None) -> bool:
-    """Tell whether a record was made when the partition was built."""
+    """Return whether a record was made when the partition was built."""
     return built is not None and built.origin != ASSUMED
 
 

@@ -33,7 +33,7 @@ class GroupReport:
 
     @property
     def pending(self) -> tuple[Values, ...]:
-        """The deltas behind the last full partition: what a read of the newest day merges."""
+        """The deltas after the last full partition: what a read of the newest day merges."""
         return self.delta if not self.snapshot else tuple(d for d in self.delta if d > self.snapshot[-1])
 
 
@@ -77,7 +77,7 @@ def _report(layout: ChainLayout, partitions: Partitions, group: Values, held: se
 def _walk(
     layout: ChainLayout, group: Values, times: dict[Values, datetime]
 ) -> tuple[tuple[Values, ...] | None, set[Values]]:
-    """Give the gaps of a group's grid, and the partitions beside it."""
+    """Return the gaps of a group's grid, and the partitions beside it."""
     if not times:
         return (), set()
     first, last = min(times.values()), max(times.values())

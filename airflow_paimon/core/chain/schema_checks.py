@@ -31,7 +31,7 @@ SAME_OPTIONS = {
 
 
 def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
-    """Give the layout of a chain table from main's schema.
+    """Return the layout of a chain table from main's schema.
 
     Raises:
         InvalidInputError: it is not a chain table, or ``schema_problems`` finds something; all of it is named.

@@ -49,7 +49,7 @@ class ChainSettings:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def as_options(self) -> dict[str, str]:
-        """Give all of it as table options.
+        """Return all of it as table options.
 
         Raises:
             InvalidInputError: ``options`` says again, or otherwise, what an argument says.
@@ -120,7 +120,7 @@ def plan_conversion(
     lineage: Mapping[str, Lineage],
     now_ms: int,
 ) -> tuple[Plan, TableSchema]:
-    """Plan what is missing to make a table a chain table, nothing if it is one; gives main's new schema, too.
+    """Plan what is missing to make a table a chain table, nothing if it is one; returns main's new schema, too.
 
     ``history``: main's schema files, which new branches get. The new version has one id in all three branches: Paimon
     caches how to read a file by the schema id alone.
@@ -158,7 +158,7 @@ def same_schema(one: TableSchema, other: TableSchema) -> bool:
 
 
 def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_ms: int) -> TableSchema:
-    """Give the schema with all options; the very same object when it has them."""
+    """Return the schema with all options; the very same object when it has them."""
     schema = branch.schema
     assert schema is not None
     missing = {k: v for k, v in wanted.items() if _said(schema, k) != v.strip()}

@@ -111,7 +111,7 @@ def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, li
 
 
 def history_of(state: ChainState) -> Touched:
-    """Give a function that looks into the branches' histories, up to the pinned snapshots, once for each question."""
+    """Return a function that looks into the branches' histories, up to the pinned snapshots, once for each question."""
     known: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
 
     def ask(branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:

@@ -56,7 +56,7 @@ class ChainState:
 
 
 def chain_views(table: Table) -> tuple[ChainLayout, Table, Table]:
-    """Give the layout and the views of the snapshot and the delta branch. ``table`` is main's view.
+    """Return the layout and the views of the snapshot and the delta branch. ``table`` is main's view.
 
     Raises:
         NotFoundError: a branch does not exist. InvalidInputError: the branches are not one chain table; all of it is
@@ -106,7 +106,7 @@ def _identity(head: Snapshot | None) -> str | None:
 
 
 def splits_by_partition(plan: ScanPlan) -> dict[Values, tuple[BucketSplit, ...]]:
-    """Give each partition's buckets, in the order of bucket numbers."""
+    """Return each partition's buckets, in the order of bucket numbers."""
     out: dict[Values, list[BucketSplit]] = {}
     for split in plan.splits:
         out.setdefault(split.values, []).append(split)

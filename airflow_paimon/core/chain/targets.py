@@ -40,11 +40,11 @@ class ChainTargets:
         return self.first is not None or self.last is not None
 
     def matches(self, values: Values) -> bool:
-        """Tell whether the specs, if there are any, allow a partition or (a prefix of values) a group."""
+        """Return whether the specs, if there are any, allow a partition or (a prefix of values) a group."""
         return not self.specs or any(_fits(spec, values) for spec in self.specs)
 
     def names(self, layout: ChainLayout, moment: datetime) -> bool:
-        """Tell whether a spec names the partitions of this very time, rather than many at once."""
+        """Return whether a spec names the partitions of this very time, rather than many at once."""
         return any(moment_of(layout, spec) == moment for spec in self.specs) and not self.is_range
 
     def in_range(self, moment: datetime) -> bool:
@@ -95,7 +95,7 @@ def parse_targets(
 
 
 def moment_of(layout: ChainLayout, spec: Spec) -> datetime | None:
-    """Give the time that a spec names; None if it leaves a chain column out."""
+    """Return the time that a spec names; None if it leaves a chain column out."""
     chain = dict(spec)
     width = len(layout.partition_keys)
     if any(at not in chain for at in range(layout.group_width, width)):

@@ -21,34 +21,34 @@ class TimeLine:
     values: tuple[Values, ...] = ()
 
     def between(self, first: datetime | None, end: datetime | None) -> tuple[Values, ...]:
-        """Give those from ``first`` on and before ``end``; None: no such bound."""
+        """Return those from ``first`` on and before ``end``; None: no such bound."""
         low = 0 if first is None else bisect_left(self.times, first)
         high = len(self.times) if end is None else bisect_left(self.times, end)
         return self.values[low:high]
 
     def up_to(self, after: datetime | None, last: datetime) -> tuple[Values, ...]:
-        """Give those later than ``after``, up to and including ``last``."""
+        """Return those later than ``after``, up to and including ``last``."""
         low = 0 if after is None else bisect_right(self.times, after)
         return self.values[low : bisect_right(self.times, last)]
 
     def inside(self, after: datetime | None, end: datetime | None) -> tuple[Values, ...]:
-        """Give those later than ``after`` and before ``end``; None: no such bound."""
+        """Return those later than ``after`` and before ``end``; None: no such bound."""
         low = 0 if after is None else bisect_right(self.times, after)
         high = len(self.times) if end is None else bisect_left(self.times, end)
         return self.values[low:high]
 
     def before(self, moment: datetime) -> tuple[datetime | None, Values | None]:
-        """Give the last one that is earlier than ``moment``, with its time; (None, None): there is none."""
+        """Return the last one that is earlier than ``moment``, with its time; (None, None): there is none."""
         at = bisect_left(self.times, moment)
         return (self.times[at - 1], self.values[at - 1]) if at else (None, None)
 
     def time_from(self, moment: datetime) -> datetime | None:
-        """Give the time of the first one at ``moment`` or later."""
+        """Return the time of the first one at ``moment`` or later."""
         at = bisect_left(self.times, moment)
         return self.times[at] if at < len(self.times) else None
 
     def time_after(self, moment: datetime) -> datetime | None:
-        """Give the time of the first one later than ``moment``."""
+        """Return the time of the first one later than ``moment``."""
         at = bisect_right(self.times, moment)
         return self.times[at] if at < len(self.times) else None
 
@@ -76,7 +76,7 @@ class TimeLines:
         return self._groups.keys()
 
     def of(self, group: Values) -> TimeLine:
-        """Give a group's line; an empty one for a group without partitions.
+        """Return a group's line; an empty one for a group without partitions.
 
         Raises:
             InvalidInputError: ``strict``, and a partition of the group takes part in no chain.
@@ -89,6 +89,6 @@ class TimeLines:
         return self._lines[group]
 
     def without_time(self, group: Values) -> tuple[Values, ...]:
-        """Give the partitions of a group whose values make no time."""
+        """Return the partitions of a group whose values make no time."""
         timed = frozenset(self.of(group).values)
         return tuple(v for v in self._groups.get(group, ()) if v not in timed)

@@ -40,7 +40,7 @@ def required_anchors(
 ) -> list[RequiredAnchor]:
     """Find what keeps snapshot partitions (``before`` to ``after`` the commit) from being dropped.
 
-    One may go if no delta builds on it, or if the nearest one that stays and the deltas behind that, up to its own,
+    One may go if no delta builds on it, or if the nearest one that stays and the deltas after that, up to its own,
     give its rows again. Its own delta builds on it, too: without it a read of that partition merges. What it was built
     from is taken from the record, else each step of the grid is asked for.
     """
@@ -71,7 +71,7 @@ def required_anchors(
 def _parts(
     layout: ChainLayout, values: Values, start: datetime, snapshots: TimeLine, built_from: BuiltFrom
 ) -> list[Values]:
-    """Give the deltas behind ``start`` that a snapshot partition's rows came from."""
+    """Return the deltas after ``start`` that a snapshot partition's rows came from."""
     parts: list[Values] = []
     current: Values | None = values
     for _ in range(len(snapshots.values) + 1):
@@ -102,7 +102,7 @@ class Affected:
 
 
 def affected(changed: Iterable[Values], snapshots: TimeLines, deltas: TimeLines) -> Affected:
-    """Find the snapshot partitions at or behind changed deltas. ``deltas``: as they were before the change.
+    """Find the snapshot partitions at or after changed deltas. ``deltas``: as they were before the change.
 
     A snapshot partition without a delta of its own was not built from a chain: it was loaded as it is.
     """
@@ -137,7 +137,7 @@ class Stretch:
 
 
 def stretch_of(values: Values, snapshots: TimeLines) -> Stretch | None:
-    """Give the stretch of time that a partition belongs to; None: it has no time, and is merged with nothing."""
+    """Return the stretch of time that a partition belongs to; None: it has no time, and is merged with nothing."""
     layout = snapshots.layout
     moment, group = layout.parsed_time(values), layout.group_of(values)
     if moment is None:

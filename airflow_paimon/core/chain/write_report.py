@@ -47,7 +47,7 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
 
 
 def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
-    """Give what the result of a write says besides: ``stale`` (full partitions to rebuild) or ``warnings``.
+    """Return what the result of a write says besides: ``stale`` (full partitions to rebuild) or ``warnings``.
 
     ``landed``: the write's snapshot; None: nothing was committed.
     """
@@ -76,7 +76,7 @@ def _changed_partitions(table: Table, landed: Snapshot) -> frozenset[Values]:
 
 
 def _stale_behind(main: Table, state: ChainState, changed: frozenset[Values]) -> tuple[StalePartition, ...]:
-    """Judge the snapshot partitions at and behind the changed ones."""
+    """Judge the snapshot partitions at and after the changed ones."""
     layout, held = state.layout, state.partitions
     found = affected(changed, TimeLines(layout, held.snapshot), TimeLines(layout, held.delta | held.snapshot))
     groups = {layout.group_of(v) for v in changed}

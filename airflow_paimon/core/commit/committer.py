@@ -247,7 +247,7 @@ def _manifests(
 def _base_rows(
     table: Table, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
 ) -> list[ManifestFile]:
-    """Give the new base list: all manifests of the head, a run of many small ones merged into few."""
+    """Return the new base list: all manifests of the head, a run of many small ones merged into few."""
     if head is None:
         return []
     prefix = f"manifest-{stamp}-base"

@@ -30,7 +30,7 @@ class CommitIdentity:
     """Who commits: what a retry looks for (docs/format.md, Schemas and snapshots).
 
     ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). With it, a commit looks
-    for one of the same identity behind it before it publishes: another try may be alive.
+    for one of the same identity after it before it publishes: another try may be alive.
     ``retry_mark``: a path below the table that another try makes before it commits; where nothing is there, no other
     try has committed, even if the snapshots that could tell are expired.
     """

@@ -46,7 +46,7 @@ class PostCommitCheck(Protocol):
     """What a guard wants to look at once more when the commit has landed."""
 
     def run(self) -> LostInputs | None:
-        """Give what has to be restored; None: nothing."""
+        """Return what has to be restored; None: nothing."""
 
     def not_made(self, why: str) -> UnsafeOperationError:
         """Describe a commit that stands although ``run`` failed: nobody knows whether what it dropped is needed."""
@@ -71,7 +71,7 @@ def register_guard(path: str) -> None:
 
 
 def check_draft(table: Table, head: Snapshot | None, draft: Draft) -> tuple[PostCommitCheck, ...]:
-    """Ask all guards; gives the checks to run after the commit."""
+    """Ask all guards; returns the checks to run after the commit."""
     found = [guard.check(table, head, draft) for guard in _loaded()]
     return tuple(check for check in found if check is not None)
 

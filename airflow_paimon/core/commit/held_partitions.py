@@ -33,7 +33,7 @@ class HeldPartition:
 
 
 def held_partitions(plan: ScanPlan) -> list[HeldPartition]:
-    """Give every partition that has a live file, in the order of their texts."""
+    """Return every partition that has a live file, in the order of their texts."""
     stored = StoredPartitions(plan.schema)
     files: dict[str, list[DataFile]] = {}
     values: dict[str, tuple[Any, ...]] = {}

@@ -1,7 +1,7 @@
 """Makes a retry return the first try's result: the operation record ``_airflow_paimon/operations/<hash of id>.json``.
 
 The record is put if absent before the first commit. It says what was asked for and where the branch stood, so that a
-later try refuses another request, and looks for the commit behind that point. Without a record nothing was committed
+later try refuses another request, and looks for the commit after that point. Without a record nothing was committed
 under the id (or somebody removed our folder).
 """
 
@@ -65,7 +65,7 @@ class Attempt:
     retried: bool = False
 
     def identity(self, step: str) -> CommitIdentity:
-        """Give the identity of a commit on the branch; the committer looks for the same one of another living try."""
+        """Return the identity of a commit on the branch; the committer looks for the same one of another living try."""
         identity = commit_identity(self.operation_id, self.branch, step)
         if self.operation_id is None:
             return identity
@@ -136,7 +136,7 @@ def digest_of(values: Any) -> str:
 
 
 def commit_identity(operation_id: str | None, branch: str, step: str, partition: str = "") -> CommitIdentity:
-    """Give the commit user and the stable 63-bit commit identifier of one step (docs/design.md, Retries)."""
+    """Return the commit user and the stable 63-bit commit identifier of one step (docs/design.md, Retries)."""
     if operation_id is None:
         return CommitIdentity()
     digest = hashlib.sha256("\0".join((branch, partition, step)).encode()).digest()

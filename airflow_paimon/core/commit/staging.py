@@ -68,7 +68,7 @@ class Taken:
 
 
 def staging_schema(schema: TableSchema) -> TableSchema:
-    """Give the schema of a staging branch: the same columns under the same id, and nothing that acts by itself.
+    """Return the schema of a staging branch: the same columns under the same id, and nothing that acts by itself.
 
     Where readers see compacted files only (deletion vectors, first-row) the writer has to compact.
     """

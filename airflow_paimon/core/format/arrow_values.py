@@ -75,7 +75,7 @@ _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 def to_values(column: Column, data_type: DataType) -> list[Any]:
-    """Give the internal values that ``binary_row`` takes; raises as ``canonical`` does."""
+    """Return the internal values that ``binary_row`` takes; raises as ``canonical`` does."""
     column = canonical(column, data_type)
     if data_type.root == "TIME":
         return list(column.cast(pa.int32()).to_pylist())

@@ -43,19 +43,19 @@ _STAMPS = frozenset(("TIMESTAMP", "TIMESTAMP_LTZ"))
 
 
 def is_compact(data_type: DataType) -> bool:
-    """Tell whether a DECIMAL or TIMESTAMP fits the 8-byte slot; the others always keep room in the variable part."""
+    """Return whether a DECIMAL or TIMESTAMP fits the 8-byte slot; the others always keep room in the variable part."""
     return isinstance(data_type, AtomicType) and data_type.args[0] <= (18 if data_type.root == "DECIMAL" else 3)
 
 
 def reserved_bytes(data_type: DataType) -> int:
-    """Give how many bytes of the variable part this type takes, null or not; 0 when that depends on the value."""
+    """Return how many bytes of the variable part this type takes, null or not; 0 when that depends on the value."""
     if data_type.root == "DECIMAL":
         return 0 if is_compact(data_type) else 16
     return 8 if data_type.root in _STAMPS and not is_compact(data_type) else 0
 
 
 def header_bytes(arity: int) -> int:
-    """Give the width of row kind and null bits: a multiple of 8."""
+    """Return the width of row kind and null bits: a multiple of 8."""
     return (arity + 71) // 64 * 8
 
 
@@ -135,7 +135,7 @@ def _number_of(value: Any, root: str) -> Any:
 
 
 def unscaled_of(value: Any, data_type: DataType) -> int:
-    """Give the unscaled integer of a DECIMAL value.
+    """Return the unscaled integer of a DECIMAL value.
 
     Raises:
         ValueError: it has more digits than the type.

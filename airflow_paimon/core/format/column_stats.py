@@ -15,7 +15,7 @@ _WITHOUT_BOUNDS = frozenset(("VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"))
 
 
 def column_stats(column: Column, data_type: DataType, mode: StatsMode) -> ColumnStats:
-    """Give minimum, maximum (internal values) and number of nulls, reduced to what ``mode`` keeps.
+    """Return minimum, maximum (internal values) and number of nulls, reduced to what ``mode`` keeps.
 
     Nested columns have no statistics at all. A column of floats with a NaN has no bounds, and zero bounds are widened
     to -0.0 and 0.0: the order of these is not the same everywhere, so pruning by them could lose rows.

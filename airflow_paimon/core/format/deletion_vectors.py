@@ -34,7 +34,7 @@ _BITMAP_BYTES = 8192
 def read_deletion_vectors(
     data: bytes, ranges: Iterable[DeletionVectorRange], *, name: str | None = None
 ) -> dict[str, Positions]:
-    """Give the deleted positions (from 0, ascending) of each data file that ``ranges`` names.
+    """Return the deleted positions (from 0, ascending) of each data file that ``ranges`` names.
 
     Raises:
         FormatError: truncated, corrupt, a wrong checksum, or another cardinality than the range says.
@@ -102,7 +102,7 @@ def _read_bitmap_64(data: bytes, position: int) -> tuple[Positions, int]:
 
 
 def _read_bitmap(data: bytes, position: int) -> tuple[npt.NDArray[np.uint32], int]:
-    """Read a portable roaring bitmap; gives its values and the position behind it."""
+    """Read a portable roaring bitmap; returns its values and the position after it."""
     (cookie,) = struct.unpack_from("<I", data, position)
     position += 4
     runs: npt.NDArray[np.bool_]

@@ -7,7 +7,7 @@ from ctypes import c_float
 
 
 def double_text(value: float) -> str:
-    """Give ``Double.toString``: 1.5, 1.0E10, -0.001, NaN, Infinity.
+    """Return ``Double.toString``: 1.5, 1.0E10, -0.001, NaN, Infinity.
 
     Digits are the fewest (but two) that give the value back, as since JDK 19. Earlier ones spend more on some values,
     large whole numbers above all: measured on JDK 17, 0.5 % of random doubles and 10 % of random floats differ.
@@ -19,7 +19,7 @@ def double_text(value: float) -> str:
 
 
 def float_text(value: float) -> str:
-    """Give ``Float.toString`` of a value that a FLOAT column can hold."""
+    """Return ``Float.toString`` of a value that a FLOAT column can hold."""
     if text := _special(value):
         return text
     return _java_form(next(t for p in range(1, 9) if c_float(float(t := f"{value:.{p}e}")).value == value))

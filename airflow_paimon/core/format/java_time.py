@@ -1,7 +1,7 @@
 """The part of Java's ``DateTimeFormatter`` that partition values are written in: digits and literals, no zones.
 
 ``DateTimeFormat`` parses and formats as ``DateTimeFormatter.ofPattern(text, Locale.ROOT)`` does (strict parsing, SMART
-resolving): fixed widths behind a variable one are reserved for their fields, a day behind the end of its month is its
+resolving): fixed widths after a variable one are reserved for their fields, a day after the end of its month is its
 last, ``24:00:00`` is the next day. Years outside 1 to 9999, and any sign, are no value here.
 """
 
@@ -74,7 +74,7 @@ class Element:
         return self.exact or self.min_width == self.max_width
 
     def accepts(self, digits: str) -> bool:
-        """Tell whether these characters, by themselves, are a value of this field."""
+        """Return whether these characters, by themselves, are a value of this field."""
         widest = self.min_width if self.exact else self.max_width
         return self.min_width <= len(digits) <= widest and set(digits) <= _DIGITS and self._in_range(int(digits))
 
@@ -93,7 +93,7 @@ class DateTimeFormat:
     elements: tuple[Element, ...]
 
     def parse(self, value: str) -> datetime:
-        """Give the local time that a text stands for; what the format does not hold is 0.
+        """Return the local time that a text stands for; what the format does not hold is 0.
 
         Raises:
             ValueError: the text is not of this format.
@@ -146,7 +146,7 @@ def _runs(text: str) -> list[list[Element]]:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """Give the literal that begins with the quote at ``at``, and where it ends; two quotes are one in the text."""
+    """Return the literal that begins with the quote at ``at``, and where it ends; two quotes are one in the text."""
     literal, position = "", at + 1
     while position < len(text):
         if text[position] != "'":

@@ -91,7 +91,7 @@ class ManifestEntry(NamedTuple):
         )
 
     def deleted(self) -> ManifestEntry:
-        """Give the DELETE of this ADD: everything verbatim, only ``_KIND`` flips, or Paimon would not match them."""
+        """Return the DELETE of this ADD: everything verbatim, only ``_KIND`` flips, or Paimon would not match them."""
         return self._replace(kind=FileKind.DELETE.value)
 
 

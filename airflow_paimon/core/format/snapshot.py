@@ -73,7 +73,7 @@ class Snapshot:
         return tuple(name for name in lists if name)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the file's keys in Java's order; what is null is left out."""
+        """Return the file's keys in Java's order; what is null is left out."""
         out: dict[str, Any] = {}
         for key, attribute in _KEYS.items():
             value = getattr(self, attribute)

@@ -67,7 +67,7 @@ def parse_stats_mode(text: str) -> StatsMode:
 
 
 def stats_modes(columns: Sequence[str], options: Mapping[str, str]) -> list[StatsMode]:
-    """Give each column's mode: ``fields.<column>.stats-mode``, else the table's as far as
+    """Return each column's mode: ``fields.<column>.stats-mode``, else the table's as far as
     ``metadata.stats-keep-first-n-columns`` reaches."""
     default = parse_stats_mode(options.get("metadata.stats-mode", "truncate(16)"))
     keep = int(options.get("metadata.stats-keep-first-n-columns", "-1"))
@@ -87,7 +87,7 @@ def truncate_min(value: Any, length: int) -> Any:
 
 
 def truncate_max(value: Any, length: int) -> Any:
-    """Give an upper bound as short, None if there is none (all code points are the highest)."""
+    """Return an upper bound as short, None if there is none (all code points are the highest)."""
     if not isinstance(value, str | bytes) or len(value) <= length:
         return value
     if isinstance(value, bytes):
@@ -103,14 +103,14 @@ def _next_code_point(char: str) -> str:
 
 
 def order_key(value: Any) -> Any:
-    """Give what sorts values as Java compares them: -0.0 before 0.0, NaN last; texts by code point already do."""
+    """Return what sorts values as Java compares them: -0.0 before 0.0, NaN last; texts by code point already do."""
     if isinstance(value, float):
         return math.isnan(value), value if value == value else 0.0, math.copysign(1.0, value)
     return value
 
 
 def bounds(values: Sequence[Any]) -> tuple[Any, Any]:
-    """Give minimum and maximum of values of one type, nulls ignored; None for both if there are none."""
+    """Return minimum and maximum of values of one type, nulls ignored; None for both if there are none."""
     present = [v for v in values if v is not None]
     if not present:
         return None, None

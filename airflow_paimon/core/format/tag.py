@@ -32,7 +32,7 @@ class Tag:
             return None
 
     def to_bytes(self) -> bytes:
-        """Give the tag file. Without a retention it is a plain snapshot, so that old readers cope."""
+        """Return the tag file. Without a retention it is a plain snapshot, so that old readers cope."""
         out = self.snapshot.to_json()
         if self.create_time is not None and self.time_retained is not None:
             t = self.create_time

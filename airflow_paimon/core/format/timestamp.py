@@ -51,11 +51,11 @@ class Timestamp(NamedTuple):
         return cls.from_nanos(seconds.to_nanos() + nanos)
 
     def to_nanos(self) -> int:
-        """Give nanoseconds since 1970; may exceed 64 bits."""
+        """Return nanoseconds since 1970; may exceed 64 bits."""
         return self.millis * 1_000_000 + self.nanos_of_milli
 
     def to_datetime(self) -> datetime:
-        """Give a naive datetime; digits below a microsecond are cut off.
+        """Return a naive datetime; digits below a microsecond are cut off.
 
         Raises:
             UnsupportedFeatureError: the year is not in 1 to 9999, which Python can't express.
@@ -72,7 +72,7 @@ class Timestamp(NamedTuple):
         return self.millis % 1000 * 1_000_000 + self.nanos_of_milli
 
     def to_java(self) -> str:
-        """Give what Java's ``LocalDateTime.toString`` gives: zero seconds left out, fraction in groups of three."""
+        """Return what Java's ``LocalDateTime.toString`` gives: zero seconds left out, fraction in groups of three."""
         text = self.to_datetime().strftime("%H:%M:%S")
         nanos = self.nanos_of_second
         if nanos:
@@ -85,7 +85,7 @@ class Timestamp(NamedTuple):
         return f"{self._date()}T{text}"
 
     def to_sql(self, precision: int) -> str:
-        """Give what a SQL cast to string gives: ``precision`` digits of fraction, more where they aren't zero."""
+        """Return what a SQL cast to string gives: ``precision`` digits of fraction, more where they aren't zero."""
         digits = f"{self.nanos_of_second:09d}"
         while len(digits) > precision and digits.endswith("0"):
             digits = digits[:-1]

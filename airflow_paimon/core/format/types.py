@@ -136,7 +136,7 @@ def parse_field(value: Any) -> DataField:
 
 
 def type_to_json(data_type: DataType) -> Any:
-    """Give what Paimon writes for this type in a schema file."""
+    """Return what Paimon writes for this type in a schema file."""
     if isinstance(data_type, AtomicType):
         return str(data_type)
     root = data_type.root + ("" if data_type.nullable else " NOT NULL")
@@ -149,7 +149,7 @@ def type_to_json(data_type: DataType) -> Any:
 
 
 def field_to_json(field: DataField) -> dict[str, Any]:
-    """Give what Paimon writes for this field."""
+    """Return what Paimon writes for this field."""
     out: dict[str, Any] = {"id": field.id, "name": field.name, "type": type_to_json(field.type)}
     if field.description is not None:
         out["description"] = field.description
@@ -159,17 +159,17 @@ def field_to_json(field: DataField) -> dict[str, Any]:
 
 
 def with_nullable(data_type: DataType, nullable: bool) -> DataType:
-    """Give the same type with another nullability."""
+    """Return the same type with another nullability."""
     return data_type if data_type.nullable == nullable else replace(data_type, nullable=nullable)
 
 
 def max_field_id(fields: tuple[DataField, ...]) -> int:
-    """Give the highest id among fields and all nested fields; -1 when there is none."""
+    """Return the highest id among fields and all nested fields; -1 when there is none."""
     return max(field_ids(fields), default=-1)
 
 
 def field_ids(fields: tuple[DataField, ...]) -> Iterator[int]:
-    """Give the ids of fields and of all nested fields."""
+    """Return the ids of fields and of all nested fields."""
     for f in fields:
         yield f.id
         yield from _nested_ids(f.type)

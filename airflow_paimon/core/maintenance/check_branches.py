@@ -43,7 +43,7 @@ _NO_ENGINE += "refuses to work on the whole table"
 
 
 def unfinished_branches(table: Table) -> dict[str, Lineage]:
-    """Give the records of the branches that are in a state other than ready."""
+    """Return the records of the branches that are in a state other than ready."""
     records = (read_lineage(table, name) for name in recorded_branches(table))
     return {r.branch: r for r in records if r is not None and r.state != READY}
 

@@ -82,7 +82,7 @@ class ExpiryPlan:
         return next((p.snapshot_id or 0 for p in self.preconditions if p.branch == branch), 0)
 
     def to_plan(self, operation: str, table: str) -> Plan:
-        """Give the printable plan: an action for each partition, in the order in which they go."""
+        """Return the printable plan: an action for each partition, in the order in which they go."""
         actions = tuple(
             DropPartition(path=f"{s.branch}: {d.text}", reason=d.reason) for s in self.steps for d in s.drops
         )

@@ -39,7 +39,7 @@ class ExpiryRule:
     formatter: DateTimeFormat | None = None
 
     def time_of(self, schema: TableSchema, held: HeldPartition) -> datetime | None:
-        """Give the time that decides, None if the partition has none: it stays."""
+        """Return the time that decides, None if the partition has none: it stays."""
         if self.strategy == UPDATE_TIME:
             return held.updated
         return self._values_time(schema, held.values)
@@ -57,7 +57,7 @@ class ExpiryRule:
 
 
 def expiry_age(expiration_time: str | None, options: TableOptions, label: str) -> timedelta:
-    """Give the age from the request, else from option ``partition.expiration-time``.
+    """Return the age from the request, else from option ``partition.expiration-time``.
 
     Raises:
         InvalidInputError: neither is given, it has no unit, or it is nothing.
@@ -88,7 +88,7 @@ def expiry_rule(
     pattern: str | None = None,
     formatter: str | None = None,
 ) -> ExpiryRule:
-    """Give the rule: what is asked, else the table's options.
+    """Return the rule: what is asked, else the table's options.
 
     Raises:
         InvalidInputError: the table is not partitioned, or age, strategy, pattern or formatter are no rule.
@@ -117,7 +117,7 @@ def expiry_rule(
 
 
 def cutoff_at(now: datetime, age: timedelta, label: str) -> datetime:
-    """Give the local time before which partitions expire."""
+    """Return the local time before which partitions expire."""
     try:
         return now - age
     except OverflowError:
@@ -125,7 +125,7 @@ def cutoff_at(now: datetime, age: timedelta, label: str) -> datetime:
 
 
 def expiry_limit(limit: int | None, options: TableOptions, label: str) -> int:
-    """Give how many may expire in one run: as asked, else option ``partition.expiration-max-num``."""
+    """Return how many may expire in one run: as asked, else option ``partition.expiration-max-num``."""
     found = options.number("partition.expiration-max-num", MAX_EXPIRE_NUM) if limit is None else limit
     if found < 1:
         raise InvalidInputError(f"{label}: the limit of a run is at least 1, not {found}", table=label)

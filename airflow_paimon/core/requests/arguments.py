@@ -55,7 +55,7 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
 
 
 def to_arguments(request: Request) -> list[str]:
-    """Give the flags that ``parse_arguments`` turns into the same request, but for the storage options.
+    """Return the flags that ``parse_arguments`` turns into the same request, but for the storage options.
 
     Those may hold secrets: hand them over in a file. Every flag is one word (``--flag=value``), so that a value that
     starts with a dash stays a value.

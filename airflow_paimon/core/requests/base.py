@@ -49,5 +49,5 @@ class Request:
 
 
 def flag_name(field_name: str) -> str:
-    """Give a field's flag."""
+    """Return a field's flag."""
     return "--" + field_name.rstrip("_").replace("_", "-")

@@ -210,7 +210,7 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
 
 
 def function_on_rows(request: Request) -> Callable[..., OperationResult]:
-    """Give the function of an operation that runs in a Spark driver, for the request's engine.
+    """Return the function of an operation that runs in a Spark driver, for the request's engine.
 
     Raises:
         InvalidInputError: the operation needs no Spark. UnsupportedFeatureError: this engine has none.

@@ -25,7 +25,7 @@ class PartitionChoice:
         )
 
     def selection(self, schema: TableSchema) -> Selection:
-        """Give the same choice as a test of stored partitions, which can exclude whole manifests."""
+        """Return the same choice as a test of stored partitions, which can exclude whole manifests."""
         stored = StoredPartitions(schema)
         return PartitionSelection(stored, [dict(s) for s in self.specs]) if self.specs else stored.where(lambda _: True)
 

@@ -26,7 +26,7 @@ class OperationResult:
     duration_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain JSON values, the keys in the order of the contract."""
+        """Return plain JSON values, the keys in the order of the contract."""
         return {
             "operation": self.operation,
             "table": self.table,
@@ -43,5 +43,5 @@ class OperationResult:
 
 
 def failure_json(operation: str, table: str, error: BaseException) -> dict[str, Any]:
-    """Give the result of a failed operation."""
+    """Return the result of a failed operation."""
     return {"operation": operation, "table": table, "error": error_to_json(error), "version": __version__}

@@ -47,12 +47,12 @@ class IdSpace:
 
 
 def is_stored(file: DataFile) -> bool:
-    """Tell whether the row ids are a column of the file."""
+    """Return whether the row ids are a column of the file."""
     return file.first_row_id is None and file.write_cols is not None and ROW_ID in file.write_cols
 
 
 def stored_ids(file: DataFile) -> IdRange | None:
-    """Give the range of ids of a stored file, from its statistics; None when they don't tell."""
+    """Return the range of ids of a stored file, from its statistics; None when they don't tell."""
     columns = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
     if columns is None or ROW_ID not in columns:
         return None
@@ -76,7 +76,7 @@ def _long(row: bytes, place: int, arity: int) -> int | None:
 def assign_row_ids(
     table: str, entries: Sequence[ManifestEntry], known: Collection[FileId], space: IdSpace
 ) -> tuple[list[ManifestEntry], int]:
-    """Give the entries as the target may take them, and its next row id, which never falls.
+    """Return the entries as the target may take them, and its next row id, which never falls.
 
     ``known``: files that the target had before, under the same ids. When the target gave out no id since the two sides
     parted, all ids stay as they are; otherwise plain files that it never had get fresh ids.

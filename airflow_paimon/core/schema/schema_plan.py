@@ -108,7 +108,7 @@ def new_schema(
     comments: Mapping[str, str] | None = None,
     now_ms: int = 0,
 ) -> TableSchema:
-    """Give schema 0 of a new table. Ids count up in the order of the columns, nested fields right after their parent.
+    """Return schema 0 of a new table. Ids count up in the order of the columns, nested fields right after their parent.
 
     Raises:
         InvalidInputError: no columns, names that are empty or differ in case only, an unknown type, a key that is not
@@ -182,7 +182,7 @@ class _Ids:
 def apply_changes(
     schema: TableSchema, changes: Sequence[SchemaChange], *, has_data: bool, now_ms: int, next_id: int | None = None
 ) -> TableSchema:
-    """Give the next schema version. Field ids are never reused; dropped ones stay counted in ``highest_field_id``.
+    """Return the next schema version. Field ids are never reused; dropped ones stay counted in ``highest_field_id``.
 
     Raises:
         InvalidInputError: a rule is broken; the message names column or option, and the way out.

@@ -51,7 +51,7 @@ def checked_options(options: Mapping[str, Any] | None) -> str:
 
 
 def import_s3fs() -> Any:
-    """Give the module s3fs, which takes most of a second to load."""
+    """Return the module s3fs, which takes most of a second to load."""
     try:
         import s3fs
     except ImportError as error:
@@ -60,7 +60,7 @@ def import_s3fs() -> Any:
 
 
 def file_system(options: str) -> Any:
-    """Give this process's s3fs file system for ``options`` and the credentials in the environment."""
+    """Return this process's s3fs file system for ``options`` and the credentials in the environment."""
     environment = tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_")))
     return _file_system(os.getpid(), options, environment)
 
@@ -79,7 +79,7 @@ def _file_system(pid: int, options: str, environment: tuple[tuple[str, str], ...
 
 @lru_cache(maxsize=1)
 def failures() -> tuple[type[Exception], ...]:
-    """Give what a request raises when the storage, the network or the credentials fail. Nothing else is caught."""
+    """Return what a request raises when the storage, the network or the credentials fail. Nothing else is caught."""
     import_s3fs()
     from aiohttp import ClientError as ConnectionClientError
     from botocore.exceptions import BotoCoreError, ClientError
@@ -88,7 +88,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def response_of(error: BaseException | None) -> dict[str, Any]:
-    """Give the storage's answer inside an error, also where s3fs has translated it; empty when there was none."""
+    """Return the storage's answer inside an error, also where s3fs has translated it; empty when there was none."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
@@ -98,17 +98,17 @@ def response_of(error: BaseException | None) -> dict[str, Any]:
 
 
 def code_of(error: BaseException) -> str:
-    """Give the error code of the storage's answer (``NoSuchKey``, ``PreconditionFailed``), or ``""``."""
+    """Return the error code of the storage's answer (``NoSuchKey``, ``PreconditionFailed``), or ``""``."""
     return str(response_of(error).get("Error", {}).get("Code", ""))
 
 
 def status_of(error: BaseException) -> int:
-    """Give the HTTP status of the storage's answer, or 0 when there was none."""
+    """Return the HTTP status of the storage's answer, or 0 when there was none."""
     return int(response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Tell whether the storage certainly did nothing: it said so in the first answer (4xx, but for a timeout)."""
+    """Return whether the storage certainly did nothing: it said so in the first answer (4xx, but for a timeout)."""
     repeated = response_of(error).get("ResponseMetadata", {}).get("RetryAttempts", 0)
     return 400 <= status_of(error) < 500 and status_of(error) != 408 and repeated == 0
 
@@ -129,7 +129,7 @@ def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:
 
 
 def is_trusted_endpoint(client: Any) -> bool:
-    """Tell whether this is AWS itself, which is known to honour ``If-None-Match`` on a put."""
+    """Return whether this is AWS itself, which is known to honour ``If-None-Match`` on a put."""
     host = urlsplit(client.meta.endpoint_url).hostname or ""
     return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 

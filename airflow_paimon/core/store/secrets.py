@@ -16,7 +16,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_values(options: Mapping[str, Any] | None) -> list[str]:
-    """Give the secret texts in storage options, nested ones too, the longest first."""
+    """Return the secret texts in storage options, nested ones too, the longest first."""
     found: list[str] = []
     for name, value in (options or {}).items():
         if isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from airflow_paimon.core.table.table import Table
 
 
 def require_ready(view: Table) -> Lineage | None:
-    """Give the branch's record (None: it has none, or is main).
+    """Return the branch's record (None: it has none, or is main).
 
     Raises:
         ConflictError: the branch is being created, renamed or deleted; the message says how to end that.

@@ -50,7 +50,7 @@ def _mix(h: int, word: int) -> int:
 
 
 def bucket_of(row: bytes, num_buckets: int) -> int:
-    """Give the bucket of a bucket key encoded with ``encode_row``."""
+    """Return the bucket of a bucket key encoded with ``encode_row``."""
     return abs(hash_row(row[4:])) % num_buckets
 
 
@@ -66,7 +66,7 @@ def check_bucket_function(function: str, types: Sequence[DataType]) -> None:
 def bucket_of_rows(
     arrays: Sequence[Column], types: Sequence[DataType], num_buckets: int, function: str = "default"
 ) -> npt.NDArray[np.int32]:
-    """Give the bucket of every row, from the columns of the bucket key. ``function``: ``bucket-function.type``.
+    """Return the bucket of every row, from the columns of the bucket key. ``function``: ``bucket-function.type``.
 
     Raises:
         InvalidInputError: a column doesn't have its type.
@@ -105,14 +105,14 @@ def _one_array(column: Column) -> pa.Array:
 
 
 class _Texts(NamedTuple):
-    """Values of any length: each at ``data[start:start + size]``; 8 more bytes can be read behind the last one."""
+    """Values of any length: each at ``data[start:start + size]``; 8 more bytes can be read after the last one."""
 
     data: npt.NDArray[np.uint8]
     starts: I64
     sizes: I64
 
     def words(self, rows: I64 | slice, offset: int) -> U64:
-        """Give 8 bytes of the values from ``offset``, zero behind their end."""
+        """Return 8 bytes of the values from ``offset``, zero after their end."""
         # A view at every byte, not aligned.
         everywhere = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
         kept = _LOW_BYTES[np.clip(self.sizes[rows] - offset, 0, 8)]

@@ -99,7 +99,7 @@ def check_file(file: DataFile, schema: TableSchema, *, table: str) -> None:
 
 
 def file_format(file_name: str) -> str:
-    """Give the format of a data file, by its extension, as Paimon does."""
+    """Return the format of a data file, by its extension, as Paimon does."""
     return file_name.rsplit(".", 1)[-1].lower() if "." in file_name else ""
 
 
@@ -160,7 +160,7 @@ def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> 
 
 
 def is_chain_main(options: TableOptions, branch: str) -> bool:
-    """Tell whether Paimon reads this branch as a chain table (docs/chain-tables.md, Set up)."""
+    """Return whether Paimon reads this branch as a chain table (docs/chain-tables.md, Set up)."""
     names = (options.text("scan.fallback-snapshot-branch"), options.text("scan.fallback-delta-branch"))
     return options.chain_table and all(names) and branch.lower() not in {n.lower() for n in names}
 

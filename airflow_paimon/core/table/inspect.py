@@ -32,7 +32,7 @@ _TIME = pa.timestamp("ms")
 
 
 def inspect(table: Table, system_table: str, version: int | str | None = None) -> pa.Table:
-    """Give a system table of this branch. ``version``: a snapshot id or tag, for files, manifests and partitions.
+    """Return a system table of this branch. ``version``: a snapshot id or tag, for files, manifests and partitions.
 
     Times are UTC without a zone, but for ``$tags.create_time`` and ``$files.creation_time``, which Paimon stores as the
     writer's local time.

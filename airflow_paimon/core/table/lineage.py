@@ -63,7 +63,7 @@ class Lineage:
         return (self.created_at, self.operation_id) == (other.created_at, other.operation_id)
 
     def in_state(self, state: str, *, peer: str | None = None) -> Lineage:
-        """Give the record of the same branch in another state."""
+        """Return the record of the same branch in another state."""
         return replace(self, state=state, peer=peer, head=None, since=None, schemas={})
 
 
@@ -93,7 +93,7 @@ def is_unfinished(view: Table, lineage: Lineage) -> bool:
 
 
 def verified_lineage(table: Table, branch: str) -> Lineage | None:
-    """Give the record only if the branch is ready and does start from the snapshot that the record names."""
+    """Return the record only if the branch is ready and does start from the snapshot that the record names."""
     lineage = read_lineage(table, branch)
     if lineage is None or lineage.state != READY or not lineage.known_origin:
         return None

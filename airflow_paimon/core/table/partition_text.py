@@ -65,7 +65,7 @@ def parse_partition_text(text: str) -> dict[str, str]:
 
 
 def partition_text(values: Mapping[str, str]) -> str:
-    """Give the slash form that ``parse_partition_text`` takes apart again; escaped only where it must be."""
+    """Return the slash form that ``parse_partition_text`` takes apart again; escaped only where it must be."""
     plain = "/".join(f"{k}={v}" for k, v in values.items())
     if all(_PLAIN.fullmatch(v) for v in values.values()):
         return plain
@@ -78,7 +78,7 @@ def partition_text(values: Mapping[str, str]) -> str:
 
 
 def quoted_partition(values: Mapping[str, str]) -> str:
-    """Give the comma form with every value in quotes, as Paimon's procedures take it."""
+    """Return the comma form with every value in quotes, as Paimon's procedures take it."""
     return ",".join("{}='{}'".format(k, v.replace("'", "''")) for k, v in values.items())
 
 

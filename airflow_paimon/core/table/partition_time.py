@@ -46,7 +46,7 @@ class PartitionClock:
         return max(e.unit for elements in self.covered for e in elements if e.unit is not None)
 
     def time_of(self, texts: Sequence[str]) -> datetime:
-        """Give the time of a partition, by the texts of its columns in order.
+        """Return the time of a partition, by the texts of its columns in order.
 
         Raises:
             ValueError: they don't read as a time.
@@ -55,11 +55,11 @@ class PartitionClock:
         return self.formatter.parse("".join(by_column[t] if kind else t for kind, t in self.parts))
 
     def texts_at(self, moment: datetime) -> tuple[str, ...]:
-        """Give the columns' texts of the partition at a time, as Paimon writes them when it looks for partitions."""
+        """Return the columns' texts of the partition at a time, as Paimon writes them when it looks for partitions."""
         return tuple(self.formatter.format(moment, elements) for elements in self.covered)
 
     def is_canonical(self, texts: Sequence[str]) -> bool:
-        """Tell whether this is how the partition at its time is written: Paimon looks for no other spelling."""
+        """Return whether this is how the partition at its time is written: Paimon looks for no other spelling."""
         return self.texts_at(self.time_of(texts)) == tuple(texts)
 
     def times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -162,7 +162,7 @@ _Alignment = dict[str, tuple[Element, ...]]
 
 
 def _alignments(parts: Sequence[_Part], elements: Sequence[Element], i: int, j: int) -> Iterator[_Alignment]:
-    """Give every way in which the pattern from part ``i`` on can be the formatter from element ``j`` on."""
+    """Return every way in which the pattern from part ``i`` on can be the formatter from element ``j`` on."""
     if i == len(parts):
         if j == len(elements):
             yield {}
@@ -184,7 +184,7 @@ def _alignments(parts: Sequence[_Part], elements: Sequence[Element], i: int, j: 
 
 
 def _constants(parts: Sequence[_Part], element: Element, start: int) -> Iterator[int]:
-    """Give the ends of the digits from part ``start`` on that are a value of this field."""
+    """Return the ends of the digits from part ``start`` on that are a value of this field."""
     digits = ""
     for at in range(start, len(parts)):
         kind, text = parts[at]

@@ -31,7 +31,7 @@ def partition_path(
     legacy: bool,
     zone: tzinfo | None = None,
 ) -> str:
-    """Give the directory of a partition relative to the table: ``dt=2025-01-01/h=3``.
+    """Return the directory of a partition relative to the table: ``dt=2025-01-01/h=3``.
 
     Null, empty and blank values share the directory ``default_name``. ``legacy`` is ``partition.legacy-name``. ``zone``
     (None = this process's) matters for TIMESTAMP_LTZ without ``legacy`` only: Paimon then names directories in the time
@@ -85,7 +85,7 @@ def _precision(data_type: DataType) -> int:
 
 
 def _sql_text(value: Any, data_type: DataType) -> str:
-    """Give what a SQL cast to string gives."""
+    """Return what a SQL cast to string gives."""
     root = data_type.root
     if root == "BOOLEAN":
         return "true" if value else "false"
@@ -120,7 +120,7 @@ def _scaled(value: Any, data_type: DataType) -> Decimal:
 
 
 def comparable(value: Any) -> Any:
-    """Give what equals exactly when two partition values are one to Paimon, which compares stored bytes.
+    """Return what equals exactly when two partition values are one to Paimon, which compares stored bytes.
 
     So 0.0 and -0.0 are two, NaN is one (``encode_partition`` gives all NaNs the same bytes), and true is not 1.
     """
@@ -133,12 +133,12 @@ def encode_partition(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
 
 
 def format_partition(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> str:
-    """Give the form for people, messages and JSON, ``dt=2025-01-01/h=3``, which requests take as well."""
+    """Return the form for people, messages and JSON, ``dt=2025-01-01/h=3``, which requests take as well."""
     return partition_text({k: readable_value(v, t) for v, k, t in zip(values, keys, types, strict=True)})
 
 
 def readable_value(value: Any, data_type: DataType) -> str:
-    """Give one value in that form."""
+    """Return one value in that form."""
     if value is None:
         return DEFAULT_PARTITION
     if isinstance(value, bytes):

@@ -92,7 +92,7 @@ def manifest_path(name: str) -> str:
 
 
 def numbered(names: list[str], prefix: str) -> list[int]:
-    """Give the sorted numbers of files such as ``snapshot-7``; other files are ignored as Paimon does."""
+    """Return the sorted numbers of files such as ``snapshot-7``; other files are ignored as Paimon does."""
     ids = (name[len(prefix) :] for name in names if name.startswith(prefix))
     return sorted(int(text) for text in ids if text.isascii() and text.isdigit())
 

@@ -74,7 +74,7 @@ def columns_of(predicate: Predicate) -> frozenset[str]:
 
 
 def restrict(predicate: Predicate | None, columns: Set[str]) -> Predicate | None:
-    """Give what a predicate demands of these columns alone: it holds wherever the whole one does. None = nothing."""
+    """Return what a predicate demands of these columns alone: it holds wherever the whole one does. None = nothing."""
     if predicate is None or columns_of(predicate) <= columns:
         return predicate
     if isinstance(predicate, AllOf):
@@ -84,7 +84,7 @@ def restrict(predicate: Predicate | None, columns: Set[str]) -> Predicate | None
 
 
 def may_match(predicate: Predicate | None, bounds: Mapping[str, Bounds], types: Mapping[str, DataType]) -> bool:
-    """Tell whether a row within these bounds can match. A column without bounds can hold anything."""
+    """Return whether a row within these bounds can match. A column without bounds can hold anything."""
     if predicate is None:
         return True
     if isinstance(predicate, AllOf):
@@ -133,7 +133,7 @@ _TESTS: dict[str, Callable[[Any, Any, Any], bool]] = {
 
 
 def literal(value: Any, data_type: DataType) -> Any:
-    """Give a value in the form that rows of metadata hold for this type (``binary_row``); null stays null.
+    """Return a value in the form that rows of metadata hold for this type (``binary_row``); null stays null.
 
     Raises:
         InvalidInputError: it is no value of the type. UnsupportedError: its zone is missing or too much.

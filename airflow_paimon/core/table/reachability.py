@@ -18,7 +18,7 @@ _LISTED_AT_ONCE = 16
 
 
 def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
-    """Give the data file path of each entry, and of its extra files."""
+    """Return the data file path of each entry, and of its extra files."""
     values = StoredPartitions(schema).values
     paths = []
     for entry in entries:
@@ -41,7 +41,7 @@ def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestE
 
 
 def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[IndexEntry]) -> list[str]:
-    """Give the index files (deletion vectors, hash indexes) that are not in the table's index folder.
+    """Return the index files (deletion vectors, hash indexes) that are not in the table's index folder.
 
     Not looked for where the option ``index-file-in-data-file-dir`` or an external path puts them elsewhere.
     """
@@ -52,7 +52,7 @@ def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[Ind
 
 
 def _missing(table: Table, paths: Iterable[str]) -> list[str]:
-    """Give the paths that are not there. Several buckets of one partition are looked through in one listing."""
+    """Return the paths that are not there. Several buckets of one partition are looked through in one listing."""
     by_parent: dict[str, dict[str, set[str]]] = {}
     for path in paths:
         if "://" not in path:
@@ -70,7 +70,7 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
 
 
 def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:
-    """Give the files of ``snapshot`` that are not live in ``head`` any more: only these can an expiry delete.
+    """Return the files of ``snapshot`` that are not live in ``head`` any more: only these can an expiry delete.
 
     Reads just the manifests that the two don't share.
     """
@@ -80,7 +80,7 @@ def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> l
 
 
 def lost_between(table: Table, snapshot: Snapshot) -> list[str]:
-    """Give files of ``snapshot`` that an expiry has deleted already. Costs nothing when it is the newest one."""
+    """Return files of ``snapshot`` that an expiry has deleted already. Costs nothing when it is the newest one."""
     head = table.latest_snapshot()
     gone = replaced_since(table, snapshot, head)
     return missing_files(table, table.schema(snapshot.schema_id), gone)

@@ -133,7 +133,7 @@ def read_index(table: Table, snapshot: Snapshot | None) -> list[IndexEntry]:
 def live_entries(
     table: Table, snapshot: Snapshot | None, selection: Selection | None = None
 ) -> dict[FileId, ManifestEntry]:
-    """Give the live files of a snapshot, of the selected partitions only (None: all).
+    """Return the live files of a snapshot, of the selected partitions only (None: all).
 
     Manifests whose partition statistics exclude the selected partitions are not read.
 
@@ -160,7 +160,7 @@ def selected_entries(
 
 
 def canonical_partition(schema: TableSchema) -> Callable[[bytes], bytes]:
-    """Give the function to the form in which we write a partition: ``StoredPartitions.canonical``."""
+    """Return the function to the form in which we write a partition: ``StoredPartitions.canonical``."""
     return StoredPartitions(schema).canonical
 
 
@@ -233,7 +233,7 @@ def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> st
 
 
 def legacy_schema(schema: TableSchema) -> TableSchema | None:
-    """Give the schema as an engine sees it that does not know ``partition.legacy-name`` (0.9): its folders differ.
+    """Return the schema as an engine sees it that does not know ``partition.legacy-name`` (0.9): its folders differ.
 
     None where that makes no difference, or where such a folder has no name (BINARY).
     """

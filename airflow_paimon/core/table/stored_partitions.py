@@ -38,7 +38,7 @@ class Selection(Protocol):
 
 
 def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
-    """Give the types of the partition columns, in partition-key order."""
+    """Return the types of the partition columns, in partition-key order."""
     return tuple(f.type for f in schema.partition_fields)
 
 
@@ -49,11 +49,11 @@ class StoredPartitions:
         self.keys = schema.partition_keys
         self.types = partition_types(schema)
         self.values: Callable[[bytes], tuple[Any, ...]] = _once(lambda stored: decode_row(stored, self.types))
-        """Give the values, in partition-key order."""
+        """Return the values, in partition-key order."""
         self.identity: Callable[[bytes], tuple[Any, ...]] = _once(lambda p: tuple(map(comparable, self.values(p))))
-        """Give what is equal exactly for the stored forms of one partition."""
+        """Return what is equal exactly for the stored forms of one partition."""
         self.canonical: Callable[[bytes], bytes] = _once(self._canonical)
-        """Give the stored form that we write."""
+        """Return the stored form that we write."""
 
     def text(self, stored: bytes) -> str:
         """Spell a partition for people: ``dt=2025-01-01/h=3``; empty for a table without partitions."""

@@ -48,7 +48,7 @@ class Table:
         return self.name if self.branch_name == MAIN else f"{self.name}$branch_{self.branch_name}"
 
     def branch(self, name: str) -> Table:
-        """Give the same table seen on another branch. Does not check that the branch exists."""
+        """Return the same table seen on another branch. Does not check that the branch exists."""
         return Table(self.store, self.name, name or MAIN)
 
     # -- schemas ---------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
 
 
 def parse_timestamp(value: int | str | datetime) -> int:
-    """Give the epoch milliseconds of a time with an offset (ISO text, datetime), or those given (int, digits)."""
+    """Return the epoch milliseconds of a time with an offset (ISO text, datetime), or those given (int, digits)."""
     if isinstance(value, datetime):
         value = value.isoformat()
     if isinstance(value, int) and not isinstance(value, bool):

@@ -26,7 +26,7 @@ def hides_level_zero(schema: TableSchema) -> bool:
 
 
 def not_visible(entries: Iterable[ManifestEntry], schema: TableSchema) -> list[ManifestEntry]:
-    """Give the live files whose rows a batch read doesn't show. ``schema``: the one that the read goes by."""
+    """Return the live files whose rows a batch read doesn't show. ``schema``: the one that the read goes by."""
     hidden_level = 0 if hides_level_zero(schema) else None
     keyed = bool(schema.primary_keys)
     return [e for e in entries if e.file.level == hidden_level or (keyed and e.bucket == POSTPONED_BUCKET)]

@@ -251,7 +251,7 @@ def choose_outputs(outputs: Sequence[BucketOutput]) -> tuple[list[BucketOutput],
 
 
 def splits_of(outputs: Sequence[BucketOutput]) -> tuple[BucketSplit, ...]:
-    """Give a partition as it is once these outputs are committed."""
+    """Return a partition as it is once these outputs are committed."""
     return tuple(
         BucketSplit(o.message.partition, o.values, o.message.bucket, o.message.total_buckets, o.message.new_files)
         for o in outputs

@@ -54,7 +54,7 @@ class InputSnapshots:
         self._vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
 
     def narrowed(self, plans: Sequence[PartitionCompaction]) -> ChainState:
-        """Give the state with what these partitions are built from alone, however much else there is."""
+        """Return the state with what these partitions are built from alone, however much else there is."""
         anchors = {p.anchor for p in plans}
         deltas = {d for p in plans for d in p.deltas}
         snapshot = tuple(s for a in anchors for s in self.splits(Branch.SNAPSHOT, a))
@@ -77,12 +77,12 @@ class InputSnapshots:
         return () if values is None else self._parts[branch].get(values, ())
 
     def buckets_of(self, plan: PartitionCompaction) -> list[BucketSplit]:
-        """Give the buckets that a partition is built from, as far as they are there yet."""
+        """Return the buckets that a partition is built from, as far as they are there yet."""
         deltas = (s for d in plan.deltas for s in self.splits(Branch.DELTA, d))
         return [*self.splits(Branch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
 
     def input_bytes(self, plan: PartitionCompaction) -> int:
-        """Give what its input files take, each counted with what opening it costs."""
+        """Return what its input files take, each counted with what opening it costs."""
         return sum(f.file_size + OPEN_COST_BYTES for s in self.buckets_of(plan) for f in s.files)
 
     def part(self, branch: Branch, values: Values) -> Part:
@@ -90,7 +90,7 @@ class InputSnapshots:
         return Part(values=values, files=files_digest(self.splits(branch, values)), vectors=vectors)
 
     def is_built_of(self, plan: PartitionCompaction) -> bool:
-        """Tell whether the partition that is there is recorded as built from just what the plan has in mind."""
+        """Return whether the partition that is there is recorded as built from just what the plan has in mind."""
         built = self.provenances.get(plan.target)
         if built is None or plan.anchor_in_run:
             return False
@@ -98,7 +98,7 @@ class InputSnapshots:
         return built.anchor == anchor and built.deltas == tuple(self.part(Branch.DELTA, d) for d in plan.deltas)
 
     def fences(self, plan: PartitionCompaction) -> tuple[Fence, Fence]:
-        """Give what must still hold of the snapshot and of the delta branch when the partition is committed."""
+        """Return what must still hold of the snapshot and of the delta branch when the partition is committed."""
         group, last = self.layout.group_of(plan.target), self.layout.time_of(plan.target)
         first = None if plan.anchor is None else self.layout.time_of(plan.anchor)
 

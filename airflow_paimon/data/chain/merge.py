@@ -1,4 +1,4 @@
-"""Merges changes into a sorted run that has each key once: an anchor and the deltas behind it.
+"""Merges changes into a sorted run that has each key once: an anchor and the deltas after it.
 
 What `merge` does for any runs costs a sort of all rows. Here the many rows of the base stay where they are: winners are
 found among the changes alone, then looked up in the base. Reads and compaction of chain tables share it.
@@ -65,7 +65,7 @@ def merge_changes(
 def _up_to(
     slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], width: int
 ) -> tuple[list[pa.RecordBatch], list[Keys]]:
-    """Give the rows that stand at the first ``width`` places of the chain."""
+    """Return the rows that stand at the first ``width`` places of the chain."""
     own_slices, own_keys = [], []
     for one, own in zip(slices, keys, strict=True):
         mask = np.asarray(one.column(CHAIN_POSITION).to_numpy()) < width
@@ -97,7 +97,7 @@ def _overlay(
 
 
 def _order(rows: int, at: Indices, winners: Indices, *, is_put: Mask, is_gone: Mask, hit: Mask) -> Indices:
-    """Give the positions, in base and changes laid behind each other, of the rows that come out."""
+    """Return the positions, in base and changes concatenated, of the rows that come out."""
     order: Indices = np.arange(rows)
     replaced = is_put & hit
     order[at[replaced]] = rows + winners[replaced]

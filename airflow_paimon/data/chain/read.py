@@ -77,7 +77,7 @@ class _ChainReader:
         self._deleted = load_deletions(inputs.deltas.store, split.deletions)
 
     def runs(self, section: ChainSection) -> tuple[Iterator[pa.RecordBatch] | None, list[Iterator[pa.RecordBatch]]]:
-        """Give the base and the changes of a section, with what decides between their rows and no more."""
+        """Return the base and the changes of a section, with what decides between their rows and no more."""
         count = len(section.base) + len(section.changes)
         whole = self._inputs.deltas.batch_rows
         rows = max(whole * _FULL_RUNS // max(count, _FULL_RUNS), min(whole, _LEAST_ROWS))

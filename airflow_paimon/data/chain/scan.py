@@ -79,7 +79,7 @@ def parse_gap_policy(text: str) -> GapPolicy:
 
 
 def is_chain_read(table: Table, version: int | str | None = None) -> bool:
-    """Tell whether this view is read through a chain; a version that names another branch's snapshot is not."""
+    """Return whether this view is read through a chain; a version that names another branch's snapshot is not."""
     if not is_chain_main(TableOptions(table.schema().options), table.branch_name):
         return False
     return not isinstance(version, str) or resolve_version(table, version)[0].branch_name == table.branch_name

@@ -236,7 +236,7 @@ def divide_split(split: ChainSplit, schema: TableSchema, target_bytes: int) -> l
 
 
 def _cuts(section: ChainSection, target_bytes: int) -> list[DataFile]:
-    """Give the files of the largest run that begin another part."""
+    """Return the files of the largest run that begin another part."""
     if sum(f.file_size for f in section.files) <= target_bytes:
         return []
     largest = max((*section.base, *section.changes), key=lambda run: sum(f.file_size for f in run))

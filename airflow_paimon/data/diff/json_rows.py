@@ -11,7 +11,7 @@ _LONGEST_TEXT = 200
 
 
 def json_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """Give rows as JSON objects: times in ISO form, decimals as text, bytes in hex, long texts cut."""
+    """Return rows as JSON objects: times in ISO form, decimals as text, bytes in hex, long texts cut."""
     columns = {name: _printable(rows.column(name)).to_pylist() for name in rows.schema.names}
     names = list(columns)
     return [
@@ -43,7 +43,7 @@ def _texts(kind: pa.DataType) -> pa.DataType:
 
 
 def json_value(value: Any) -> Any:
-    """Give a value that JSON has."""
+    """Return a value that JSON has."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):

@@ -113,7 +113,7 @@ class _Side:
 
 
 def _sorted_rows(read: TableRead, splits: Sequence[ReadSplit], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of one bucket come sorted, section behind section. Several buckets have to be sorted, in memory."""
+    """Rows of one bucket come sorted, section after section. Several buckets have to be sorted, in memory."""
     if len(splits) == 1:
         yield from read_split(read, splits[0])
         return

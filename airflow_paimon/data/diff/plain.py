@@ -57,7 +57,7 @@ def _surplus(before: Side, after: Side) -> list[pa.RecordBatch]:
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.Array:
-    """Give values of which equal ones are equal: NaN equals NaN, -0.0 differs from 0.0, maps have no order."""
+    """Return values of which equal ones are equal: NaN equals NaN, -0.0 differs from 0.0, maps have no order."""
     whole = pa.concat_arrays(column.chunks)
     if pa.types.is_nested(whole.type):
         return pa.array([in_order(v, whole.type) for v in whole.to_pylist()], pa.string())

@@ -168,7 +168,7 @@ def _check_keys(branch: Table, schema: TableSchema, other: Table, other_schema: 
 
 
 def _columns(schema: TableSchema, other: TableSchema) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Give the columns that both sides have with one type, and those that they don't."""
+    """Return the columns that both sides have with one type, and those that they don't."""
     theirs = {f.name: arrow_type(f.type) for f in other.fields}
     common = tuple(f.name for f in schema.fields if theirs.get(f.name) == arrow_type(f.type))
     only_before = tuple(n for n in other.field_names if n not in common)

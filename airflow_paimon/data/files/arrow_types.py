@@ -47,12 +47,12 @@ _SIMPLE: dict[str, pa.DataType] = {
 
 
 def timestamp_unit(precision: int) -> str:
-    """Give the Arrow unit that holds a TIMESTAMP of this precision: ms up to 3, us up to 6, then ns."""
+    """Return the Arrow unit that holds a TIMESTAMP of this precision: ms up to 3, us up to 6, then ns."""
     return "ms" if precision <= 3 else "us" if precision <= 6 else "ns"
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """Give the Arrow type that rows of a column come in.
+    """Return the Arrow type that rows of a column come in.
 
     CHAR, VARCHAR and STRING are ``string``; TIME is ``time32[ms]``; TIMESTAMP has no zone, TIMESTAMP_LTZ is UTC.
     Everything is nullable but map keys: a column may have become NOT NULL after its rows were written.
@@ -85,12 +85,12 @@ def arrow_field(field: DataField) -> pa.Field:
 
 
 def arrow_schema(fields: Iterable[DataField]) -> pa.Schema:
-    """Give the schema of rows with these columns."""
+    """Return the schema of rows with these columns."""
     return pa.schema([arrow_field(f) for f in fields])
 
 
 def key_field(field: DataField) -> DataField:
-    """Give the ``_KEY_`` copy of a primary-key column."""
+    """Return the ``_KEY_`` copy of a primary-key column."""
     return DataField(field.id + KEY_FIELD_ID_OFFSET, KEY_PREFIX + field.name, field.type)
 
 
@@ -100,14 +100,14 @@ ROW_ID_FIELD = DataField(ROW_ID_ID, ROW_ID, AtomicType("BIGINT", (), False))
 
 
 def file_fields(fields: tuple[DataField, ...], key_fields: tuple[DataField, ...]) -> tuple[DataField, ...]:
-    """Give the columns of a data file: for a primary-key table keys, sequence number and kind come first."""
+    """Return the columns of a data file: for a primary-key table keys, sequence number and kind come first."""
     if not key_fields:
         return fields
     return (*(key_field(f) for f in key_fields), SEQUENCE_FIELD, VALUE_KIND_FIELD, *fields)
 
 
 def write_schema(fields: Iterable[DataField]) -> pa.Schema:
-    """Give the schema to write a Parquet file with: field ids on every level, NOT NULL as required."""
+    """Return the schema to write a Parquet file with: field ids on every level, NOT NULL as required."""
     return pa.schema([_with_id(f.name, f.type, f.id, f.id, 0) for f in fields])
 
 

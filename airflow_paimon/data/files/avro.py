@@ -48,7 +48,7 @@ def _batch(rows: list[Any], converters: list[tuple[str, _Convert]], target: pa.S
 
 
 def _converter(data_type: DataType) -> _Convert:
-    """Give a function from what fastavro returns to what ``pyarrow.array`` takes for this type; null stays null."""
+    """Return a function from what fastavro returns to what ``pyarrow.array`` takes for this type; null stays null."""
     inner = _value_converter(data_type)
     return lambda value: None if value is None else inner(value)
 

@@ -87,7 +87,7 @@ def _float_to_integer(column: pa.Array, target: AtomicType) -> pa.Array:
 
 
 def _to_decimal(column: pa.Array, source: AtomicType, target: AtomicType) -> pa.Array | None:
-    """Convert where no digit behind the point is dropped (that would round); None where one might be."""
+    """Convert where no digit after the point is dropped (that would round); None where one might be."""
     precision, scale = target.args
     exact = column
     if source.root in _INTEGERS:

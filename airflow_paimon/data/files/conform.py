@@ -24,7 +24,7 @@ _BYTES = ("BINARY", "VARBINARY", "BYTES")
 
 
 def conform_rows(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
-    """Give one batch with the table's columns in order and ``_VALUE_KIND`` behind them.
+    """Return one batch with the table's columns in order and ``_VALUE_KIND`` after them.
 
     A column ``_row_kind`` (``+I -U +U -D``) says the kind; without it all rows are inserts. Nulls of a column with a
     default value become that value, and a column with one may be missing.
@@ -165,7 +165,7 @@ def _check_length(column: pa.Array, data_type: DataType, where: str, label: str)
 
 
 def _fits(source: pa.DataType, data_type: DataType) -> bool:
-    """Tell whether values of an Arrow type are values of a Paimon type, so that a cast does not reinterpret them."""
+    """Return whether values of an Arrow type are values of a Paimon type, so that a cast does not reinterpret them."""
     if pa.types.is_null(source):
         return True
     if isinstance(data_type, RowType):

@@ -67,7 +67,7 @@ def _same_ids(source: DataField, target: DataField) -> bool:
 
 
 def nested_ids(data_type: DataType) -> tuple[int, ...]:
-    """Give the field ids of all ROWs inside a type, in order: equal types with other ids are other columns."""
+    """Return the field ids of all ROWs inside a type, in order: equal types with other ids are other columns."""
     if isinstance(data_type, RowType):
         return tuple(i for f in data_type.fields for i in (f.id, *nested_ids(f.type)))
     if isinstance(data_type, ArrayType):
@@ -118,10 +118,10 @@ def _evolve_row(column: pa.Array, source: RowType, target: RowType, where: str) 
 
 
 def _offsets(column: pa.Array) -> pa.Array:
-    """Give the offsets as an array that is no slice: rebuilding with a null mask refuses slices."""
+    """Return the offsets as an array that is no slice: rebuilding with a null mask refuses slices."""
     return pa.array(column.offsets.to_numpy(), pa.int32())
 
 
 def null_mask(column: pa.Array) -> pa.Array | None:
-    """Give the nulls of a nested column as the mask that rebuilding it from its children takes."""
+    """Return the nulls of a nested column as the mask that rebuilding it from its children takes."""
     return column.is_null() if column.null_count else None

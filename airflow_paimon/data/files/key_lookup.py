@@ -116,7 +116,7 @@ def _is_value(value: Any, data_type: DataType) -> bool:
 
 
 def _proven_values(where: pc.Expression, field: DataField, schema: pa.Schema) -> tuple[Any, ...] | None:
-    """Give the only values of a column for which an Arrow expression can be true; None: unknown.
+    """Return the only values of a column for which an Arrow expression can be true; None: unknown.
 
     An expression is opaque. The literals in its text are mere guesses; Arrow itself says whether anything matches below
     them, between them and above them.
@@ -154,7 +154,7 @@ def _day(text: str) -> date | None:
 
 
 def buckets_of_points(points: Points, schema: TableSchema, total_buckets: int) -> frozenset[int] | None:
-    """Give the buckets that rows with these values lie in, of so many; None = all."""
+    """Return the buckets that rows with these values lie in, of so many; None = all."""
     keys = schema.bucket_keys
     if not keys or any(name not in points for name in keys) or total_buckets < 1:
         return None

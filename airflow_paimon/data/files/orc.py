@@ -19,7 +19,7 @@ _MILLI_NS = 10**6
 
 
 def read_orc(source: Any, fields: Sequence[DataField], path: str, legacy_ltz: bool) -> Iterator[pa.RecordBatch]:
-    """Give each stripe as a batch. ``legacy_ltz``: option ``orc.timestamp-ltz.legacy.type`` of the file's schema.
+    """Return each stripe as a batch. ``legacy_ltz``: option ``orc.timestamp-ltz.legacy.type`` of the file's schema.
 
     Raises:
         UnsupportedFeatureError: timestamps of which the file does not say what they were.

@@ -26,7 +26,7 @@ _CHUNK_HEADER = 3
 
 
 def stripe_zones(source: Any, path: str) -> list[str]:
-    """Give the writer's time zone of each stripe, ``UTC`` for all its names. ``source`` is open for random reads.
+    """Return the writer's time zone of each stripe, ``UTC`` for all its names. ``source`` is open for random reads.
 
     Raises:
         FormatError: no ORC file, or truncated. UnsupportedFeatureError: a compression that we don't know.
@@ -43,7 +43,7 @@ def _read(source: Any, start: int, length: int) -> bytes:
 
 
 def _stripe_footers(source: Any) -> Iterator[tuple[int, int, int, int]]:
-    """Give offset and length of every stripe's footer, with the file's compression and block size."""
+    """Return offset and length of every stripe's footer, with the file's compression and block size."""
     end = source.seek(0, 2)
     tail = _read(source, max(0, end - 256), 256)
     length = tail[-1]
@@ -71,7 +71,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         tag, at = _varint(data, at)
         number, wire = tag >> 3, tag & 7
         if number == 0:
-            return  # padding behind a block that was decompressed into a larger buffer
+            return  # padding after a block that was decompressed into a larger buffer
         if wire == 0:
             value, at = _varint(data, at)
             yield number, value

@@ -128,7 +128,7 @@ def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expre
 
 
 def partition_bounds(schema: TableSchema, values: Sequence[Any]) -> dict[str, Bounds]:
-    """Give what is known of all rows of a partition."""
+    """Return what is known of all rows of a partition."""
     return dict(zip(schema.partition_keys, map(exactly, values), strict=True))
 
 
@@ -147,7 +147,7 @@ def key_bounds(file: DataFile, schema: TableSchema) -> dict[str, Bounds]:
 
 
 def value_bounds(file: DataFile, written: TableSchema, wanted: TableSchema) -> dict[str, Bounds]:
-    """Give the bounds of a file's columns under the names they are read by.
+    """Return the bounds of a file's columns under the names they are read by.
 
     Columns whose type was altered, and what the file's writer did not collect, are left out.
     """
@@ -179,7 +179,7 @@ def _decoded(stats: Stats, types: Sequence[DataType]) -> list[tuple[Any, Any, in
 def row_group_bounds(
     metadata: pq.FileMetaData, group: int, columns: Mapping[str, tuple[str, DataType]]
 ) -> dict[str, Bounds]:
-    """Give the bounds of a row group; ``columns`` are the file's columns with the name and type they are read by."""
+    """Return the bounds of a row group; ``columns`` are the file's columns with the name and type they are read by."""
     out: dict[str, Bounds] = {}
     chunk = metadata.row_group(group)
     for at in range(chunk.num_columns):

@@ -154,7 +154,7 @@ def _beside(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _runs(file: pq.ParquetFile, keep: RowGroupFilter | None, keep_rows: RowFilter | None) -> Iterator[tuple[int, int]]:
-    """Give runs of adjacent row groups to read, as half-open ranges: all in one when nothing is skipped."""
+    """Return runs of adjacent row groups to read, as half-open ranges: all in one when nothing is skipped."""
     metadata, first = file.metadata, 0
     for group in range(metadata.num_row_groups):
         kept = keep is None or keep(metadata, group)
@@ -223,7 +223,7 @@ def _timestamp_leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBatch:
-    """Give exactly the target's columns and types; what the file's writer chose to store otherwise is converted."""
+    """Return exactly the target's columns and types; what the file's writer chose to store otherwise is converted."""
     positions = {name: i for i, name in enumerate(batch.schema.names)}
     columns = []
     for field in target:
@@ -239,7 +239,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBat
 
 
 def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
-    """Tell whether ``source`` is a way to store ``target``, so that a cast neither parses nor reinterprets."""
+    """Return whether ``source`` is a way to store ``target``, so that a cast neither parses nor reinterprets."""
     if pa.types.is_dictionary(source):
         return _same_kind(source.value_type, target)
     if pa.types.is_struct(target):

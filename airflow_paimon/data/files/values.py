@@ -16,7 +16,7 @@ _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def scalar_of(value: Any, data_type: DataType) -> pa.Scalar:
-    """Give the Arrow scalar of a partition, key or statistics value.
+    """Return the Arrow scalar of a partition, key or statistics value.
 
     Raises:
         UnsupportedFeatureError: a timestamp that 64 bits of the type's unit can't hold.
@@ -36,12 +36,12 @@ def scalar_of(value: Any, data_type: DataType) -> pa.Scalar:
 
 
 def repeated(value: Any, data_type: DataType, rows: int) -> pa.Array:
-    """Give a column that has one value in every row."""
+    """Return a column that has one value in every row."""
     return pa.repeat(scalar_of(value, data_type), rows) if value is not None else pa.nulls(rows, arrow_type(data_type))
 
 
 def value_of(scalar: pa.Scalar) -> Any:
-    """Give what metadata holds for an Arrow scalar of an atomic type."""
+    """Return what metadata holds for an Arrow scalar of an atomic type."""
     if not scalar.is_valid:
         return None
     if pa.types.is_timestamp(scalar.type):

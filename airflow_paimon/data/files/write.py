@@ -270,13 +270,13 @@ def _merged(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
 
 
 def local_millis() -> int:
-    """Give the wall clock of here as if it were UTC: what ``_CREATION_TIME`` means (docs/format.md, Manifests)."""
+    """Return the wall clock of here as if it were UTC: what ``_CREATION_TIME`` means (docs/format.md, Manifests)."""
     now = time.time()
     return calendar.timegm(time.localtime(now)) * 1000 + int(now * 1000) % 1000
 
 
 def compression(schema: TableSchema) -> tuple[str, int | None]:
-    """Give the codec and its level; codecs that Parquet files don't have become zstd."""
+    """Return the codec and its level; codecs that Parquet files don't have become zstd."""
     options = TableOptions(schema.options)
     codec = _COMPRESSIONS.get(options.text("file.compression", "zstd").lower(), "zstd")
     return codec, options.number("file.compression.zstd-level", 1) if codec == "zstd" else None

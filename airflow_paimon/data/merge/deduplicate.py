@@ -53,7 +53,7 @@ class MergeRules:
 
 
 def merge_rules(schema: TableSchema) -> MergeRules:
-    """Give how versions of a key are told apart in this table."""
+    """Return how versions of a key are told apart in this table."""
     options = TableOptions(schema.options)
     return MergeRules(
         keys=schema.trimmed_primary_keys,
@@ -73,7 +73,7 @@ def is_retract(kinds: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def drop_retracts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Give the rows that are no -U or -D."""
+    """Return the rows that are no -U or -D."""
     if VALUE_KIND not in batch.schema.names:
         return batch
     retract = is_retract(batch.column(VALUE_KIND))
@@ -204,7 +204,7 @@ def _has_twins(keys: Keys) -> bool:
 
 
 def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules, *, presorted: bool = True) -> Indices:
-    """Give, in key order, the position (in the slices laid behind each other) of the winning row of every key.
+    """Give, in key order, the position (in the slices concatenated) of the winning row of every key.
 
     Ties in everything go to an insert before a retract, then to the later position. ``presorted``: each slice is sorted
     by key, which only makes it faster.
@@ -229,7 +229,7 @@ def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules
 
 
 def fold_versions(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules) -> pa.RecordBatch:
-    """Give one row per key, in key order: of every column the last value that is not null.
+    """Return one row per key, in key order: of every column the last value that is not null.
 
     -U changes nothing; -D removes what came before it.
 
@@ -266,7 +266,7 @@ def fold_versions(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRule
 
 
 def _precedence(slices: Sequence[pa.RecordBatch], rows: Indices, rules: MergeRules) -> list[Any]:
-    """Give arrays, most significant first, by which the greatest row of a key wins."""
+    """Return arrays, most significant first, by which the greatest row of a key wins."""
     out: list[Any] = []
     for name in rules.sequence:
         out += order_values(gather([s.column(name) for s in slices], rows), rules.descending)
@@ -282,6 +282,6 @@ def _precedence(slices: Sequence[pa.RecordBatch], rows: Indices, rules: MergeRul
 
 
 def gather(pieces: Sequence[pa.Array], rows: Indices) -> pa.Array:
-    """Give the rows at these positions of the pieces laid behind each other."""
+    """Return the rows at these positions of the pieces concatenated."""
     whole = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
     return pc.take(whole, pa.array(rows), boundscheck=False)

@@ -61,7 +61,7 @@ class RowSorter:
             self._spill()
 
     def rows(self, key: BucketKey) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a bucket once, without those that the table's options ignore.
+        """Return the rows of a bucket once, without those that the table's options ignore.
 
         Raises:
             InvalidInputError: a key came twice.

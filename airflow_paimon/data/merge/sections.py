@@ -73,7 +73,7 @@ def plan_sections(files: Sequence[DataFile], key_types: Sequence[DataType]) -> l
 
 
 def _section(group: Sequence[tuple[Any, Any, DataFile]]) -> Section:
-    """Put each file, by lowest key, behind the first run that ends before it."""
+    """Put each file, by lowest key, after the first run that ends before it."""
     runs: list[tuple[Any, list[DataFile]]] = []
     for low, high, file in group:
         at = next((i for i, (end, _) in enumerate(runs) if end < low), None)
@@ -90,7 +90,7 @@ def _by_age(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def key_ranges(files: Sequence[DataFile], key_types: Sequence[DataType]) -> list[tuple[Any, Any, DataFile]] | None:
-    """Give lowest and highest key of each file, comparable as the keys are; None: a file does not say."""
+    """Return lowest and highest key of each file, comparable as the keys are; None: a file does not say."""
     orders = [_ORDERS.get(t.root, _as_is) for t in key_types]
     out = []
     for file in files:

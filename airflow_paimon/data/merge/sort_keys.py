@@ -24,7 +24,7 @@ _MAX_TEXT_BYTES = 128
 
 
 def sort_keys(runs: Sequence[Sequence[pa.Array]]) -> list[Keys]:
-    """Give one comparable array per run; ``runs[r][c]`` is key column c of run r, without nulls.
+    """Return one comparable array per run; ``runs[r][c]`` is key column c of run r, without nulls.
 
     Arrays of one call compare with each other; those of different calls do not.
     """
@@ -35,7 +35,7 @@ def sort_keys(runs: Sequence[Sequence[pa.Array]]) -> list[Keys]:
 
 
 def are_stable(columns: Sequence[pa.Array]) -> bool:
-    """Tell whether the keys of such columns compare with those of every other call, as single numbers do."""
+    """Return whether the keys of such columns compare with those of every other call, as single numbers do."""
     (first, *others) = columns
     is_text = pa.types.is_string(first.type) or pa.types.is_binary(first.type)
     is_wide = pa.types.is_decimal(first.type) and first.type.precision > _WORD_DIGITS
@@ -43,7 +43,7 @@ def are_stable(columns: Sequence[pa.Array]) -> bool:
 
 
 def order_values(column: pa.Array, descending: bool) -> list[Keys]:
-    """Give arrays, most significant first, that order a nullable column: null is lowest in both directions."""
+    """Return arrays, most significant first, that order a nullable column: null is lowest in both directions."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     filled = column.take(pa.array(np.flatnonzero(valid)))
     dense: Keys = np.zeros(len(column), np.int64)
@@ -54,7 +54,7 @@ def order_values(column: pa.Array, descending: bool) -> list[Keys]:
 
 
 def _column_words(arrays: Sequence[pa.Array]) -> list[list[Keys]]:
-    """Give the words of one column, most significant first; each word is a list with one array per run."""
+    """Return the words of one column, most significant first; each word is a list with one array per run."""
     data_type = arrays[0].type
     if pa.types.is_decimal(data_type):
         if data_type.precision <= _WORD_DIGITS:
@@ -91,7 +91,7 @@ def _ordered_floats(values: Keys) -> Keys:
 
 
 def _decimal_words(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Give the (low, high) words of a decimal128 column."""
+    """Return the (low, high) words of a decimal128 column."""
     raw = np.frombuffer(array.buffers()[1], np.int64) if len(array) else np.empty(0, np.int64)
     return raw.reshape(-1, 2)[array.offset : array.offset + len(array)]
 
@@ -110,7 +110,7 @@ def _text(arrays: Sequence[pa.Array]) -> list[Keys]:
 
 
 def _shared_prefix(arrays: Sequence[pa.Array]) -> int:
-    """Give how many bytes all begin with: in sorted runs it takes the ends to know what to look for."""
+    """Return how many bytes all begin with: in sorted runs it takes the ends to know what to look for."""
     filled = [a.view(pa.binary()) for a in arrays if len(a)]
     ends = [end.as_py() for a in filled for end in (a[0], a[-1])]
     low, high = min(ends), max(ends)
@@ -120,7 +120,7 @@ def _shared_prefix(arrays: Sequence[pa.Array]) -> int:
 
 
 def _span(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Give offsets that start at 0, and the bytes they point into."""
+    """Return offsets that start at 0, and the bytes they point into."""
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.zeros(1, np.int32), np.empty(0, np.uint8)
@@ -130,7 +130,7 @@ def _span(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]
 
 
 def _padded(array: pa.Array, width: int) -> Keys:
-    """Give rows of bytes, filled up with zeros; Arrow's function for ASCII takes any bytes as they are."""
+    """Return rows of bytes, filled up with zeros; Arrow's function for ASCII takes any bytes as they are."""
     if not len(array):
         return np.empty((0, width), np.uint8)
     filled = pc.ascii_rpad(array.view(pa.string()), width=width, padding="\0")
@@ -145,7 +145,7 @@ def _ranks(arrays: Sequence[pa.Array]) -> list[Keys]:
 
 
 def _flat(word: Keys) -> Keys:
-    """Give a one-dimensional array of a word: itself, or byte rows as one value each."""
+    """Return a one-dimensional array of a word: itself, or byte rows as one value each."""
     return _joined(word) if word.ndim == 2 else word
 
 
@@ -168,7 +168,7 @@ def _narrowed(words: Sequence[Sequence[Keys]]) -> list[Keys] | None:
 
 
 def _packed(words: Sequence[Keys]) -> Keys:
-    """Put the words of each row behind each other, each so that its bytes compare as its values do.
+    """Put the words of each row after each other, each so that its bytes compare as its values do.
 
     Written field by field into rows of bytes: several times as fast as putting columns of bytes side by side.
     """

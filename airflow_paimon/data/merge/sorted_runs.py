@@ -18,7 +18,7 @@ Part = tuple[pa.RecordBatch, Indices | None]
 
 
 def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, Indices]:
-    """Give the winning version of each key, sorted by key, and which row of the parts each one was.
+    """Return the winning version of each key, sorted by key, and which row of the parts each one was.
 
     Later rows are newer. Each row is gathered once, in its final place.
     """
@@ -64,7 +64,7 @@ def _deciding_columns(schema: TableSchema) -> list[str]:
 
 
 def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
-    """Give which of the rows make up a sorted run, in its order: the winning version of each key.
+    """Return which of the rows make up a sorted run, in its order: the winning version of each key.
 
     Later rows are newer. Deletes stay: they hide older versions elsewhere.
     """
@@ -79,7 +79,7 @@ def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
 
 
 def not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
-    """Give the rows that the table's options let in: what they ignore is not written, so it makes no partition."""
+    """Return the rows that the table's options let in: what they ignore is not written, so it makes no partition."""
     options = TableOptions(schema.options)
     kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
     dropped = np.zeros(len(kinds), bool)

@@ -58,7 +58,7 @@ def compare_frames(comparison: Comparison, before: DataFrame, after: DataFrame, 
 
 
 def comparable(column: Column, kind: st.DataType) -> Column:
-    """Give a value of which Spark's ``<=>`` tells what differs: -0.0 is not 0.0, and a map's pairs have no order."""
+    """Return a value of which Spark's ``<=>`` tells what differs: -0.0 is not 0.0, and a map's pairs have no order."""
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
@@ -94,7 +94,7 @@ def _has_parts(kind: st.DataType) -> bool:
 
 
 def _by_key(comparison: Comparison, before: DataFrame, after: DataFrame) -> DataFrame:
-    """Give one row for each key: partition columns, kind, the row on either side."""
+    """Return one row for each key: partition columns, kind, the row on either side."""
     from pyspark.sql import functions as sf
 
     rest = [f for f in after.schema.fields if f.name not in comparison.keys]
@@ -122,7 +122,7 @@ def _by_key(comparison: Comparison, before: DataFrame, after: DataFrame) -> Data
 
 
 def _by_content(comparison: Comparison, before: DataFrame, after: DataFrame) -> DataFrame:
-    """Give each distinct row up to two times: how much more often one side has it, and how often both do."""
+    """Return each distinct row up to two times: how much more often one side has it, and how often both do."""
     from pyspark.sql import functions as sf
 
     fields = after.schema.fields

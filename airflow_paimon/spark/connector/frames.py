@@ -32,13 +32,13 @@ class Reader:
     catalog: str
 
     def name(self, view: Table) -> str:
-        """Give the name by which Spark finds a view."""
+        """Return the name by which Spark finds a view."""
         database, _, table = view.name.partition(".")
         branch = "" if view.branch_name == MAIN else f"$branch_{view.branch_name}"
         return f"`{self.catalog}`.`{database}`.`{table}{branch}`"
 
     def read(self, view: Table, snapshot: Snapshot | None, schema: TableSchema) -> DataFrame:
-        """Give the rows of a snapshot in the columns of ``schema``, matched by field id.
+        """Return the rows of a snapshot in the columns of ``schema``, matched by field id.
 
         Raises:
             NotFoundError: neither the snapshot nor a tag on it is left.
@@ -102,7 +102,7 @@ def _type(field: DataField) -> Any:
 def in_partitions(
     schema: TableSchema, partitions: Sequence[Sequence[Any]], columns: Sequence[str] | None = None
 ) -> Column:
-    """Give the condition that a row lies in one of these partitions, in a form that the connector prunes by.
+    """Return the condition that a row lies in one of these partitions, in a form that the connector prunes by.
 
     ``columns``: the names of the partition columns in the frame, where those are others.
     """
@@ -158,7 +158,7 @@ def collect_arrow(frame: DataFrame) -> pa.Table:
 
 
 def in_paimon_types(rows: pa.Table, fields: Sequence[DataField]) -> pa.Table:
-    """Give rows that came from Spark the types in which the embedded engine has them."""
+    """Return rows that came from Spark the types in which the embedded engine has them."""
     columns = []
     for field in fields:
         column = rows.column(field.name)
@@ -170,7 +170,7 @@ def in_paimon_types(rows: pa.Table, fields: Sequence[DataField]) -> pa.Table:
 
 
 def partition_values_of(rows: pa.Table, schema: TableSchema) -> list[tuple[Any, ...]]:
-    """Give the partition of each row, in internal values; its columns are called ``__p0``, ``__p1`` and so on."""
+    """Return the partition of each row, in internal values; its columns are called ``__p0``, ``__p1`` and so on."""
     fields = schema.partition_fields
     if not fields:
         return [()] * rows.num_rows

@@ -82,7 +82,7 @@ def require_visible(base: Base, chosen: Callable[[tuple[Any, ...]], bool]) -> No
 
 
 def fitted(rows: DataFrame, schema: TableSchema, branch: Table) -> DataFrame:
-    """Give the rows with the table's columns, in order and in its types.
+    """Return the rows with the table's columns, in order and in its types.
 
     Raises:
         InvalidInputError: a column is missing, unknown or of another kind of type, or says which rows to delete.

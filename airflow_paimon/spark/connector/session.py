@@ -23,7 +23,7 @@ _MISSING_CLASS = re.compile(r"Cannot find catalog plugin class|CATALOG_PLUGIN_CL
 
 
 def with_extensions(known: str | None) -> str:
-    """Give the value of ``spark.sql.extensions`` that a session must start with; it can't be set later."""
+    """Return the value of ``spark.sql.extensions`` that a session must start with; it can't be set later."""
     names = [n.strip() for n in (known or "").split(",") if n.strip()]
     return ",".join(names if EXTENSIONS in names else [*names, EXTENSIONS])
 

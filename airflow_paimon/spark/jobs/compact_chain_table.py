@@ -49,7 +49,7 @@ def compact_chain_table(spark: SparkSession, context: Context, request: CompactC
 
 
 def _groups(works: Sequence[BucketWork], cores: int) -> list[list[BucketWork]]:
-    """Give the buckets of each task: large ones alone and first, small ones together."""
+    """Return the buckets of each task: large ones alone and first, small ones together."""
 
     def weight(work: BucketWork) -> int:
         return work.size + OPEN_COST_BYTES * len(work.split.files)

@@ -134,14 +134,14 @@ def _read_base(context: Context, request: CorrectBranch, branch: Table) -> _Base
 
 
 def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
-    """Give the key of a bucket by the form in which we write partitions (Paimon had others before 1.1)."""
+    """Return the key of a bucket by the form in which we write partitions (Paimon had others before 1.1)."""
     return BucketKey(encode_partition(split.values, partition_types(schema)), split.bucket)
 
 
 def _views(
     spark: SparkSession, request: CorrectBranch, base: _Base, further: dict[str, str], sql: str | None
 ) -> dict[str, DataFrame]:
-    """Give each view, of one pinned snapshot, that the query can mean."""
+    """Return each view, of one pinned snapshot, that the query can mean."""
 
     def other(table: str) -> Sequence[Layer]:
         return plan_table_read(open_table(request.warehouse, table, storage_options=request.storage_options).require())

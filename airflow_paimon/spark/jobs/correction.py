@@ -64,7 +64,7 @@ class Base:
         before: Snapshot | None = None,
         after: Snapshot | None = None,
     ) -> OperationResult:
-        """Give the result with its plan. ``before`` and ``after`` are the head that was looked at when not given."""
+        """Return the result with its plan. ``before`` and ``after`` are the head that was looked at when not given."""
         fence = Precondition(
             branch=request.branch, snapshot_id=self.head.id, identity=self.head.identity, schema_id=self.schema.id
         )
@@ -136,7 +136,7 @@ def correct_idempotently(
 
 
 def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:
-    """Give the result of another try's commit."""
+    """Return the result of another try's commit."""
     details = json.loads(landed.properties.get(DETAILS, "{}")) | {"replayed": True}
     return context.result(
         None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
@@ -144,7 +144,7 @@ def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> Ope
 
 
 def properties(request: CorrectBranch, details: dict[str, object]) -> dict[str, str]:
-    """Give the snapshot properties of a correction."""
+    """Return the snapshot properties of a correction."""
     out = {
         "airflow-paimon.operation": request.operation,
         "airflow-paimon.mode": request.mode,

@@ -23,7 +23,7 @@ BRANCH_VIEW = "branch"
 MAIN_VIEW = "main"
 
 MakeFrame = Callable[[str], "DataFrame"]
-"""Gives the DataFrame of a table named as ``db.t`` or ``db.t$branch_b``."""
+"""Returns the DataFrame of a table named as ``db.t`` or ``db.t$branch_b``."""
 
 
 def read_sql(request: CorrectBranch) -> str | None:
@@ -52,7 +52,7 @@ def text_digest(text: str) -> str:
 
 
 def further_views(request: CorrectBranch) -> dict[str, str]:
-    """Give the tables of ``--view name=db.t`` by view name.
+    """Return the tables of ``--view name=db.t`` by view name.
 
     Raises:
         InvalidInputError: not of that form, a name used twice, or one of ours.
@@ -72,7 +72,7 @@ def further_views(request: CorrectBranch) -> dict[str, str]:
 def rows_of(
     spark: SparkSession, request: CorrectBranch, sql: str | None, views: Mapping[str, DataFrame]
 ) -> Iterator[DataFrame]:
-    """Give the rows as a DataFrame, to be run inside the context: afterwards the views are dropped.
+    """Return the rows as a DataFrame, to be run inside the context: afterwards the views are dropped.
 
     Raises:
         InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.

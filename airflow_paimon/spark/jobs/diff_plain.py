@@ -34,7 +34,7 @@ def count_differences(
 
 
 def _surplus(spark: SparkSession, before: Side, after: Side) -> DataFrame:
-    """Give each row that one side has more often, with how much more often the later side has it."""
+    """Return each row that one side has more often, with how much more often the later side has it."""
     from pyspark.sql import functions as sf
 
     parts = [

@@ -33,7 +33,7 @@ _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec"
 
 
 def view_frame(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
-    """Give the DataFrame of planned reads; of a small table with rows that were read already."""
+    """Return the DataFrame of planned reads; of a small table with rows that were read already."""
     files = [f for _, splits in layers for s in splits for f in s.files]
     if (
         not files
@@ -67,7 +67,7 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
 
 
 def _bytes_read(rows: DataFrame) -> float:
-    """Tell how many bytes of files the physical plan reads; infinite where it reads anything else."""
+    """Return how many bytes of files the physical plan reads; infinite where it reads anything else."""
     from py4j.protocol import Py4JError
 
     try:

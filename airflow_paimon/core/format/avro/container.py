@@ -31,7 +31,7 @@ class Container:
 
 
 def read_long(data: bytes, position: int) -> tuple[int, int]:
-    """Read a zigzag variable-length integer; gives it and the position behind it.
+    """Read a zigzag variable-length integer; returns it and the position after it.
 
     Raises:
         FormatError: it is longer than 10 bytes.
@@ -48,7 +48,7 @@ def read_long(data: bytes, position: int) -> tuple[int, int]:
 
 
 def write_long(value: int) -> bytes:
-    """Give the zigzag variable-length form.
+    """Return the zigzag variable-length form.
 
     Raises:
         OverflowError: it has more than 64 bits.
@@ -124,7 +124,7 @@ def _read_blocks(data: bytes, position: int, decompress: Callable[[bytes], bytes
 
 
 def write_container(schema: str, blocks: Iterable[tuple[int, bytes]]) -> bytes:
-    """Give a zstandard-compressed file. The same input gives the same bytes: the sync marker is a digest."""
+    """Return a zstandard-compressed file. The same input gives the same bytes: the sync marker is a digest."""
     packed = [(count, zstd.compress(block, _ZSTD_LEVEL)) for count, block in blocks]
     text = schema.encode()
     digest = hashlib.blake2b(text, digest_size=16)

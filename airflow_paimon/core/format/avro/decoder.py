@@ -44,7 +44,7 @@ class RecordForm:
         return hash(self.schema)
 
     def stored_fields(self, record: AvroType) -> list[tuple[str, AvroType]]:
-        """Give the fields of a record that have a place in its named tuple, in order."""
+        """Return the fields of a record that have a place in its named tuple, in order."""
         return [f for f in record.fields if f[0] != "_VERSION"]
 
 
@@ -131,7 +131,7 @@ class _Source:
         self.emit("ended(b, p)")
 
     def record(self, stored: AvroType, wanted: AvroType, *, outermost: bool = False) -> str:
-        """Emit code that reads a record; gives the expression of its named tuple."""
+        """Emit code that reads a record; returns the expression of its named tuple."""
         own = dict(wanted.fields)
         got: dict[str, str] = {}
         unknown: list[str] = []
@@ -175,7 +175,7 @@ class _Source:
         return names
 
     def value(self, stored: AvroType, wanted: AvroType | None, name: str) -> str:
-        """Emit code that reads one value, known or to be dropped; gives the expression that holds it."""
+        """Emit code that reads one value, known or to be dropped; returns the expression that holds it."""
         if wanted is not None and stored.kind != wanted.kind:
             raise FormatError(f"its field {name} is of type {stored.kind}, {wanted.kind} expected")
         if not stored.union:

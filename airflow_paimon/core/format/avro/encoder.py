@@ -19,7 +19,7 @@ Encoder = Callable[[bytearray, Any], None]
 
 
 def encode_records(records: Iterable[Any], form: RecordForm) -> bytes:
-    """Give a container file of named tuples of the form. The same records give the same bytes.
+    """Return a container file of named tuples of the form. The same records give the same bytes.
 
     Raises:
         OverflowError: a number of more than 64 bits.

@@ -95,7 +95,7 @@ def avro_schema(fields: Sequence[Any], name: str = "record") -> dict[str, Any]:
 
 
 def avro_text(schema: dict[str, Any]) -> str:
-    """Give the JSON of a schema without blanks, as Java writes it."""
+    """Return the JSON of a schema without blanks, as Java writes it."""
     return json.dumps(schema, separators=(",", ":"))
 
 
