@@ -259,6 +259,7 @@ def _content(table: Table, model: Model) -> None:
         if not found:
             break
         assert all(f["repair"] for f in found), f"{found}\n" + "\n".join(model.log[-12:])
+        model.log.append(str(found))
         run(table, "repair_table", finding=[f["id"] for f in found])
         model.log.append("repaired: " + ", ".join(f["id"] for f in found))
     else:

@@ -317,6 +317,7 @@ def plan_rename_branch(
     undo: list[Action] = [
         PutNew(path=old.root + f.removeprefix(new.root), data=there[f], same_ok=True, reason="both branches stay")
         for f in reversed(_schema_files(new, there))
+        if old.root + f.removeprefix(new.root) not in files
     ]
     undo += [
         _record_action(paths[1], moved if moved.known_origin else None, "both branches stay"),

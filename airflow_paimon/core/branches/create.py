@@ -228,6 +228,8 @@ def _stale_record(table: Table, name: str, existing: _Existing | None) -> list[A
     record = read_lineage(table, name)
     if existing is not None or record is None or record.state != READY:
         return []
+    if table.store.walk(BranchPaths(name).root.rstrip("/")):
+        return []  # made at this moment: our claim will find its record
     return [Delete(path=lineage_path(name), reason="record of a branch that is gone")]
 
 
@@ -292,7 +294,10 @@ def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> s
 
 
 def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
-    """Plan the rest of an interrupted creation; None when its base is not there any more."""
+    """Plan the rest of an interrupted creation.
+
+    None when its base is not there any more, or when another creation has left other files in its place.
+    """
     view, branch = table.branch(record.from_branch), table.branch(record.branch)
     held = [t for t in view.tags() if t.snapshot.identity == record.identity]
     snapshot = held[0].snapshot if held else view.find_snapshot(record.snapshot_id or 0)
@@ -318,4 +323,6 @@ def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
     made_ms = parse_timestamp(record.created_at)
     written = branch.latest_snapshot_id() is not None
     plan = plan_create_branch("repair_table", table.name, source, record, made_ms, protect, written=written)
-    return [*protect.actions, *plan.fill.actions, *plan.show.actions, *plan.finish.actions]
+    actions = [*protect.actions, *plan.fill.actions, *plan.show.actions, *plan.finish.actions]
+    new = (a for a in actions if isinstance(a, PutNew))
+    return None if any(table.store.exists(a.path) and not _holds(table, a) for a in new) else actions

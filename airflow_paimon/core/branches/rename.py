@@ -112,6 +112,8 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
     """Write both records, unless somebody else changes one of the branches, or makes a branch from the old one."""
     stale = read_lineage(table, new)
     if stale is not None and stale.state == READY and not rename.going_on:
+        if table.store.walk(BranchPaths(new).root.rstrip("/")):
+            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
         gone = Delete(path=lineage_path(new), reason="record of a branch that is gone")
         execute(table, replace(rename.plan.claim, actions=(gone,)))
     if branch_record(table, old) != rename.record:
