@@ -93,7 +93,8 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     gone = _removal(context, name, plan, source, record) if replaced else None
     if not request.dry_run:
         try:
-            _make(context.table, source, plan, gone, stale=_stale_record(context.table, name, existing))
+            stale = _stale_record(context.table, name, existing)
+            _make(context.table, source, plan, gone, stale=stale, going_on=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"{context.table.name}: branch {name!r} was created by somebody else at the same moment; run it again",
@@ -105,8 +106,13 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
 
 
-def _make(table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | None, *, stale: list[Action]) -> None:
-    """Carry the creation out. Until the first file of the branch is put, a refusal leaves nothing behind."""
+def _make(
+    table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], going_on: bool
+) -> None:
+    """Carry the creation out. Until the first file of the branch is put, a refusal leaves nothing behind.
+
+    ``going_on``: an earlier try was interrupted; its record and tag stay for the next one, as files may be there.
+    """
     made: list[Action] = []
     try:
         if gone is None:
@@ -118,7 +124,10 @@ def _make(table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | 
         if gone is not None:
             remove_branch(table, gone)
     except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
-        _take_back(table, made)
+        if not going_on:
+            _take_back(table, made)
+            if _has_same_base(table, plan):  # another creator of the branch may rely on the same tag
+                execute(table, plan.protect)
         raise
     try:
         execute(table, plan.fill)
@@ -152,15 +161,19 @@ def _check_claim(table: Table, plan: CreatePlan) -> None:
 
 def _withdraw(table: Table, plan: CreatePlan) -> None:
     """Take back the first files of a branch whose claim was lost, unless the branch that is there now has them, too."""
-    claim = plan.claim.actions[0]
-    assert isinstance(claim, PutNew)
-    name = claim.path.rpartition("/")[2].removesuffix(".json")
-    now = read_lineage(table, name)
-    base = plan.fill.preconditions[0]
-    if now is not None and (now.snapshot_id, now.identity) == (base.snapshot_id, base.identity):
+    if _has_same_base(table, plan):
         return
     mine = [a for a in (*plan.fill.actions, *plan.show.actions) if isinstance(a, PutNew) and _holds(table, a)]
     _take_back(table, [*mine])
+
+
+def _has_same_base(table: Table, plan: CreatePlan) -> bool:
+    """Whether the record that is there now says that the branch starts from the same snapshot."""
+    claim = plan.claim.actions[0]
+    assert isinstance(claim, PutNew)
+    now = read_lineage(table, claim.path.rpartition("/")[2].removesuffix(".json"))
+    base = plan.fill.preconditions[0]
+    return now is not None and (now.snapshot_id, now.identity) == (base.snapshot_id, base.identity)
 
 
 def _holds(table: Table, action: PutNew) -> bool:

@@ -10,6 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,9 +21,8 @@ from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
+from airflow_paimon.core.commit.landed import check_nobody_goes_on, is_ours, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
-from airflow_paimon.core.commit.landed import is_ours, unknown_outcome, verify_at_end
-from airflow_paimon.core.commit.landed import verify_landed as verify_landed
 from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
@@ -309,7 +309,7 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
     except OutcomeUnknownError:
         landed = _read_back(table, staged, branch, certain=False)
         if not landed:  # its manifests stay: whoever built on ours before it was replaced refers to them
-            _check_nobody_goes_on(table, draft, staged.snapshot)
+            check_nobody_goes_on(table, draft, staged.snapshot)
     else:
         landed = _read_back(table, staged, branch, certain=False)
         if not landed:
@@ -333,17 +333,6 @@ def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
         return table.store.exists(table.paths.schema(draft.schema.id))
     now = table.find_snapshot(head.id)
     return now is not None and now.identity == head.identity
-
-
-def _check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
-    """Refuse to commit again what a newer snapshot holds already: ours was there, and was replaced too late.
-
-    Raises:
-        OutcomeUnknownError: a file that the draft adds is live.
-    """
-    added = {e.identifier for e in draft.entries if e.kind == FileKind.ADD}
-    if added & live_entries(table, table.latest_snapshot()).keys():
-        raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
 
 
 def _read_back(table: Table, staged: _Staged, branch: Lineage | None, *, certain: bool) -> bool:
@@ -372,10 +361,15 @@ def _branch_taken_away(table: Table, staged: _Staged, branch: Lineage | None) ->
     Once the branch is gone for good the snapshot belongs to nobody, and would bring its rows into the next branch of
     that name.
     """
-    snapshot = staged.snapshot
-    if not is_gone(table, branch) or table.store.exists(table.paths.snapshot(snapshot.id + 1)):
+    snapshot, data = staged.snapshot, staged.snapshot.to_bytes()
+    path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
+    if not is_gone(table, branch) or table.store.exists(following):
         return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was made anew")
-    table.store.delete(table.paths.snapshot(snapshot.id))
+    table.store.delete(path)
+    if table.store.exists(following):  # a writer to the branch that was made anew has gone on from it
+        with suppress(AlreadyExistsError):
+            table.store.create(path, data)
+        return unknown_outcome(table, snapshot, "its branch was made anew, and another commit goes on from it there")
     _discard(table, staged)
     return ConflictError(
         f"{table.label}: the branch was renamed or deleted at this moment; nothing was written", table=table.name

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from airflow_paimon.core.commit.draft import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitIdentity, Draft
 from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
 _READ_AT_ONCE = 64
@@ -69,6 +71,17 @@ def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknow
         table=table.name,
         details={"snapshot": snapshot.id, "uuid": snapshot.uuid, "commit_user": snapshot.commit_user},
     )
+
+
+def check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
+    """Refuse to commit again what a newer snapshot holds already: ours was there, and was replaced too late.
+
+    Raises:
+        OutcomeUnknownError: a file that the draft adds is live.
+    """
+    added = {e.identifier for e in draft.entries if e.kind == FileKind.ADD}
+    if added & live_entries(table, table.latest_snapshot()).keys():
+        raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
 
 
 def verify_landed(table: Table, snapshot: Snapshot) -> None:

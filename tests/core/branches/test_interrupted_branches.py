@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.lineage import read_lineage, verified_lineage
+from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, names, run
-from tests.stores import Crash, FaultStore, _Wrapper
+from tests.stores import MUTATIONS, Crash, FaultStore, _Wrapper
 
 
 class OtherEngine(_Wrapper):
@@ -282,3 +291,121 @@ def test_it_at_any_moment_of_a_commit(case: Case) -> None:
             assert refused
             return
     raise AssertionError("300 calls were not enough")
+
+
+class AtRead(At):
+    """As ``At``, but count what does not change anything: after such a look nobody else comes in between."""
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        return action() if method in MUTATIONS else super()._call(method, path, action)
+
+
+class Unreachable(_Wrapper):
+    """Manifest lists can't be looked for at the moment."""
+
+    def exists(self, path: str) -> bool:
+        if path.startswith("manifest/"):
+            raise StorageError("503 Slow Down")
+        return self.inner.exists(path)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_retry_that_fails_keeps_the_record_of_a_half_made_branch(after: bool) -> None:
+    """Without it the branch, of which only some schemas are there, would take commits and could not be finished."""
+    case = replace(
+        CASES["create from a snapshot"], values={**CASES["create from a snapshot"].values, "if_exists": "skip"}
+    )
+    for step in range(1, steps(case) + 1):
+        table = start(case)
+        assert killed(table, case, step, after=after)
+        record = read_lineage(table, "fix")
+        state = None if record is None else record.state
+        tags = set(table.tag_names())
+        if state == "creating":
+            with pytest.raises(StorageError):
+                run_on(table, Unreachable(table.store), case)
+            assert read_lineage(table, "fix") == record
+            assert tags <= set(table.tag_names())
+            if table.branch("fix").exists():
+                with pytest.raises(ConflictError, match="is being created"):
+                    append(table.branch("fix"), "a", seq=50)
+        run_on(table, table.store, case)
+        check(table)
+
+
+def test_two_replaces_at_once_leave_what_stands_protected() -> None:
+    """The one that gives way takes no tag with it that the other one relies on."""
+    case = Case("create_branch", {"branch": "fix", "snapshot": 1, "if_exists": "replace"}, exists=True)
+    refused = 0
+    for number in range(1, 300):
+        table = start(case)
+        store = AtRead(table.store, number, lambda table=table: run_on(table, table.store, case))
+        try:
+            run_on(table, store, case)
+        except (ConflictError, NotFoundError):
+            refused += 1
+        base = table.snapshot(1).identity
+        assert verified_lineage(table, "fix") is not None
+        assert any(protects(t.name) == "fix" and t.snapshot.identity == base for t in table.tags()), number
+        check(table)
+        if store.left > 0:
+            assert refused
+            return
+    raise AssertionError("300 calls were not enough")
+
+
+@pytest.mark.parametrize("operation", ["create_branch", "delete_branch"])
+def test_a_branch_that_was_replaced_meanwhile_is_not_deleted_although_its_head_has_the_same_id(operation: str) -> None:
+    case = CASES["replace" if operation == "create_branch" else "delete"]
+    for number in range(1, 300):
+        table = start(case)
+        acknowledged: set[str] = set()
+        begun: list[bool] = []
+        faulty = FaultStore(table.store)
+
+        def act(
+            table: Table = table, acknowledged: set[str] = acknowledged, begun=begun, faulty: FaultStore = faulty
+        ) -> None:
+            run(table, "create_branch", branch="fix", snapshot=2, if_exists="replace")
+            begun.append(bool(faulty.mutations))
+            before = names(table.branch("fix"))
+            append(table.branch("fix"), "b", 1, seq=200)
+            acknowledged |= names(table.branch("fix")) - before
+
+        store = AtRead(faulty, number, act)
+        with suppress(ConflictError, AlreadyExistsError, NotFoundError):
+            run_on(table, store, case)
+        if begun and begun[0]:
+            assert acknowledged <= names(table.branch("fix")), f"call {number}: a commit on the new branch is lost"
+        if store.left > 0:
+            return
+    raise AssertionError("300 calls were not enough")
+
+
+def test_a_commit_that_goes_on_from_one_to_be_withdrawn_stays_readable() -> None:
+    """A slow writer lands in a branch that was made anew; before it withdraws that, somebody goes on from it."""
+    table = start(CASES["delete"])
+    view = table.branch("fix")
+    head = view.latest_snapshot_id() or 0
+    ours = view.paths.snapshot(head + 1)
+    others: set[str] = set()
+    seen: set[str] = set()
+
+    def interfere(method: str, path: str) -> None:
+        if path != ours or method in seen:
+            return
+        seen.add(method)
+        if method == "create":
+            run(table, "create_branch", branch="fix", snapshot=2, if_exists="replace")
+            append(view, "b", 1, seq=10)
+            assert view.latest_snapshot_id() == head
+        else:
+            before = names(view)
+            append(view, "a", 1, seq=300)
+            others.update(names(view) - before)
+
+    with pytest.raises(OutcomeUnknownError, match="goes on from it"):
+        append(replace(view, store=FaultStore(table.store, on_mutation=interfere)), "a", 1, seq=100)
+    assert others and others <= names(view)
+    assert [s.id for s in view.snapshots()] == [2, 3, 4, 5]
+    check(table)

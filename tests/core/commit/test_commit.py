@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_landed, verify_landed
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_landed
 from airflow_paimon.core.commit.files import (
     CommitMessage,
     commit_append,
@@ -17,6 +17,7 @@ from airflow_paimon.core.commit.files import (
     commit_overwrite,
     drop_partitions,
 )
+from airflow_paimon.core.commit.landed import verify_landed
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,

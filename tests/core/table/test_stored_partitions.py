@@ -224,3 +224,4 @@ def test_stored_forms_of_one_partition_are_one(schema: TableSchema) -> None:
     assert stored.identity(minus) != stored.identity(plus)
     assert stored.those([minus])(minus)
     assert not stored.those([minus])(plus)
+    assert stored.those([minus, plus])(minus) and stored.those([minus, plus])(plus)
