@@ -6,7 +6,7 @@ See docs/chain-tables.md, Expiry.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -129,14 +129,3 @@ def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, d
         orphans=plan.orphans if count else (),
         waits_for=tuple(waits),
     )
-
-
-def all_expired(layout: ChainLayout, partitions: Partitions, asked: Iterable[Values], cutoff: datetime) -> bool:
-    """Tell whether a writer to these partitions writes to expired ones only: each is older than its group's anchor."""
-    snapshots = TimeLines(layout, partitions.snapshot)
-    for values in asked:
-        moment, times = layout.parsed_time(values), snapshots.of(layout.group_of(values)).times
-        old = bisect_left(times, cutoff)
-        if moment is None or old < 2 or not moment < times[old - 1]:
-            return False
-    return True

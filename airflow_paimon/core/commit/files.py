@@ -49,7 +49,6 @@ class CommitMessage:
 
 
 Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None
-MakeProperties = Mapping[str, str]
 
 
 def commit_append(

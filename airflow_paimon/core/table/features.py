@@ -18,8 +18,6 @@ from airflow_paimon.core.table.options import TableOptions
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
-SYSTEM_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER"})
-"""Columns of row-tracking tables that a rewritten file holds beside the table's own."""
 
 _CONNECTOR = "use Paimon's own Spark connector (correct_branch and diff_branches: engine='connector')"
 _PLAIN_TYPES = frozenset({

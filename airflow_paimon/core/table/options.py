@@ -152,10 +152,6 @@ class TableOptions:
         return self.number("manifest.merge-min-count", 30)
 
     @property
-    def dynamic_partition_overwrite(self) -> bool:
-        return self.flag("dynamic-partition-overwrite", True)
-
-    @property
     def fallback_branch(self) -> str | None:
         return self.text("scan.fallback-branch") or None
 

@@ -58,10 +58,6 @@ class PartitionClock:
         """Return the columns' texts of the partition at a time, as Paimon writes them when it looks for partitions."""
         return tuple(self.formatter.format(moment, elements) for elements in self.covered)
 
-    def is_canonical(self, texts: Sequence[str]) -> bool:
-        """Return whether this is how the partition at its time is written: Paimon looks for no other spelling."""
-        return self.texts_at(self.time_of(texts)) == tuple(texts)
-
     def times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Return the times of the partitions after ``after`` up to and including ``until``; none if that is earlier.
 

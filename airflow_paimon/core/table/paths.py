@@ -16,7 +16,6 @@ PRIVATE_DIR = "_airflow_paimon"
 """Our own metadata in a table; Paimon's orphan cleaning leaves it alone there (measured)."""
 MANIFEST_DIR = "manifest"
 INDEX_DIR = "index"
-STATISTICS_DIR = "statistics"
 BRANCH_DIR = "branch"
 BRANCH_PREFIX = "branch-"
 SNAPSHOT_PREFIX = "snapshot-"
@@ -59,10 +58,6 @@ class BranchPaths:
     @property
     def tag_dir(self) -> str:
         return f"{self.root}tag"
-
-    @property
-    def changelog_dir(self) -> str:
-        return f"{self.root}changelog"
 
     @property
     def consumer_dir(self) -> str:

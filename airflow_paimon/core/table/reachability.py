@@ -14,8 +14,6 @@ from airflow_paimon.core.table.scan import data_file_path, legacy_schema
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
-_LISTED_AT_ONCE = 16
-
 
 def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
     """Return the data file path of each entry, and of its extra files."""

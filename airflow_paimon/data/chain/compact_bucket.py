@@ -36,9 +36,6 @@ from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
 from airflow_paimon.data.merge.deduplicate import DELETE
 
-MEMORY_BYTES = 256 << 20
-"""How much a task may hold in memory, about, beside Python and its libraries."""
-
 FULL_SEQUENCE = -1
 _INFLATION = 6
 """How many times larger rows are in memory than in files, as a guess from which the size of batches follows."""

@@ -25,11 +25,6 @@ class Mapping:
     sources: tuple[DataField | None, ...]
     file_fields: tuple[DataField, ...]
 
-    @property
-    def is_identity(self) -> bool:
-        """Whether the file's rows are already what is asked for, names and types included."""
-        return all(s is not None and _same(s, t) for s, t in zip(self.sources, self.targets, strict=True))
-
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Turn a batch of ``file_fields`` into a batch of ``targets``."""
         columns = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,6 @@ log = logging.getLogger(__name__)
 
 BRANCH_VIEW = "branch"
 MAIN_VIEW = "main"
-
-MakeFrame = Callable[[str], "DataFrame"]
-"""Returns the DataFrame of a table named as ``db.t`` or ``db.t$branch_b``."""
 
 
 def read_sql(request: CorrectBranch) -> str | None:

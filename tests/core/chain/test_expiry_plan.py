@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.chain.expiry_plan import all_expired, plan_chain_expiry
+from airflow_paimon.core.chain.expiry_plan import plan_chain_expiry
 from airflow_paimon.core.chain.layout import Partitions, Values
 from airflow_paimon.core.chain.read_plan import plan_chain_read
 from airflow_paimon.core.errors import InvalidInputError
@@ -104,28 +104,6 @@ def test_a_plan_tells_its_segments_and_why() -> None:
 def test_limits_below_one_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
         plan_chain_expiry(layout_of("dt"), Partitions(), CUTOFF, **wrong)
-
-
-@pytest.mark.parametrize(
-    ("snapshot", "delta", "asked", "expected"),
-    [
-        ("0101 0201 0301", "", "0201", False),
-        ("0101 0201 0301", "", "0101", True),
-        ("0101 0201 0301", "", "0101 0201", False),
-        ("0201 0315", "", "0201", False),
-        ("", "0101 0201", "0101", False),
-        ("US/0101 US/0201 US/0301 EU/0215 EU/0320", "", "US/0101", True),
-        ("US/0101 US/0201 US/0301 EU/0215 EU/0320", "", "US/0201", False),
-        ("US/0101 US/0201 US/0301 EU/0215 EU/0320", "", "EU/0215", False),
-        ("US/0101 US/0201 US/0301 EU/0215 EU/0320", "", "US/0101 EU/0215", False),
-        ("0101 0315", "", "0315", False),
-    ],
-)
-def test_what_a_writer_writes_in_vain(snapshot: str, delta: str, asked: str, expected: bool) -> None:
-    grouped = "/" in asked
-    layout = layout_of(*(("region", "dt") if grouped else ("dt",)), group=int(grouped))
-    partitions = Partitions(snapshot=days(snapshot), delta=days(delta))
-    assert all_expired(layout, partitions, days(asked), CUTOFF) is expected
 
 
 _DAYS = st.sets(st.sampled_from([f"20250{m}{d:02d}" for m in (1, 2, 3) for d in range(1, 28, 3)]), max_size=12)
