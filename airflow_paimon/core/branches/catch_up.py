@@ -15,7 +15,7 @@ from airflow_paimon.core.table.paths import MAIN
 if TYPE_CHECKING:
     # A DAG file that holds a sensor imports this module: it must not load the stores.
     from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.table import Table
+    from airflow_paimon.core.table.table import Table
 
 NO_WATERMARK = -(2**63)
 """Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
