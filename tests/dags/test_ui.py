@@ -194,8 +194,10 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     assert "To undo within 7 d: trigger data_correction_undo with" in lines
     assert json.dumps({"table": "demo.flights", "tag": publish.undo_tag}) in lines
     assert sum("replace" in line for line in lines) == 3, "one line for each partition"
-    lines = read_log(demo, page, "report", "every other file stays as it is")
-    assert "Publish the correction of demo.flights (3 partitions)?" in lines[0]
+    # A long log: Airflow renders only the records in sight, so neither its first nor its last one need be there.
+    page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}/tasks/report")
+    said = page.wait_for("INFO - | Partition | Added | Changed | Deleted | Unchanged |")
+    assert "Traceback" not in said
     page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
     page.wait_for(demo.run_id, "how_to_go_on")
     page.screenshot(shots() / "run.png")
