@@ -21,7 +21,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.partitions import readable_value
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import all_manifests, live_entries, partition_types
@@ -349,13 +349,13 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
 
 
 def _partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
-    """``p=2025-01-31``; null and blank values show as the default partition's name, as Paimon shows them."""
+    """``p=2025-01-31``; null and blank values show as the default partition's name, and nothing is escaped, as in Paimon."""
     types = partition_types(schema)
     default = TableOptions(schema.options).partition_default_name
     parts = []
     for key, kind, value in zip(schema.partition_keys, types, values, strict=True):
         blank = value is None or (isinstance(value, str) and not value.strip())
-        parts.append(f"{key}={default}" if blank else format_partition((value,), (key,), (kind,)))
+        parts.append(f"{key}={default if blank else readable_value(value, kind)}")
     return "/".join(parts)
 
 

@@ -267,7 +267,7 @@ def test_main_is_not_looked_at(tmp_path: Path) -> None:
 
 def test_wrong_requests_change_nothing(tmp_path: Path) -> None:
     table = chain_table(tmp_path, DAYS)
-    for wrong, why in (("day=20250811", "no partition column"), ("dt=2025-08-11", "write it like dt=20000101")):
+    for wrong, why in (("day=20250811", "not a partition column"), ("dt=2025-08-11", "write it like dt=20000101")):
         with pytest.raises(InvalidInputError, match=why):
             compact(table, wrong, operation_id="x")
     assert not (tmp_path / "d.db" / "t" / "_airflow_paimon").exists()
