@@ -349,7 +349,7 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
 
 
 def _partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
-    """``p=2025-01-31``; null and blank values show as the default partition's name, and nothing is escaped, as in Paimon."""
+    """``p=2025-01-31``, nothing escaped; null and blank values show as the default partition's name, as in Paimon."""
     types = partition_types(schema)
     default = TableOptions(schema.options).partition_default_name
     parts = []
