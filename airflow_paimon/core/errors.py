@@ -1,4 +1,4 @@
-"""Every error that this package raises on purpose, as one tree.
+"""The errors that this package raises on purpose, as one tree.
 
 PaimonError                       exit  kind              what a caller does
 ├── InvalidInputError             2     invalid-input     fix the request; never retry
@@ -8,8 +8,8 @@ PaimonError                       exit  kind              what a caller does
 │   ├── UnsupportedFeatureError
 │   ├── UnsupportedStorageError
 │   └── UnsupportedCatalogError
-├── ConflictError                 3     conflict          somebody else moved: plan again, retry
-├── UnsafeOperationError          4     unsafe            a safety rule refuses; a person decides
+├── ConflictError                 3     conflict          another writer was faster: plan again, retry
+├── UnsafeOperationError          4     unsafe            refused by a safety rule; a person decides
 ├── OutcomeUnknownError           5     outcome-unknown   retry with the same operation id, which looks first
 ├── FormatError                   1     corrupt           the table's files contradict themselves
 └── StorageError                  1     storage           the storage failed; retry
@@ -76,7 +76,7 @@ class NotFoundError(PaimonError, LookupError):
 
 
 class AlreadyExistsError(PaimonError):
-    """What should be created is there already; at the store: put-if-absent lost."""
+    """The object to create exists already; in a store: put-if-absent found the path taken."""
 
     kind = "already-exists"
     exit_code = 2
@@ -84,7 +84,7 @@ class AlreadyExistsError(PaimonError):
 
 
 class UnsupportedError(PaimonError):
-    """We can't do this right, so we don't do it at all."""
+    """This can't be done correctly, so it is refused."""
 
     kind = "unsupported"
     exit_code = 2
@@ -100,7 +100,7 @@ class UnsupportedStorageError(UnsupportedError):
 
 
 class UnsupportedCatalogError(UnsupportedError):
-    """A catalog whose commit protocol is not built."""
+    """A catalog whose commit protocol is not implemented."""
 
 
 class ConflictError(PaimonError):
@@ -111,7 +111,7 @@ class ConflictError(PaimonError):
 
 
 class UnsafeOperationError(PaimonError):
-    """Going on could lose a commit, delete a referenced file or return a wrong row."""
+    """Continuing could lose a commit, delete a referenced file or return a wrong row."""
 
     kind = "unsafe"
     exit_code = 4
@@ -119,7 +119,7 @@ class UnsafeOperationError(PaimonError):
 
 
 class OutcomeUnknownError(PaimonError):
-    """The commit may have landed. Nothing was cleaned up; ask again with the same operation id."""
+    """The commit may have landed. Nothing was cleaned up; retry with the same operation id."""
 
     kind = "outcome-unknown"
     exit_code = 5
@@ -132,7 +132,7 @@ class FormatError(PaimonError):
 
 
 class StorageError(PaimonError):
-    """The storage failed in a way that may pass: I/O error, disk full, permission denied."""
+    """The storage failed in a way that may be temporary: I/O error, disk full, permission denied."""
 
     kind = "storage"
 

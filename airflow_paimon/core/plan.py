@@ -1,4 +1,4 @@
-"""Plans: printable values that say what an operation will do, why, and what it relied on."""
+"""Plans: printable values that list the actions of an operation, the reason for each, and its preconditions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precondition:
-    """What must still hold when the plan is executed. None for ``snapshot_id`` = the branch has no snapshot."""
+    """A condition that must still hold when the plan is executed. ``snapshot_id`` None = the branch has no snapshot."""
 
     branch: str
     snapshot_id: int | None
@@ -29,7 +29,7 @@ class Precondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutNew:
-    """Put a file that must not be there. ``same_ok``: the very same bytes there already count as done."""
+    """Create a file that must not exist. ``same_ok``: an existing file with the same bytes counts as done."""
 
     path: str
     data: bytes
@@ -39,7 +39,7 @@ class PutNew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Write a file, replacing what is there."""
+    """Write a file, replacing an existing one."""
 
     path: str
     data: bytes
@@ -48,7 +48,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Delete one file; a missing one is fine."""
+    """Delete one file; a missing file is not an error."""
 
     path: str
     reason: str
@@ -56,7 +56,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTree:
-    """Delete a folder with all that is in it."""
+    """Delete a folder and its contents."""
 
     path: str
     reason: str
@@ -64,7 +64,7 @@ class DeleteTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTag:
-    """A commit tags a snapshot before it publishes; when the tag was made depends on the moment, so it is no part."""
+    """A commit tags a snapshot before it publishes. The tag's creation time does not count into ``plan_id``."""
 
     path: str
     snapshot_id: int
@@ -74,7 +74,7 @@ class SetTag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceBucket:
-    """A commit takes data files (by name) out of a bucket and puts others in, by reference."""
+    """A commit removes data files (by name) from a bucket and adds others, by reference."""
 
     path: str
     delete: tuple[str, ...]
@@ -84,7 +84,7 @@ class ReplaceBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPartition:
-    """A commit takes a whole partition out of a branch. ``path`` is ``branch: partition``."""
+    """A commit removes a whole partition from a branch. ``path`` is ``branch: partition``."""
 
     path: str
     reason: str
@@ -92,7 +92,7 @@ class DropPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutSnapshot:
-    """A commit publishes a snapshot under an id that must be free. Its uuid and time belong to the moment."""
+    """A commit publishes a snapshot under an id that must be free. Its uuid and time do not count into ``plan_id``."""
 
     path: str
     schema_id: int
@@ -100,14 +100,14 @@ class PutSnapshot:
 
 
 FileAction = PutNew | Replace | Delete | DeleteTree
-"""What ``execute`` carries out, one file or folder each."""
+"""Actions that ``execute`` carries out, on one file or folder each."""
 CommitAction = SetTag | ReplaceBucket | DropPartition | PutSnapshot
-"""What the committer does; a plan lists it, and executing the plan means to commit."""
+"""Actions of the committer: a plan lists them, and a commit carries them out."""
 Action = FileAction | CommitAction
 
 
 def _identity(action: Action) -> dict[str, Any]:
-    """Say what an action does: its kind and its values, contents as a digest. The reason is for people."""
+    """Return the kind and the values of an action, contents as a digest, without the reason (which is for people)."""
     values = {f.name: getattr(action, f.name) for f in dataclasses.fields(action) if f.name != "reason"}
     plain = {k: hashlib.sha256(v).hexdigest() if isinstance(v, bytes) else v for k, v in values.items()}
     return {"action": type(action).__name__, **plain}
@@ -117,7 +117,7 @@ def _identity(action: Action) -> dict[str, Any]:
 class Plan:
     """Ordered actions with a reason each. Falsy when there is nothing to do.
 
-    ``summary`` holds plain JSON values for people and for the dry run; it counts into ``plan_id``.
+    ``summary`` holds plain JSON values for people and for the dry run; it is part of ``plan_id``.
     """
 
     operation: str
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def plan_id(self) -> str:
-        """Identify what the plan does and relies on: the same inputs, ``now`` among them, give the same id."""
+        """A digest of the actions and preconditions: the same inputs, including ``now``, give the same id."""
         canonical = json.dumps(self._identity(), sort_keys=True, default=str)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -145,7 +145,7 @@ class Plan:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a dry run prints: no file contents."""
+        """Return the plan as a dry run prints it, without file contents."""
         return {
             "operation": self.operation,
             "plan_id": self.plan_id,

@@ -1,8 +1,8 @@
-"""Whether a branch takes commits: not while it is created, renamed or deleted.
+"""Whether a branch accepts commits: not while it is being created, renamed or deleted.
 
-A commit asks right before it puts its snapshot, and once more right after, before it reads the snapshot back.
+A commit checks this right before it puts its snapshot, and again right after, before it reads the snapshot back.
 Creating, renaming and deleting write the record first, and look for new snapshots once no engine can load the branch:
-so either they find a commit and give way, or the commit finds their record and is not acknowledged.
+so either they find the commit and stop, or the commit finds their record and is not acknowledged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def require_ready(view: Table) -> Lineage | None:
     """Return the branch's record (None: it has none, or is main).
 
     Raises:
-        ConflictError: the branch is being created, renamed or deleted; the message says how to end that.
+        ConflictError: the branch is being created, renamed or deleted; the message says how to finish that.
     """
     if view.branch_name == MAIN:
         return None
@@ -28,7 +28,7 @@ def require_ready(view: Table) -> Lineage | None:
 
 
 def not_ready(view: Table, record: Lineage) -> ConflictError:
-    """Say what is being done to the branch, and how to finish it when that was interrupted."""
+    """Name the operation in progress on the branch, and how to finish it if it was interrupted."""
     name = view.branch_name
     doing, again = {
         CREATING: ("created", f"create_branch {name} with if_exists='skip'"),
@@ -47,7 +47,7 @@ def not_ready(view: Table, record: Lineage) -> ConflictError:
 
 
 def is_standing(view: Table, before: Lineage | None) -> bool:
-    """After a put: whether the branch is still the one whose record was ``before``, and nobody took it away."""
+    """After a put: whether the branch still exists and is the one whose record was ``before``."""
     if view.branch_name == MAIN:
         return True
     now = read_lineage(view, view.branch_name)
@@ -57,9 +57,9 @@ def is_standing(view: Table, before: Lineage | None) -> bool:
 
 
 def is_gone(view: Table, before: Lineage | None) -> bool:
-    """Whether the branch was deleted for good: a snapshot of it that is put now belongs to nobody.
+    """Whether the branch was deleted for good, so that a snapshot put on it now belongs to no branch.
 
-    A branch that was made anew has nothing to do with it either.
+    A branch recreated under the same name counts as another branch.
     """
     now = read_lineage(view, view.branch_name)
     if now is None:

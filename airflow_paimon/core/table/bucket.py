@@ -31,7 +31,7 @@ _FEW_ROWS = 16
 
 
 def hash_row(body: bytes) -> int:
-    """Hash the body of a BinaryRow (without the arity prefix), as Java does: a signed 32-bit number."""
+    """Hash the body of a BinaryRow (without the arity prefix) as Java does, to a signed 32-bit number."""
     h = _SEED
     for (word,) in struct.iter_unpack("<I", body):
         h = _mix(h, word)
@@ -55,7 +55,7 @@ def bucket_of(row: bytes, num_buckets: int) -> int:
 
 
 def check_bucket_function(function: str, types: Sequence[DataType]) -> None:
-    """Raises ``UnsupportedFeatureError`` for a ``bucket-function.type`` that isn't built or doesn't go with the key."""
+    """Raise ``UnsupportedFeatureError`` for a ``bucket-function.type`` that is unknown or doesn't fit the key."""
     if function == "mod":
         if len(types) != 1 or types[0].root not in ("INT", "BIGINT"):
             raise UnsupportedFeatureError("bucket-function.type=mod needs a bucket key of one INT or BIGINT column")
@@ -69,7 +69,7 @@ def bucket_of_rows(
     """Return the bucket of every row, from the columns of the bucket key. ``function``: ``bucket-function.type``.
 
     Raises:
-        InvalidInputError: a column doesn't have its type.
+        InvalidInputError: a column has another type than its field.
         UnsupportedFeatureError: another bucket function, or a type that can't be a key.
     """
     check_bucket_function(function, types)
@@ -93,7 +93,7 @@ def hash_rows(arrays: Sequence[Column], types: Sequence[DataType]) -> npt.NDArra
     if any(len(c) != rows for c in columns):
         raise InvalidInputError("The columns of a bucket key have different lengths")
     out = np.empty(rows, np.int32)
-    # Chunks that stay in the processor's cache.
+    # Chunks that fit into the processor's cache.
     for start in range(0, rows, _CHUNK_ROWS):
         parts = [_one_array(c.slice(start, _CHUNK_ROWS)) for c in columns]
         out[start : start + _CHUNK_ROWS] = _hash_chunk(parts, types).view(np.int32)
@@ -177,7 +177,7 @@ def _with_offset(column: _Slots, offset: int | I64) -> U64:
 
 
 class _State:
-    """The hash of all rows of a chunk so far; one number while all rows have the same."""
+    """The hash of all rows of a chunk so far; a single number while it is the same for all rows."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -261,7 +261,7 @@ def _slots(array: pa.Array, data_type: DataType) -> _Slots:
 
 
 def _buffer(array: pa.Array, dtype: np.dtype[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
-    """View the values of an array of fixed width; what stands at nulls is arbitrary."""
+    """View the values of a fixed-width array; the values at nulls are arbitrary."""
     if len(array) == 0:
         return np.empty(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
@@ -297,13 +297,13 @@ def _decimal_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None, *, compa
     if compact:
         return _Slots(low, null)
     negative = high >> np.uint64(63) == 1
-    # What has to be stored besides the sign bit.
+    # The bits to store besides the sign bit.
     top, bottom = np.where(negative, ~high, high), np.where(negative, ~low, low)
     size = np.ones(len(low), np.uint64)
     for n in range(1, 16):
         limit = np.uint64(1 << (8 * n - 1) % 64)
         size += (top >= limit) if n > 8 else ((top > 0) | (bottom >= limit))
-    # Big-endian and at the start: shift out what isn't stored, then swap bytes.
+    # Big-endian and left-aligned: shift out the unused bits, then swap bytes.
     shift = (np.uint64(16) - size) * np.uint64(8)
     far, near = shift >= 64, shift % np.uint64(64)
     carried = np.where(near > 0, low >> (np.uint64(64) - near) % np.uint64(64), 0)

@@ -1,7 +1,7 @@
-"""Table features that the embedded engine does not read or write, refused by name rather than answered wrong.
+"""Table features that the embedded engine does not read or write: refused by name instead of giving wrong rows.
 
-The checks go by the schema's options and types, the snapshot's index entries and the files' own fields. Options that
-change nothing for a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored.
+The checks use the schema's options and types, the snapshot's index entries and the files' own fields. Options that
+do not affect a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored.
 
 See docs/format.md, What is refused.
 """
@@ -32,10 +32,10 @@ _SCAN_START = (
 )  # fmt: skip
 _HANDLED_INDEXES = frozenset({"DELETION_VECTORS", "HASH"})
 _BITMAP_INDEXES = frozenset({"bitmap", "btree", "full-text", "lucene", "lumina", "faiss", "ivf-pq", "tantivy-fulltext"})
-"""Global indexes: they speed a scan up and never change what it returns."""
+"""Global indexes: they speed up a scan and never change its result."""
 
 Problem = tuple[str, str]
-"""What is unsupported, and the way out."""
+"""The unsupported feature, and the way out."""
 
 _CHAIN_MAIN = "the main branch of a chain table (option chain-table.enabled)", "read its branches one by one"
 
@@ -49,9 +49,9 @@ def check_readable(
     chained: bool = False,
     branch: str = "main",
 ) -> None:
-    """Refuse a table whose rows the embedded engine could return wrong.
+    """Refuse a table for which the embedded engine could return wrong rows.
 
-    ``time_travel``: the read names its snapshot, so a starting point stored in the schema does not matter.
+    ``time_travel``: the read names its snapshot, so a starting point stored in the schema has no effect.
     ``layered``: the caller handles ``scan.fallback-branch`` / ``scan.primary-branch`` and reads one layer of it.
     ``chained``: the caller reads the three branches of a chain table together, and this is one of them.
 
@@ -62,9 +62,9 @@ def check_readable(
 
 
 def check_writable(schema: TableSchema, *, table: str, branch: str = "main", chained: bool = False) -> None:
-    """Refuse a table that the embedded engine would write in a way that Paimon's own writers don't.
+    """Refuse a table that the embedded engine would write differently from Paimon's own writers.
 
-    ``chained``: the caller writes branches of chain tables as such and handles the consequences for the other branches.
+    ``chained``: the caller writes branches of a chain table as such and handles the effects on the other branches.
 
     Raises:
         UnsupportedFeatureError: names the table, the option and the way out.
@@ -73,10 +73,10 @@ def check_writable(schema: TableSchema, *, table: str, branch: str = "main", cha
 
 
 def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
-    """Refuse a snapshot branch of a chain table whose full partitions Paimon would store in another way than we do.
+    """Refuse a snapshot branch of a chain table whose full partitions Paimon would store differently.
 
     They hold merged rows in their final buckets, so the merge engine, the way rows are assigned to
-    buckets and deletion vectors do not matter. Full partitions are not changes, so no changelog is written either.
+    buckets and deletion vectors have no effect. Full partitions are not changes, so no changelog is written either.
 
     Raises:
         UnsupportedFeatureError: names the table, the option and the way out.
@@ -85,14 +85,14 @@ def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
 
 
 def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:
-    """Refuse index files of a kind that may decide which rows are visible."""
+    """Refuse index files of a type that may affect which rows are visible."""
     known = _HANDLED_INDEXES | _BITMAP_INDEXES
     strange = sorted({e.index_type for e in entries if e.index_type.lower() not in {k.lower() for k in known}})
     _refuse(table, "read", ((f"index files of type {t!r}", _CONNECTOR) for t in strange))
 
 
 def check_file(file: DataFile, schema: TableSchema, *, table: str) -> None:
-    """Refuse a data file that holds its rows in a way we don't read. ``schema`` is the file's own."""
+    """Refuse a data file in a layout that is not read here. ``schema`` is the file's own."""
     _refuse(table, "read", _file_problems(file, schema))
 
 
@@ -140,7 +140,7 @@ def _read_problems(
 
 
 def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
-    """What makes a table unreadable and unwritable alike."""
+    """Features that prevent both reads and writes."""
     if options.text("type", "table").lower() != "table":
         yield f"tables of type {options.text('type')!r}", "use the engine that made it"
     if options.text("branch", branch) != branch:

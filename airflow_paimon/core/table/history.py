@@ -1,4 +1,4 @@
-"""How two snapshots differ, and where two branches' histories part."""
+"""The difference between two snapshots, and the point where the histories of two branches diverge."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Form = Callable[[bytes], bytes]
 
 
 def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
-    """Compare the live files of two snapshots, of whatever branches: names are unique in the table.
+    """Compare the live files of two snapshots, also of different branches: file names are unique in the table.
 
-    Reads only the manifests that the two don't share: with C the shared ones, live = C changed by its own others.
+    Reads only the manifests that the two don't share.
     """
     if before is not None and after is not None and before.identity == after.identity:
         return Difference()
@@ -95,9 +95,9 @@ def really_changed(
     candidates: set[BucketKey],
     neutral: Collection[CommitKind] = (CommitKind.COMPACT, CommitKind.ANALYZE),
 ) -> set[BucketKey]:
-    """Which of the candidate buckets were changed by more than commits of the ``neutral`` kinds.
+    """Return the candidate buckets that were changed by commits of other kinds than ``neutral``.
 
-    ``between`` None (history expired): nobody can tell, so all of them.
+    ``between`` None (history expired): all of them, as it can't be determined.
     """
     if between is None or not candidates:
         return set(candidates)
@@ -109,7 +109,7 @@ def really_changed(
 
 
 def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
-    """Name the buckets whose files or deletion vectors these commits changed; None when nobody can tell any more."""
+    """Return the buckets whose files or deletion vectors these commits changed; None if the history has expired."""
     deltas = read_delta_lists(table, commits)
     form = canonical_partition(table.schema())
     seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
@@ -125,7 +125,7 @@ def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
 def branch_point(main: Table, branch: Table) -> Snapshot | None:
     """Find the greatest snapshot that both histories share, by identity; tags count as history. None = none.
 
-    A branch of a branch begins with a snapshot that main never had: its parent's branch point is its own.
+    A branch of a branch begins with a snapshot that main never had: its branch point is that of its parent.
     """
     shared = greatest_shared(main, branch)
     if shared is not None:
@@ -153,7 +153,7 @@ def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
 
 
 def _known(branch: Table) -> dict[int, Snapshot | None]:
-    """Ids of a branch's snapshots (not read yet: None), and what only its tags still have."""
+    """Ids of a branch's snapshots (None: not read yet), and the expired snapshots that its tags still hold."""
     known: dict[int, Snapshot | None] = dict.fromkeys(branch.snapshot_ids())
     for tag in branch.tags():
         if tag.snapshot.id not in known:

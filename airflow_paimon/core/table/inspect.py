@@ -1,7 +1,7 @@
 """System tables of any branch as Arrow tables, with Paimon's column names.
 
 ``$snapshots $schemas $tags $branches $files $manifests $partitions $options``; ``$branches`` adds ``tag_name`` and
-``tagged_snapshot_id``, which Paimon keeps nowhere.
+``tagged_snapshot_id``, which Paimon does not store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def inspect(table: Table, system_table: str, version: int | str | None = None) -
     writer's local time.
 
     Raises:
-        InvalidInputError: no such system table, or a version where none applies.
+        InvalidInputError: an unknown system table, or a version for one that takes none.
     """
     name = system_table.lstrip("$").lower()
     if name in _BY_SNAPSHOT:
@@ -158,7 +158,7 @@ def _tags(table: Table) -> pa.Table:
 
 
 def _java_duration(value: timedelta) -> str:
-    """Spell a duration as Java does: ``PT87600H``, ``PT1H30M``, ``PT0.5S``."""
+    """Format a duration as Java does: ``PT87600H``, ``PT1H30M``, ``PT0.5S``."""
     micros = value // timedelta(microseconds=1)
     hours, rest = divmod(micros, 3_600_000_000)
     minutes, rest = divmod(rest, 60_000_000)
@@ -192,7 +192,7 @@ def _branches(table: Table) -> pa.Table:
 
 
 def _folder_time(table: Table, branch: str) -> datetime | None:
-    """When the branch's oldest file was written; Paimon shows the folder's time."""
+    """The time at which the branch's oldest file was written (Paimon shows the folder's time)."""
     files = table.store.list(BranchPaths(branch).schema_dir)
     return _moment(min((f.modified_ms for f in files if f.modified_ms is not None), default=None))
 

@@ -1,8 +1,8 @@
-"""The record of a branch: where it came from and what is being done to it: ``_airflow_paimon/branches/<branch>.json``.
+"""The record of a branch, ``_airflow_paimon/branches/<branch>.json``: its origin and the operation in progress on it.
 
-What it says about the origin is verified against the table before anything relies on it: another engine can drop a
-branch and create another one of the same name. Its state is what commits go by: only a branch whose record says
-``ready``, or that has no record, takes them (docs/design.md, A branch is never half there).
+The recorded origin is verified against the table before it is used: another engine can drop a
+branch and create another one of the same name. The state decides about commits: only a branch whose record says
+``ready``, or that has no record, accepts them (docs/design.md, A branch is never half there).
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ READY, CREATING, RENAMING, DELETING, DELETED = "ready", "creating", "renaming", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """``identity`` is the base snapshot's (``Snapshot.identity``); None for a branch created empty.
+    """``identity`` is the identity of the base snapshot (``Snapshot.identity``); None for a branch created empty.
 
-    ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch of
-    another engine, which has a record only while it is renamed or deleted.
-    ``state``: ``creating``, ``ready``, ``renaming`` (to ``peer``; the new branch is ``creating`` with the old one as
-    its ``peer``), ``deleting`` (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema
-    files when that began), ``deleted`` (only leftover files remain to be removed). ``since``: when it was renamed or
-    deleted.
+    ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch
+    created by another engine, which has a record only while it is being renamed or deleted. ``state``: ``creating``,
+    ``ready``, ``renaming`` (to ``peer``; the new branch is ``creating`` with the old one as its ``peer``), ``deleting``
+    (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema files when the deletion began),
+    ``deleted`` (only leftover files remain to be removed). ``since``: the time of the rename or deletion.
     """
 
     branch: str
@@ -54,12 +53,12 @@ class Lineage:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()
 
     def same_base(self, other: Lineage) -> bool:
-        """Whether both say: made from this very snapshot of this branch."""
+        """Whether both branches were made from the same snapshot of the same branch."""
         mine = (self.from_branch, self.snapshot_id, self.identity)
         return mine == (other.from_branch, other.snapshot_id, other.identity)
 
     def same_branch(self, other: Lineage) -> bool:
-        """Whether both are records of one and the same branch, not of two that had the name one after the other."""
+        """Whether both are records of the same branch, not of two branches that had the name one after the other."""
         return (self.created_at, self.operation_id) == (other.created_at, other.operation_id)
 
     def in_state(self, state: str, *, peer: str | None = None) -> Lineage:
@@ -72,13 +71,13 @@ def lineage_path(branch: str) -> str:
 
 
 def recorded_branches(table: Table) -> list[str]:
-    """Name the branches that have a record, whether or not they are there."""
+    """Return the names of the branches that have a record, whether or not they exist."""
     names = table.store.names(f"{PRIVATE_DIR}/branches")
     return sorted(n.removesuffix(".json") for n in names if n.endswith(".json") and not n.startswith("."))
 
 
 def read_lineage(table: Table, branch: str) -> Lineage | None:
-    """Read a branch's record. None when there is none or when it is unreadable: every table works without it."""
+    """Read a branch's record. None when it is missing or unreadable: a table works without it."""
     try:
         raw: Any = json.loads(table.store.read(lineage_path(branch)))
         known = {k: raw[k] for k in Lineage.__dataclass_fields__ if k in raw}
@@ -88,12 +87,12 @@ def read_lineage(table: Table, branch: str) -> Lineage | None:
 
 
 def is_unfinished(view: Table, lineage: Lineage) -> bool:
-    """Whether a branch that has no snapshot was to get one, or more schemas than it has."""
+    """Whether the creation of a branch stopped before its snapshot or all its schemas were written."""
     return lineage.snapshot_id is not None or max(view.schema_ids(), default=-1) < (lineage.schema_id or 0)
 
 
 def verified_lineage(table: Table, branch: str) -> Lineage | None:
-    """Return the record only if the branch is ready and does start from the snapshot that the record names."""
+    """Return the record if the branch is ready and starts from the snapshot that the record names, else None."""
     lineage = read_lineage(table, branch)
     if lineage is None or lineage.state != READY or not lineage.known_origin:
         return None

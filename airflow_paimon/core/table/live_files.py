@@ -30,7 +30,7 @@ class BucketSplit:
 
 @dataclass(slots=True)
 class NetChange:
-    """What a sequence of entries amounts to: files that stay added, and deletions of files added before it."""
+    """The net effect of a sequence of entries: files that stay added, and deletions of files added before it."""
 
     added: dict[FileId, ManifestEntry]
     deleted: dict[FileId, ManifestEntry]
@@ -67,10 +67,10 @@ def group_by_bucket(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Files that one snapshot has and the other has not, by bucket. ``added`` are in the later one only.
+    """Files that only one of two snapshots has, by bucket. ``added`` are in the later one only.
 
-    ``index``: the later one's index entries, of the buckets where they differ: a deletion vector deletes rows although
-    no data file changes.
+    ``index``: the later one's index entries, of the buckets where they differ: a deletion vector deletes rows without
+    changing a data file.
     """
 
     added: dict[BucketKey, dict[FileId, ManifestEntry]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Tells a branch that never had a snapshot from one that lost them all: to go on from there would start again at 1."""
+"""Distinguishes a branch that never had a snapshot from one that lost them all, whose ids must not restart at 1."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from airflow_paimon.core.store import Store
 
 UNLIMITED_RETENTION = "36500 d"
-"""``snapshot.time-retained`` of a branch that starts from a snapshot: it appears with that snapshot, and keeps it."""
+"""``snapshot.time-retained`` of a branch that starts from a snapshot: set together with it, so that it never
+expires."""
 
 
 def proof_of_snapshots(store: Store, branch: str) -> str | None:
-    """Say what proves that a branch without snapshots had some; None: nothing does. Costs two or three listings.
+    """Return the evidence that a branch without snapshots had some; None without evidence. Costs two or three listings.
 
-    A tag does, unless another branch of the table tags its own snapshots by itself: Paimon puts those tags on main. So
-    does a hint, and on a branch the option that it was given with its base.
+    A tag is evidence, unless another branch of the table has automatic tags: Paimon puts those tags on main. So
+    are a hint and, on a branch, the option that was set together with its first snapshot.
     """
     paths = BranchPaths(branch)
     if not store.names(paths.schema_dir):
-        return None  # not there, or being created or deleted
+        return None  # it doesn't exist, or is being created or deleted
     for path in (paths.latest_hint, paths.earliest_hint):
         if store.exists(path) and store.read(path).strip().isdigit():
             return f"the hint {path}"
@@ -47,7 +48,7 @@ def proof_of_snapshots(store: Store, branch: str) -> str | None:
     if branch != MAIN and not branch.startswith(STAGING_BRANCH_PREFIX):
         options = _options(store, branch)
         if options.get("snapshot.time-retained") == UNLIMITED_RETENTION and options.get("write-only") == "true":
-            return "its own options, which it got together with the snapshot that it starts from"
+            return "its options, which were set together with its first snapshot"
     return None
 
 

@@ -42,7 +42,7 @@ def parse_duration(text: str, name: str = "duration") -> timedelta:
     try:
         return int(match[1]) * unit
     except OverflowError:
-        raise InvalidInputError(f"{name}: {text!r} is longer than this release can count") from None
+        raise InvalidInputError(f"{name}: {text!r} is too long a duration") from None
 
 
 def parse_size(text: str, name: str = "size") -> int:

@@ -1,9 +1,9 @@
 """The one grammar for partitions in text: ``dt=2026-11-18/region=eu`` and ``dt=2026-11-18,region=eu``.
 
-Pairs ``key=value``, separated by ``/`` or ``,``. A value ends at the next separator that another ``key=`` follows, so
+Pairs ``key=value``, separated by ``/`` or ``,``. A value ends at the next separator followed by another ``key=``, so
 ``path=a/b`` and ``size=1,5`` are one pair each. Any value can be written in quotes, doubled inside: ``path='a/b=c'``.
 Where no comma separates pairs, values may be percent-escaped as in Paimon's folder names: ``path=a%2Fb%3Dc``. Blanks
-around a value without quotes are no part of it.
+around an unquoted value are not part of it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _EDGE = re.compile(f"^[{_BLANKS}]+|[{_BLANKS}]+$")
 
 
 def escape_path_name(text: str) -> str:
-    """Percent-escape the characters that Paimon escapes in folder names; blanks and non-ASCII are none of them."""
+    """Percent-escape the characters that Paimon escapes in folder names (blanks and non-ASCII are not among them)."""
     return _ESCAPED.sub(lambda m: f"%{ord(m[0]):02X}", text)
 
 
 def parse_partition_text(text: str) -> dict[str, str]:
-    """Take a partition apart into keys and values.
+    """Split the text of a partition into keys and values.
 
     Raises:
-        InvalidInputError: it is not of the form, or a key comes twice.
+        InvalidInputError: the text is malformed, or a key occurs twice.
     """
     found: dict[str, str] = {}
     bare: set[str] = set()
@@ -43,7 +43,7 @@ def parse_partition_text(text: str) -> dict[str, str]:
         if match is None or match[1] in found:
             raise InvalidInputError(
                 f"Partition {text!r} is not of the form key=value/key=value or key=value,key=value, each key once. A "
-                f"value that holds such a sign goes in quotes: key='a/b=c'"
+                f"value that contains such a character goes in quotes: key='a/b=c'"
             )
         key, rest = match[1], rest[match.end() :]
         quoted = _QUOTED.match(rest)
@@ -65,7 +65,7 @@ def parse_partition_text(text: str) -> dict[str, str]:
 
 
 def partition_text(values: Mapping[str, str]) -> str:
-    """Return the slash form that ``parse_partition_text`` takes apart again; escaped only where it must be."""
+    """Return the slash form, which ``parse_partition_text`` parses; escaped only where necessary."""
     plain = "/".join(f"{k}={v}" for k, v in values.items())
     if all(_PLAIN.fullmatch(v) for v in values.values()):
         return plain
@@ -78,7 +78,7 @@ def partition_text(values: Mapping[str, str]) -> str:
 
 
 def quoted_partition(values: Mapping[str, str]) -> str:
-    """Return the comma form with every value in quotes, as Paimon's procedures take it."""
+    """Return the comma form with every value in quotes, as Paimon's procedures expect it."""
     return ",".join("{}='{}'".format(k, v.replace("'", "''")) for k, v in values.items())
 
 

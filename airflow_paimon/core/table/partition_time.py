@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.java_time import DateTimeFormat, Element, TimeUnit, parse_format
 
 MAX_STEPS = 10_000_000
-"""The number of steps after which Paimon gives up."""
+"""The number of steps after which Paimon stops looking."""
 
 _FIXED = {
     TimeUnit.DAY: timedelta(days=1),
@@ -32,7 +32,7 @@ _Part = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionClock:
-    """Maps texts of ``columns`` to local times and back. ``covered``: the formatter's elements that a column holds."""
+    """Maps texts of ``columns`` to local times and back. ``covered``: the formatter's elements that columns hold."""
 
     columns: tuple[str, ...]
     pattern: str
@@ -46,16 +46,16 @@ class PartitionClock:
         return max(e.unit for elements in self.covered for e in elements if e.unit is not None)
 
     def time_of(self, texts: Sequence[str]) -> datetime:
-        """Return the time of a partition, by the texts of its columns in order.
+        """Return the time of a partition, given the texts of its columns in order.
 
         Raises:
-            ValueError: they don't read as a time.
+            ValueError: they are not a time.
         """
         by_column = dict(zip(self.columns, texts, strict=True))
         return self.formatter.parse("".join(by_column[t] if kind else t for kind, t in self.parts))
 
     def texts_at(self, moment: datetime) -> tuple[str, ...]:
-        """Return the columns' texts of the partition at a time, as Paimon writes them when it looks for partitions."""
+        """Return the column texts of the partition at a time, as Paimon writes them to look up partitions."""
         return tuple(self.formatter.format(moment, elements) for elements in self.covered)
 
     def times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -80,7 +80,7 @@ class PartitionClock:
 
     @property
     def sort_problem(self) -> str | None:
-        """Say why texts of the columns, compared column by column, do not sort in the order of time; None if they do.
+        """Return why the texts, compared column by column, do not sort chronologically; None if they do.
 
         Paimon finds the nearest earlier partition by comparing texts.
         """
@@ -90,7 +90,7 @@ class PartitionClock:
                 if e.unit is None:
                     continue
                 if e.unit <= last:
-                    return f"column {column} holds its {e.unit.name.lower()} behind a smaller unit"
+                    return f"column {column} holds its {e.unit.name.lower()} after a smaller unit"
                 if not e.is_fixed:
                     return f"the {e.unit.name.lower()} in column {column} has no fixed number of digits"
                 if e.letter == "k":
@@ -102,10 +102,10 @@ class PartitionClock:
 def partition_clock(
     pattern: str, formatter: str, columns: Sequence[str], other_columns: Sequence[str] = ()
 ) -> PartitionClock:
-    """Match a pattern with a formatter. ``columns`` are those that make the time, ``other_columns`` must not occur.
+    """Match a pattern with a formatter. ``columns`` make up the time; ``other_columns`` must not occur.
 
     Raises:
-        InvalidInputError: they fit in no way or in several, or a column is unknown, missing or there twice.
+        InvalidInputError: they don't match, or match in several ways, or a column is unknown, missing or repeated.
     """
     if not pattern:
         raise InvalidInputError("partition.timestamp-pattern is missing: set it, e.g. to $dt")
@@ -121,7 +121,7 @@ def partition_clock(
     if len(found) > 1:
         raise InvalidInputError(
             f"partition.timestamp-pattern {pattern!r} fits partition.timestamp-formatter {formatter!r} in more than "
-            f"one way: put a literal between columns that follow each other, in both"
+            f"one way: put a literal between adjacent columns, in both"
         )
     covered = tuple(found[0][c] for c in columns)
     return PartitionClock(columns=tuple(columns), pattern=pattern, formatter=form, parts=tuple(parts), covered=covered)
@@ -140,7 +140,7 @@ def _parts(pattern: str, columns: Sequence[str], other_columns: Sequence[str]) -
         name = next((c for c in known if rest.startswith(c)), None)
         if name is None:
             strange = next((c for c in other_columns if rest.startswith(c)), None)
-            why = f": {strange} is a group column, not one of time" if strange else ""
+            why = f": {strange} is a group column, not a time column" if strange else ""
             raise InvalidInputError(
                 f"Unknown variable in pattern {pattern!r} at position {at}{why} (columns: {', '.join(columns)})"
             )
@@ -158,7 +158,7 @@ _Alignment = dict[str, tuple[Element, ...]]
 
 
 def _alignments(parts: Sequence[_Part], elements: Sequence[Element], i: int, j: int) -> Iterator[_Alignment]:
-    """Return every way in which the pattern from part ``i`` on can be the formatter from element ``j`` on."""
+    """Return every match of the pattern from part ``i`` on with the formatter from element ``j`` on."""
     if i == len(parts):
         if j == len(elements):
             yield {}
@@ -169,7 +169,7 @@ def _alignments(parts: Sequence[_Part], elements: Sequence[Element], i: int, j: 
     if kind:
         for end in range(j + 1, len(elements) + 1):
             own = tuple(elements[j:end])
-            # literals at its edges can only belong to the pattern, or two ways would mean the same
+            # literals at its edges must belong to the pattern, otherwise two matches would mean the same
             if not own[0].literal and not own[-1].literal:
                 yield from ({text: own, **rest} for rest in _alignments(parts, elements, i + 1, end))
     elif elements[j].literal == text:
@@ -180,7 +180,7 @@ def _alignments(parts: Sequence[_Part], elements: Sequence[Element], i: int, j: 
 
 
 def _constants(parts: Sequence[_Part], element: Element, start: int) -> Iterator[int]:
-    """Return the ends of the digits from part ``start`` on that are a value of this field."""
+    """Return the possible end positions of a value of this field that starts at part ``start``."""
     digits = ""
     for at in range(start, len(parts)):
         kind, text = parts[at]

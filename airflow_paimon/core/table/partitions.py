@@ -1,4 +1,4 @@
-"""Partitions as directory names, as what a user writes, and as what a user reads.
+"""Partitions as directory names, as user input, and as text for users.
 
 See docs/format.md, Partition folders.
 """
@@ -38,7 +38,7 @@ def partition_path(
     zone of the JVM, so engines that run in different zones don't find each other's files.
 
     Raises:
-        UnsupportedFeatureError: Paimon's own name for such a value can't be known (it holds a Java object's identity).
+        UnsupportedFeatureError: Paimon's name for such a value is unpredictable (it contains a Java object's identity).
     """
     parts = []
     for value, key, data_type in zip(values, keys, types, strict=True):
@@ -60,7 +60,7 @@ def _directory_text(value: Any, key: str, data_type: DataType, legacy: bool, zon
         try:
             return bytes(value).decode()
         except UnicodeDecodeError:
-            raise UnsupportedFeatureError(f"Partition column {key} holds bytes that are no UTF-8 text") from None
+            raise UnsupportedFeatureError(f"Partition column {key} holds bytes that are not UTF-8 text") from None
     if root == "TIMESTAMP_LTZ" and not legacy:
         return _local_time(timestamp_of(value, local_zone=True), zone).to_sql(_precision(data_type))
     if legacy:
@@ -85,7 +85,7 @@ def _precision(data_type: DataType) -> int:
 
 
 def _sql_text(value: Any, data_type: DataType) -> str:
-    """Return what a SQL cast to string gives."""
+    """Return the value as a SQL cast to string does."""
     root = data_type.root
     if root == "BOOLEAN":
         return "true" if value else "false"
@@ -120,25 +120,25 @@ def _scaled(value: Any, data_type: DataType) -> Decimal:
 
 
 def comparable(value: Any) -> Any:
-    """Return what equals exactly when two partition values are one to Paimon, which compares stored bytes.
+    """Return a key that is equal for two partition values exactly if Paimon, which compares stored bytes, equates them.
 
-    So 0.0 and -0.0 are two, NaN is one (``encode_partition`` gives all NaNs the same bytes), and true is not 1.
+    So 0.0 and -0.0 differ, all NaNs are equal (``encode_partition`` gives them the same bytes), and true is not 1.
     """
     return repr(value) if isinstance(value, float | bool) else value
 
 
 def encode_partition(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
-    """Encode a partition in the one form that we write, which is what Java writes."""
+    """Encode a partition in canonical form, as Java writes it."""
     return encode_row([math.nan if isinstance(v, float) and math.isnan(v) else v for v in values], types)
 
 
 def format_partition(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> str:
-    """Return the form for people, messages and JSON, ``dt=2025-01-01/h=3``, which requests take as well."""
+    """Return the text for people, messages and JSON, ``dt=2025-01-01/h=3``, which requests accept as well."""
     return partition_text({k: readable_value(v, t) for v, k, t in zip(values, keys, types, strict=True)})
 
 
 def readable_value(value: Any, data_type: DataType) -> str:
-    """Return one value in that form."""
+    """Return one value as ``format_partition`` writes it."""
     if value is None:
         return DEFAULT_PARTITION
     if isinstance(value, bytes):
@@ -149,16 +149,16 @@ def readable_value(value: Any, data_type: DataType) -> str:
 
 
 PartitionSpec = Mapping[str, Any] | str
-"""A partition as a user gives it: typed values or their texts by key, or all of it as one text."""
+"""A partition as a user gives it: typed values or texts by key, or one text."""
 
 
 def parse_partition_spec(spec: PartitionSpec, keys: Sequence[str], types: Sequence[DataType]) -> dict[str, Any]:
-    """Turn what a user gave into internal values. Keys may be missing, in any order.
+    """Convert user input into internal values. Keys may be missing and in any order.
 
-    None and ``__DEFAULT_PARTITION__`` mean null. A text is of the grammar of ``partition_text``.
+    None and ``__DEFAULT_PARTITION__`` mean null. The grammar of texts is in ``partition_text``.
 
     Raises:
-        InvalidInputError: no key at all, a key that is no partition column, or a value that its type doesn't have.
+        InvalidInputError: no key at all, a key that is not a partition column, or a value outside its type.
     """
     if isinstance(spec, str):
         spec = parse_partition_text(spec)
@@ -184,7 +184,7 @@ def _parse_value(key: str, value: Any, data_type: DataType) -> Any:
         parsed = parse(value, data_type)
         encode_row([parsed], [data_type])
     except (ValueError, TypeError, KeyError, ArithmeticError, struct.error):
-        raise InvalidInputError(f"{value!r} is no value of partition column {key} ({data_type}); {form}") from None
+        raise InvalidInputError(f"{value!r} is not a value of partition column {key} ({data_type}); {form}") from None
     return parsed
 
 
@@ -239,7 +239,7 @@ def _parse_time(value: Any, _: DataType) -> int:
 def _parse_stamp(value: Any, data_type: DataType) -> Timestamp:
     zoned = data_type.root == "TIMESTAMP_LTZ"
     if isinstance(value, str):
-        # An offset is what tells an instant from a local time; the sign of a date's dash is not one.
+        # An offset distinguishes an instant from a local time; the dash within a date is not an offset.
         if bool(re.search(r"(Z|[+-]\d\d(:?\d\d)?)\s*$", value[10:])) != zoned:
             _fail()
         stamp = Timestamp.from_iso(value)

@@ -1,4 +1,4 @@
-"""Where things lie in a table folder; no other module spells ``snapshot-``, ``tag-``, ``branch/branch-``, ``LATEST``.
+"""Paths in a table folder; no other module spells ``snapshot-``, ``tag-``, ``branch/branch-``, ``LATEST``.
 
 Paths are relative to the table root. Under ``branch/branch-<b>/`` are only schema, snapshot, tag, changelog, consumer;
 manifests, index files, statistics and data of every branch lie in the table root (docs/format.md, Folders).
@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import InvalidInputError
 
 MAIN = "main"
 PRIVATE_DIR = "_airflow_paimon"
-"""Our own metadata in a table; Paimon's orphan cleaning leaves it alone there (measured)."""
+"""This package's own metadata in a table; Paimon's orphan cleaning doesn't touch it (measured)."""
 MANIFEST_DIR = "manifest"
 INDEX_DIR = "index"
 BRANCH_DIR = "branch"
@@ -27,7 +27,7 @@ KEEP_TAG_PREFIX = "airflow-paimon-keep-"
 STAGING_BRANCH_PREFIX = "airflow-paimon-staging-"
 RESERVED_TAG_PREFIXES = (PROTECTIVE_TAG_PREFIX, KEEP_TAG_PREFIX)
 LONGEST_NAME = 255
-"""Bytes that file systems take for one file or folder; object stores take more, but a table may move."""
+"""Longest name of a file or folder on file systems, in bytes; object stores allow more, but a table may move."""
 LATEST = "LATEST"
 EARLIEST = "EARLIEST"
 
@@ -87,7 +87,7 @@ def manifest_path(name: str) -> str:
 
 
 def numbered(names: list[str], prefix: str) -> list[int]:
-    """Return the sorted numbers of files such as ``snapshot-7``; other files are ignored as Paimon does."""
+    """Return the sorted numbers of files such as ``snapshot-7``; like Paimon, ignore other files."""
     ids = (name[len(prefix) :] for name in names if name.startswith(prefix))
     return sorted(int(text) for text in ids if text.isascii() and text.isdigit())
 
@@ -97,17 +97,17 @@ def bucket_dir(bucket: int) -> str:
 
 
 def protective_tag(branch: str) -> str:
-    """Name of the tag on main that keeps the files a branch of ours shares."""
+    """Name of the tag on main that retains the files shared with a branch of this package."""
     return f"{PROTECTIVE_TAG_PREFIX}{branch}"
 
 
 def published_tag(branch: str, snapshot_id: int) -> str:
-    """Name of the tag on main that keeps what main shares with a branch since it was published as that snapshot."""
+    """Name of the tag on main that retains the files shared with a branch since it was published as that snapshot."""
     return f"{PROTECTIVE_TAG_PREFIX}{branch}.{snapshot_id}"
 
 
 def protects(tag: str) -> str | None:
-    """The branch that a protective tag is for, None for other tags. Branch names hold no dot."""
+    """The branch that a protective tag belongs to, None for other tags. Branch names contain no dot."""
     rest = tag.removeprefix(PROTECTIVE_TAG_PREFIX)
     return None if rest == tag else rest.partition(".")[0]
 
@@ -115,8 +115,8 @@ def protects(tag: str) -> str | None:
 def check_branch_name(name: str) -> str:
     """Check a name for a *new* branch.
 
-    Stricter than Paimon on purpose (docs/format.md, Folders): what Paimon accepts and then mistakes for another branch,
-    hides from its listing or can't address is refused.
+    Stricter than Paimon on purpose (docs/format.md, Folders): names that Paimon accepts and then mistakes for another
+    branch, hides from its listing or can't address are refused.
     """
     if name.lower() == MAIN or not _BRANCH_NAME.fullmatch(name) or name.isdigit() or len(name) > 200:
         raise InvalidInputError(
@@ -157,7 +157,7 @@ class Identifier:
 
 
 def parse_identifier(text: str) -> Identifier:
-    """Parse a table name as Paimon's grammar has it.
+    """Parse a table name by Paimon's grammar.
 
     Raises:
         InvalidInputError: not ``database.table`` with at most a branch and a system table.

@@ -1,6 +1,6 @@
-"""A small predicate on rows, and whether rows within known bounds can match it. Conservative: in doubt they can.
+"""A small predicate on rows, and whether rows within known bounds can match it. Conservative: if unknown, they can.
 
-For callers that know their filters, as Spark hands them to a data source; ``where`` of a read is any Arrow expression.
+For callers with known filters, as Spark hands them to a data source; ``where`` of a read is any Arrow expression.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Predicate = Condition | AllOf | AnyOf
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of a column's values in some rows: nothing outside ``low`` to ``high`` (inclusive; None = unknown).
+    """Bounds of a column's values in some rows: ``low`` to ``high``, inclusive (None = unknown).
 
     ``nulls``: how many are null, None = unknown. ``rows``: how many rows there are.
     """
@@ -67,14 +67,14 @@ def exactly(value: Any) -> Bounds:
 
 
 def columns_of(predicate: Predicate) -> frozenset[str]:
-    """Name the columns that a predicate looks at."""
+    """Return the names of the columns in a predicate."""
     if isinstance(predicate, Condition):
         return frozenset((predicate.column,))
     return frozenset().union(*(columns_of(p) for p in predicate.parts))
 
 
 def restrict(predicate: Predicate | None, columns: Set[str]) -> Predicate | None:
-    """Return what a predicate demands of these columns alone: it holds wherever the whole one does. None = nothing."""
+    """Weaken a predicate to these columns: the result is true wherever the predicate is. None = no condition."""
     if predicate is None or columns_of(predicate) <= columns:
         return predicate
     if isinstance(predicate, AllOf):
@@ -133,10 +133,10 @@ _TESTS: dict[str, Callable[[Any, Any, Any], bool]] = {
 
 
 def literal(value: Any, data_type: DataType) -> Any:
-    """Return a value in the form that rows of metadata hold for this type (``binary_row``); null stays null.
+    """Convert a value to the representation of this type in metadata rows (``binary_row``); null stays null.
 
     Raises:
-        InvalidInputError: it is no value of the type. UnsupportedError: its zone is missing or too much.
+        InvalidInputError: not a value of the type. UnsupportedError: a time zone is missing or not allowed.
     """
     if value is None or not isinstance(data_type, AtomicType):
         return value
@@ -148,7 +148,7 @@ def literal(value: Any, data_type: DataType) -> Any:
         return Decimal(value)
     if data_type.root in _PYTHON and type(value) in _PYTHON[data_type.root]:
         return value
-    encode_row((value,), (data_type,))  # raises, or it is one of the rarer forms that need no change
+    encode_row((value,), (data_type,))  # raises, unless it is one of the rarer representations that need no change
     return value
 
 

@@ -1,4 +1,4 @@
-"""Which files something refers to, and whether they are there."""
+"""Which files are referenced, and whether they exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[s
 
 
 def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestEntry]) -> list[str]:
-    """Give the data files (relative to the table root) of these entries that are not there. One listing a partition."""
+    """Return the missing data files (relative to the table root) of these entries. One listing per partition."""
     lost = _missing(table, entry_paths(schema, entries))
     other = legacy_schema(schema) if lost else None
     if other is None:
@@ -39,9 +39,9 @@ def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestE
 
 
 def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[IndexEntry]) -> list[str]:
-    """Return the index files (deletion vectors, hash indexes) that are not in the table's index folder.
+    """Return the index files (deletion vectors, hash indexes) missing from the table's index folder.
 
-    Not looked for where the option ``index-file-in-data-file-dir`` or an external path puts them elsewhere.
+    Not checked where the option ``index-file-in-data-file-dir`` or an external path puts them elsewhere.
     """
     wanted = {e.file_name for e in entries if e.external_path is None}
     if not wanted or TableOptions(schema.options).flag("index-file-in-data-file-dir"):
@@ -50,7 +50,7 @@ def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[Ind
 
 
 def _missing(table: Table, paths: Iterable[str]) -> list[str]:
-    """Return the paths that are not there. Several buckets of one partition are looked through in one listing."""
+    """Return the missing paths. All buckets of one partition are checked with one listing."""
     by_parent: dict[str, dict[str, set[str]]] = {}
     for path in paths:
         if "://" not in path:
@@ -68,9 +68,9 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
 
 
 def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:
-    """Return the files of ``snapshot`` that are not live in ``head`` any more: only these can an expiry delete.
+    """Return the files of ``snapshot`` that are no longer live in ``head``: only these can an expiry delete.
 
-    Reads just the manifests that the two don't share.
+    Reads only the manifests that the two don't share.
     """
     if head is None:
         return []
@@ -78,7 +78,7 @@ def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> l
 
 
 def lost_between(table: Table, snapshot: Snapshot) -> list[str]:
-    """Return files of ``snapshot`` that an expiry has deleted already. Costs nothing when it is the newest one."""
+    """Return the files of ``snapshot`` that an expiry has already deleted. No reads when it is the newest snapshot."""
     head = table.latest_snapshot()
     gone = replaced_since(table, snapshot, head)
     return missing_files(table, table.schema(snapshot.schema_id), gone)

@@ -28,7 +28,7 @@ from airflow_paimon.core.table.table import Table, resolve_version
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """One pinned snapshot's files. ``table`` is the view whose schema log the files' schema ids refer to."""
+    """The files of one snapshot. ``table`` is the view whose schemas the files' schema ids refer to."""
 
     table: Table
     snapshot: Snapshot | None
@@ -63,7 +63,7 @@ def read_each_delta_list(table: Table, snapshots: Sequence[Snapshot]) -> list[li
 
 
 def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    """Read both lists as one, in order: what is live in the snapshot follows from these manifests."""
+    """Read both lists as one, in order: these manifests determine the live files of the snapshot."""
     base, delta = read_lists(table, snapshot)
     return base + delta
 
@@ -88,7 +88,7 @@ def _read_lists(table: Table, wanted: Sequence[tuple[Snapshot, bool]]) -> list[l
 
 
 def _check_size(table: Table, name: str, data: bytes, size: int | None) -> None:
-    """Avro itself does not notice a file that is cut off at the end of a block."""
+    """Avro itself does not detect a file truncated at the end of a block."""
     if size is not None and len(data) != size:
         raise FormatError(
             f"{table.label}: {name} has {len(data)} bytes instead of {size}: it is truncated or replaced; "
@@ -160,7 +160,7 @@ def selected_entries(
 
 
 def canonical_partition(schema: TableSchema) -> Callable[[bytes], bytes]:
-    """Return the function to the form in which we write a partition: ``StoredPartitions.canonical``."""
+    """Return the function that maps a stored partition to its canonical form: ``StoredPartitions.canonical``."""
     return StoredPartitions(schema).canonical
 
 
@@ -173,7 +173,7 @@ def plan_scan(
 ) -> ScanPlan:
     """Plan a read of one snapshot. Time travel reads with that snapshot's schema, otherwise with the latest.
 
-    Partitions with equal values are one, even if their stored bytes differ (null forms before Paimon 1.1).
+    Partitions with equal values are merged into one, even if their stored bytes differ (nulls before Paimon 1.1).
     """
     view, snapshot = resolve_version(table, version, timestamp)
     travels = version is not None or timestamp is not None
@@ -193,7 +193,7 @@ def plan_snapshot(
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Let no garbage be looked for while very many objects are made that all stay: that took half of the time."""
+    """Suspend garbage collection while very many long-lived objects are created: it took half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -233,9 +233,9 @@ def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> st
 
 
 def legacy_schema(schema: TableSchema) -> TableSchema | None:
-    """Return the schema as an engine sees it that does not know ``partition.legacy-name`` (0.9): its folders differ.
+    """Return the schema as seen by an engine without ``partition.legacy-name`` (0.9), which names folders differently.
 
-    None where that makes no difference, or where such a folder has no name (BINARY).
+    None where that makes no difference, or where such a folder name is unpredictable (BINARY).
     """
     binary = any(t.root in ("BINARY", "VARBINARY", "BYTES") for t in partition_types(schema))
     if TableOptions(schema.options).legacy_partition_name or not schema.partition_keys or binary:

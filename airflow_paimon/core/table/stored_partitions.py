@@ -1,6 +1,6 @@
 """Partitions as manifests store them: decoded, compared, spelled, and selected by manifest statistics. Pure.
 
-One partition can be stored in several forms (nulls before Paimon 1.1, NaN): nothing but ``canonical`` and ``identity``
+One partition can be stored in several forms (nulls before Paimon 1.1, NaN), so only ``canonical`` and ``identity``
 may be compared.
 """
 
@@ -20,7 +20,7 @@ from airflow_paimon.core.table.partitions import comparable, encode_partition, f
 
 T = TypeVar("T")
 
-# Their bounds compare in Python as in every engine. Floats don't (NaN, -0.0), and no engine has bounds of bytes.
+# Types whose bounds compare in Python as in every engine. Floats don't (NaN, -0.0), and bytes have no bounds.
 _PRUNABLE = frozenset((
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "CHAR", "VARCHAR", "STRING", "DECIMAL", "DATE", "TIME",
     "TIMESTAMP", "TIMESTAMP_LTZ",
@@ -34,7 +34,7 @@ class Selection(Protocol):
         """Whether a stored partition is selected."""
 
     def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether a manifest can hold entries of a selected partition. In doubt it can."""
+        """Whether a manifest can hold entries of a selected partition. True if unknown."""
 
 
 def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
@@ -51,12 +51,12 @@ class StoredPartitions:
         self.values: Callable[[bytes], tuple[Any, ...]] = _once(lambda stored: decode_row(stored, self.types))
         """Return the values, in partition-key order."""
         self.identity: Callable[[bytes], tuple[Any, ...]] = _once(lambda p: tuple(map(comparable, self.values(p))))
-        """Return what is equal exactly for the stored forms of one partition."""
+        """Return a key that is equal for all stored forms of one partition, and only for those."""
         self.canonical: Callable[[bytes], bytes] = _once(self._canonical)
-        """Return the stored form that we write."""
+        """Return the canonical stored form, the one that this package writes."""
 
     def text(self, stored: bytes) -> str:
-        """Spell a partition for people: ``dt=2025-01-01/h=3``; empty for a table without partitions."""
+        """Format a partition for people: ``dt=2025-01-01/h=3``; empty for a table without partitions."""
         return format_partition(self.values(stored), self.keys, self.types)
 
     def selection(self, specs: Iterable[Mapping[str, Any]]) -> PartitionSelection:
@@ -66,11 +66,11 @@ class StoredPartitions:
 
     def those(self, stored: Iterable[bytes]) -> PartitionSelection:
         """Select exactly these."""
-        found = {self.identity(p): self.values(p) for p in stored}  # equal values can be two partitions: 0.0 and -0.0
+        found = {self.identity(p): self.values(p) for p in stored}  # 0.0 and -0.0 are equal values
         return PartitionSelection(self, [dict(enumerate(values)) for values in found.values()])
 
     def where(self, test: Callable[[tuple[Any, ...]], bool]) -> Selection:
-        """Select by any test of the values. It excludes no manifest: use it where ``selection`` can't say it."""
+        """Select by any test of the values. It skips no manifest: use it where ``selection`` can't express the test."""
         return _Tested(_once(lambda stored: test(self.values(stored))))
 
     def _canonical(self, stored: bytes) -> bytes:
@@ -102,7 +102,7 @@ class _Tested:
 class PartitionSelection:
     """Partitions by values of their columns; whole manifests are excluded by their statistics.
 
-    ``specs``: position of a partition column -> its value; a partition is selected if all of one spec agrees.
+    ``specs``: position of a partition column -> its value; a partition is selected if it agrees with all of one spec.
     """
 
     def __init__(self, partitions: StoredPartitions, specs: Sequence[Mapping[int, Any]]) -> None:
@@ -134,7 +134,7 @@ class PartitionSelection:
 
     @cached_property
     def _wanted(self) -> dict[int, _Wanted]:
-        """By column: the values that any selected partition has there; columns that a spec leaves out are missing."""
+        """By column: the values of the selected partitions; without the columns that some spec leaves out."""
         types = self._partitions.types
         fixed = set(range(len(types))).intersection(*(spec.keys() for spec in self._specs))
         roots = {i: t.root for i in fixed if isinstance(t := types[i], AtomicType)}
@@ -142,7 +142,7 @@ class PartitionSelection:
 
 
 class _Wanted:
-    """Values that are looked for in one partition column."""
+    """The values of one partition column to look for."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._null = any(v is None for v in values)
@@ -156,7 +156,7 @@ class _Wanted:
         if at == len(self._sorted):
             return False
         value = self._sorted[at]
-        # An upper bound that somebody has cut off without rounding it up is the beginning of what it stands for.
+        # An upper bound that was truncated without rounding up is a prefix of the real bound.
         at_high = bisect_left(self._sorted, high)
         cut = self._sorted[at_high] if at_high < len(self._sorted) and isinstance(high, str) else None
         return bool(value <= high) or (cut is not None and cut.startswith(high))

@@ -108,7 +108,7 @@ class Table:
         return [i for i in numbered(self.store.names(self.paths.snapshot_dir), SNAPSHOT_PREFIX) if i > 0]
 
     def latest_snapshot_id(self) -> int | None:
-        """Give the greatest snapshot id there is, from a listing: hints may lie, and a gap hides what is behind it."""
+        """Return the greatest snapshot id, from a listing: a hint can be wrong, and a gap hides the ids after it."""
         ids = self.snapshot_ids()
         return ids[-1] if ids else None
 
@@ -116,7 +116,7 @@ class Table:
         """Read the newest snapshot, None when the branch never had one.
 
         Raises:
-            FormatError: it has none, but tags, hints or its options prove that it had.
+            FormatError: there is none, but tags, hints or the branch's options prove that there were snapshots.
         """
         for _ in range(_PROBE_LIMIT):
             latest = self.latest_snapshot_id()
@@ -125,22 +125,22 @@ class Table:
                 if proof is None:
                     return None
                 if self.latest_snapshot_id() is not None:
-                    continue  # the first snapshot came between the two looks
+                    continue  # the first snapshot was put between the two listings
                 raise FormatError(
                     f"{self.label} has no snapshots, although {proof} proves that it had: {self.paths.snapshot_dir} "
-                    f"was deleted. Nothing was read or written; run check_table, which says what can be put back",
+                    f"was deleted. Nothing was read or written; run check_table, which says what can be restored",
                     table=self.name,
                 )
             try:
                 return self.snapshot(latest)
             except NotFoundError:
-                continue  # rolled back or replaced between the listing and the read: look again
+                continue  # rolled back or replaced between the listing and the read: list again
         raise FormatError(f"{self.label}: the newest snapshot keeps vanishing while it is read", table=self.name)
 
     def hinted_snapshot(self) -> Snapshot | None:
         """Read the newest snapshot with at most three small reads when the LATEST hint is right; list otherwise.
 
-        For waiting only: a hint that is too low *and* followed by a gap would hide newer snapshots.
+        Only for waiting: a hint that is too low *and* followed by a gap would hide newer snapshots.
         """
         hint = self._hint(self.paths.latest_hint)
         if hint is None:
@@ -172,7 +172,7 @@ class Table:
         return snapshot
 
     def find_snapshot(self, snapshot_id: int) -> Snapshot | None:
-        """Read one snapshot, None when it is not there."""
+        """Read one snapshot, None if it doesn't exist."""
         try:
             return self.snapshot(snapshot_id)
         except NotFoundError:
@@ -192,7 +192,7 @@ class Table:
         return sorted(n[len(TAG_PREFIX) :] for n in names if n.startswith(TAG_PREFIX) and n != TAG_PREFIX)
 
     def tag(self, name: str) -> Tag:
-        """Read one tag of this branch. ``NotFoundError`` names the tags that are there."""
+        """Read one tag of this branch. ``NotFoundError`` lists the existing tags."""
         try:
             data = self.store.read(self.paths.tag(name))
         except (NotFoundError, InvalidInputError):
@@ -204,14 +204,14 @@ class Table:
         return parse_tag(data, name)
 
     def find_tag(self, name: str) -> Tag | None:
-        """Read one tag, None when it is not there."""
+        """Read one tag, None if it doesn't exist."""
         try:
             return parse_tag(self.store.read(self.paths.tag(name)), name)
         except NotFoundError:
             return None
 
     def tags(self) -> list[Tag]:
-        """Read all tags of this branch, by snapshot id and name. One that is deleted meanwhile is left out."""
+        """Read all tags of this branch, by snapshot id and name. A tag deleted meanwhile is left out."""
         names = self.tag_names()
         try:
             data = self.store.read_many([self.paths.tag(n) for n in names])
@@ -221,7 +221,7 @@ class Table:
         return sorted(tags, key=lambda t: (t.snapshot.id, t.name))
 
     def branch_names(self) -> list[str]:
-        """List the branches other than main, half-made ones included."""
+        """List the branches other than main, including incomplete ones."""
         entries = self.store.list(BRANCH_DIR)
         names = (e.name[len(BRANCH_PREFIX) :] for e in entries if e.is_dir and e.name.startswith(BRANCH_PREFIX))
         return sorted(name for name in names if name)
@@ -273,7 +273,7 @@ def _one_branch(identifier: Identifier, branch: str) -> str:
 def resolve_version(
     table: Table, version: int | str | None = None, timestamp: int | str | None = None
 ) -> tuple[Table, Snapshot | None]:
-    """Find the snapshot that a read asks for, and the view whose schemas it goes by; None = no snapshot at all.
+    """Find the snapshot that a read asks for, and the view whose schemas apply to it; None = no snapshot at all.
 
     ``version``: int = snapshot id; str = tag, the exact name first, then on main ``branch.tag`` and
     ``branch.<snapshot id>``. ``timestamp``: ISO with an offset, or epoch milliseconds: the latest snapshot whose commit
@@ -319,11 +319,11 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
         raise InvalidInputError(f"{table.label}: version {version!r} is ambiguous: {meanings}", table=table.name)
     if found:
         return found[0][1:]
-    return table, table.tag(version).snapshot  # raises NotFoundError with the tags that are there
+    return table, table.tag(version).snapshot  # raises NotFoundError with the existing tags
 
 
 def parse_timestamp(value: int | str | datetime) -> int:
-    """Return the epoch milliseconds of a time with an offset (ISO text, datetime), or those given (int, digits)."""
+    """Convert a time with an offset (ISO text, datetime) or epoch milliseconds (int, digits) to epoch milliseconds."""
     if isinstance(value, datetime):
         value = value.isoformat()
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""Which live files a batch read doesn't show until a compaction has moved their rows.
+"""Which live files a batch read skips until a compaction has moved their rows.
 
 Paimon's batch readers leave out level 0 of a primary-key table with deletion vectors (unless these are merged on
 read) or with ``merge-engine=first-row``, and bucket -2 of postponed tables. Rows in such files are committed: whoever
-replaces a bucket by what a query showed would lose them. Other merge engines and changelog producers hide nothing.
+replaces a bucket by a query's result would lose them. Other merge engines and changelog producers hide nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def hides_level_zero(schema: TableSchema) -> bool:
 
 
 def not_visible(entries: Iterable[ManifestEntry], schema: TableSchema) -> list[ManifestEntry]:
-    """Return the live files whose rows a batch read doesn't show. ``schema``: the one that the read goes by."""
+    """Return the live files whose rows a batch read skips. ``schema``: the schema of the read."""
     hidden_level = 0 if hides_level_zero(schema) else None
     keyed = bool(schema.primary_keys)
     return [e for e in entries if e.file.level == hidden_level or (keyed and e.bucket == POSTPONED_BUCKET)]

@@ -98,9 +98,9 @@ def test_pattern_and_formatter_that_do_not_agree(pattern: str, formatter: str, p
     ("columns", "pattern", "formatter", "problem"),
     [
         (("dt",), "$dt", "d-M-yyyy", "day in column dt has no fixed number of digits"),
-        (("dt",), "$dt", "dd-MM-yyyy", "month behind a smaller unit"),
+        (("dt",), "$dt", "dd-MM-yyyy", "month after a smaller unit"),
         (("dt",), "$dt", "yyyy-M-d", "month in column dt has no fixed number"),
-        (("hour", "dt"), "$hour $dt", "HH yyyyMMdd", "year behind a smaller unit"),
+        (("hour", "dt"), "$hour $dt", "HH yyyyMMdd", "year after a smaller unit"),
         (("dt",), "$dt", "yyyyMMddkk", "midnight as hour 24"),
         (("dt", "hour"), "$dt $hour", "yyyyMMdd H", "hour in column hour has no fixed"),
         (("dt", "hour"), "$dt $hour", "yyyyMMdd HH", None),

@@ -94,7 +94,7 @@ def test_binary() -> None:
     with pytest.raises(UnsupportedFeatureError, match="column p is of type BYTES"):
         _path("BYTES", b"x")
     assert _path("BYTES", "é".encode(), legacy=False) == "p=é"
-    with pytest.raises(UnsupportedFeatureError, match="no UTF-8"):
+    with pytest.raises(UnsupportedFeatureError, match="not UTF-8"):
         _path("BYTES", b"\xff", legacy=False)
 
 
