@@ -1,1 +1,1 @@
-"""The committer: drafts become snapshots by compare-and-swap; what retries need to recognise their own commits."""
+"""The committer, which publishes drafts as snapshots by compare-and-swap, and the idempotency of retries."""

@@ -63,15 +63,15 @@ WRITER_VERSION = f"airflow-paimon-{__version__}"
 def commit(
     table: Table, make_draft: MakeDraft, identity: CommitIdentity | None = None, retry: RetryPolicy | None = None
 ) -> Receipt:
-    """Plan on the newest head and publish one snapshot; plan again when somebody else was faster.
+    """Plan on the newest head and publish one snapshot; plan again when another writer was faster.
 
-    Every attempt passes the guards (``core/commit/guards.py``). What their post-commit checks find to be needed after
-    all is restored: an error if the commit did nothing but drop, else what it added stands and the receipt warns.
+    Every attempt must pass the guards (``core/commit/guards.py``). Dropped partitions that a post-commit check still
+    needs are restored: an error if the commit only dropped partitions, otherwise a warning in the receipt.
     ``make_draft`` gets the head (None: no snapshot yet) and may raise ``ConflictError``; None = nothing to do.
 
     Raises:
         ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: a guard
-            refuses it, all that it dropped was restored, or nobody knows whether it is needed. All leave the table
+            refuses it, everything that it dropped was restored, or a post-commit check failed. All leave the table
             readable.
     """
     require_committable(table)
@@ -97,7 +97,7 @@ def commit(
             return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt, warning=warning)
         time.sleep(retry.wait_s(attempt))
     raise ConflictError(
-        f"{table.label}: {retry.max_attempts} attempts lost the race for the next snapshot id; nothing was published, "
+        f"{table.label}: {retry.max_attempts} attempts to publish lost to other commits; nothing was published, "
         f"run it again when fewer writers commit at once",
         table=table.name,
     )
@@ -117,7 +117,7 @@ def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
 def _run_checks(
     table: Table, before: Snapshot | None, draft: Draft, landed: Snapshot, checks: Sequence[PostCommitCheck]
 ) -> str | None:
-    """Restore what is needed after all. The commit stands by now: its caller must not delete any file of it."""
+    """Restore dropped partitions that are still needed. The commit has landed: the caller must not delete its files."""
     warnings = []
     for check in checks:
         try:
@@ -159,7 +159,7 @@ def restore_partitions(
 ) -> Receipt:
     """Add again, by reference, files that the snapshot ``dropped`` took from ``before``, of the chosen partitions.
 
-    One that holds something by now is left as it is, unless it was only
+    A partition that is not empty any more is skipped, unless it was only
     appended to and ``beside_appends`` says that its old rows belong beside the new ones.
     """
     make = partial(restoring, table, before, dropped, chosen, beside_appends, properties or {}, guard_options)
@@ -218,7 +218,7 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
     except StorageError:
         _discard(table, staged)
         raise
-    except OutcomeUnknownError as error:  # of a manifest, which nothing refers to: the snapshot was not even tried
+    except OutcomeUnknownError as error:  # of an unreferenced manifest: the snapshot was not put yet
         _discard(table, staged)
         raise StorageError(
             f"{table.label}: a manifest could not be written, nothing was published ({error.message})", table=table.name
@@ -282,15 +282,15 @@ def _prepared(table: Table, draft: Draft, staged: _Staged) -> bool:
     try:
         return draft.prepare is None or draft.prepare()
     except PaimonError:
-        _discard(table, staged)  # the snapshot was not even tried
+        _discard(table, staged)  # the snapshot was not put yet
         raise
 
 
 def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged) -> bool:
     """Put the snapshot file if absent, unless the head is gone. False = it certainly did not land.
 
-    An id that is free although the head is not there any more: the branch was deleted (and perhaps made anew), or
-    rolled back by another engine. On top of that the snapshot would bring the old rows back.
+    If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or
+    rolled back by another engine. The snapshot would then bring the old rows back.
     """
     branch = _ready_branch(table, staged)
     if not _is_still_there(table, head, draft) or not _prepared(table, draft, staged):
@@ -308,7 +308,7 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
             _discard(table, staged)
     except OutcomeUnknownError:
         landed = _read_back(table, staged, branch, certain=False)
-        if not landed:  # its manifests stay: whoever built on ours before it was replaced refers to them
+        if not landed:  # its manifests stay: a commit on top of ours, made before it was replaced, refers to them
             check_nobody_goes_on(table, draft, staged.snapshot)
     else:
         landed = _read_back(table, staged, branch, certain=False)
@@ -336,9 +336,9 @@ def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
 
 
 def _read_back(table: Table, staged: _Staged, branch: Lineage | None, *, certain: bool) -> bool:
-    """Read back what stands under the id. ``certain``: the storage refused our put, so an absent file is a loss.
+    """Read back the snapshot of this id. ``certain``: the storage refused our put, so an absent file means it lost.
 
-    The branch is looked at before that: whoever deletes or renames it after this look finds the snapshot.
+    The branch is checked first: an operation that deletes or renames it later finds the snapshot.
     """
     snapshot = staged.snapshot
     try:
@@ -356,23 +356,23 @@ def _read_back(table: Table, staged: _Staged, branch: Lineage | None, *, certain
 
 
 def _branch_taken_away(table: Table, staged: _Staged, branch: Lineage | None) -> PaimonError:
-    """What to raise when the snapshot was put while its branch was renamed or deleted.
+    """Return the error for a snapshot that was put while its branch was renamed or deleted.
 
-    Once the branch is gone for good the snapshot belongs to nobody, and would bring its rows into the next branch of
+    Once the branch is deleted, the snapshot belongs to no branch, and would bring its rows into the next branch of
     that name.
     """
     snapshot, data = staged.snapshot, staged.snapshot.to_bytes()
     path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
     if not is_gone(table, branch) or table.store.exists(following):
-        return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was made anew")
+        return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was recreated")
     table.store.delete(path)
-    if table.store.exists(following):  # a writer to the branch that was made anew has gone on from it
+    if table.store.exists(following):  # a writer to the recreated branch has committed on top of it
         with suppress(AlreadyExistsError):
             table.store.create(path, data)
-        return unknown_outcome(table, snapshot, "its branch was made anew, and another commit goes on from it there")
+        return unknown_outcome(table, snapshot, "its branch was recreated, and another commit there is based on it")
     _discard(table, staged)
     return ConflictError(
-        f"{table.label}: the branch was renamed or deleted at this moment; nothing was written", table=table.name
+        f"{table.label}: the branch was renamed or deleted during the commit; nothing was written", table=table.name
     )
 
 
@@ -384,9 +384,9 @@ def _refresh_hint(table: Table, snapshot_id: int) -> None:
 
 
 def _discard(table: Table, staged: _Staged) -> None:
-    """Delete the manifests of an attempt that certainly lost. A failure is harmless, and hides no other one."""
+    """Delete the manifests of an attempt that certainly lost. A failure is harmless and only logged."""
     for name in staged.files:
         try:
             table.store.delete(manifest_path(name))
         except PaimonError as error:
-            log.info("%s: left the unused manifest %s behind (%s)", table.label, name, error)
+            log.info("%s: could not delete the unused manifest %s (%s)", table.label, name, error)

@@ -1,4 +1,4 @@
-"""What the committer takes and gives: drafts, identities, receipts, and how often it tries."""
+"""Input and output of the committer: drafts, identities, receipts and the retry policy."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
-    """Who commits: what a retry looks for (docs/format.md, Schemas and snapshots).
+    """Commit user and identifier, by which a retry recognises its commit (docs/format.md, Schemas and snapshots).
 
-    ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). With it, a commit looks
-    for one of the same identity after it before it publishes: another try may be alive.
-    ``retry_mark``: a path below the table that another try makes before it commits; where nothing is there, no other
-    try has committed, even if the snapshots that could tell are expired.
+    ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). If given, a commit first
+    searches the snapshots after it for its own identity: another try may be running. ``retry_mark``: a path below the
+    table that every other try creates before it commits. If it doesn't exist, no other try has committed, even if
+    snapshots have expired.
     """
 
     user: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -43,14 +43,14 @@ class CommitIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What to put on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
+    """The content of a commit on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
 
-    ``rewrite_base``: write the base manifests anew, without any DELETE. Needed when ``entries`` adds a file that an
+    ``rewrite_base``: rewrite the base manifests without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
-    ``follow``: give this draft for a newer head if nothing that it went by has changed; None = plan anew.
-    ``prepare``: called once the manifests are written, right before the snapshot is put, for what must be there first
-    (a schema version); may be called again. False = what the draft went by has changed: plan anew.
-    ``guard_options``: what the caller tells the guard that is concerned; only that guard knows its type.
+    ``follow``: return this draft for a newer head if none of its inputs has changed; None = plan again.
+    ``prepare``: called after the manifests are written, right before the snapshot is put, to write what it depends on
+    (a schema version); may be called again. False = an input of the draft has changed: plan again. ``guard_options``:
+    options for one of the guards; only that guard knows their type.
     """
 
     kind: CommitKind
@@ -69,9 +69,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a commit did. ``snapshot`` None = there was nothing to commit; ``replayed`` = it is another try's.
+    """The result of a commit. ``snapshot`` None = nothing to commit; ``replayed`` = it was made by another try.
 
-    ``warning``: what it dropped and had to restore, because a post-commit check found that it is needed.
+    ``warning``: the partitions that were dropped and restored, because a post-commit check found that they are needed.
     """
 
     before: Snapshot | None

@@ -26,9 +26,9 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMessage:
-    """What one write task hands to the driver: the files of one (partition, bucket).
+    """The output of one write task: the files of one (partition, bucket).
 
-    ``replaced``: the bucket's live files that the task has read and whose rows ``new_files`` carry on.
+    ``replaced``: the bucket's live files that the task has read and whose rows are in ``new_files``.
     """
 
     partition: bytes
@@ -62,11 +62,11 @@ def commit_append(
     guard_options: object = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
-    """Add files. ``planned_on`` is the snapshot whose bucket counts and sequence numbers the writer went by.
+    """Add files. ``planned_on``: the snapshot from which the writer took bucket counts and sequence numbers.
 
     Raises:
-        ConflictError: since then a bucket got numbers that ours would tie with, or a partition another bucket count:
-            write the rows again on the new head.
+        ConflictError: since then a bucket got the same sequence numbers, or a partition another bucket count: write the
+        rows again on the new head.
     """
     entries = [e for m in messages for e in m.entries()]
 
@@ -112,15 +112,15 @@ def _check_moved(
             continue
         if entry.total_buckets > 0 and counts[partition] not in (entry.total_buckets, -1):
             raise ConflictError(
-                f"{table.label}: partition {stored.text(entry.partition) or '()'} was rescaled to "
-                f"{entry.total_buckets} buckets meanwhile; write again",
+                f"{table.label}: partition {stored.text(entry.partition) or '()'} was meanwhile rescaled to "
+                f"{entry.total_buckets} buckets; write the rows again",
                 table=table.name,
             )
         low = lowest.get((partition, entry.bucket))
         if schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
             raise ConflictError(
                 f"{table.label}: bucket {entry.bucket} of partition {stored.text(entry.partition) or '()'} got rows "
-                f"with the same sequence numbers meanwhile; write again",
+                f"with the same sequence numbers meanwhile; write the rows again",
                 table=table.name,
             )
 
@@ -128,7 +128,7 @@ def _check_moved(
 def _entries_since(
     table: Table, planned: Snapshot | None, head: Snapshot, selection: Selection
 ) -> Iterable[ManifestEntry]:
-    """Entries committed after ``planned``; all live ones when a snapshot in between can't be read any more."""
+    """Entries committed after ``planned``; all live entries when a snapshot in between has expired."""
     first = planned.id if planned is not None else 1
     try:
         between = table.snapshots(list(range(first, head.id)))
@@ -151,12 +151,12 @@ def commit_overwrite(
 ) -> Receipt:
     """Replace partitions by new files in one OVERWRITE snapshot.
 
-    ``partitions``: None = the whole table; "dynamic" = those that occur in ``messages``, also in a message without
+    ``partitions``: None = the whole table; "dynamic" = those in ``messages``, including messages without
     files (its rows were all deletes: the partition becomes empty); specs = these, full or partial
     (``{"dt": "2025-01-01"}``), also when no row is written to them.
 
     Raises:
-        InvalidInputError: a spec names no partition column, or a message lies outside the specs.
+        InvalidInputError: a spec names an unknown partition column, or a message lies outside the specs.
     """
     added = [e for m in messages for e in m.entries()]
 
@@ -191,7 +191,7 @@ def drop_partitions(
     guard_options: object = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
-    """Delete all files of the given partitions (full or partial specs). Nothing there: nothing is committed."""
+    """Delete all files of the given partitions (full or partial specs). If there are none, nothing is committed."""
     if not specs:
         raise InvalidInputError(f"{table.label}: name at least one partition to drop", table=table.name)
     return commit_overwrite(
@@ -235,10 +235,10 @@ def commit_buckets(
     operation: str | None = "OVERWRITE",
     retry: RetryPolicy | None = None,
 ) -> Receipt:
-    """Make each message's bucket exactly its new files: copy-on-write of whole buckets, in one snapshot.
+    """Replace each message's bucket by its new files: copy-on-write of whole buckets, in one snapshot.
 
     Raises:
-        ConflictError: a bucket's live files are not the ``replaced`` ones any more: read and rewrite it again.
+        ConflictError: a bucket's live files are no longer the ``replaced`` ones: read and rewrite it again.
     """
 
     def draft(head: Snapshot | None) -> Draft | None:
@@ -284,10 +284,10 @@ def commit_partition(
     guard_options: object = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
-    """Make a partition exactly these new files, in one snapshot. ``replaced``: all that it holds; none: it is absent.
+    """Replace a partition by these new files, in one snapshot. ``replaced``: all its files; empty: it doesn't exist.
 
-    ``check`` gets the head of every attempt and raises ``ConflictError`` unless the partition still holds just that,
-    and whatever else the caller went by is still so.
+    ``check`` gets the head of every attempt and raises ``ConflictError`` if the partition or another input of the
+    caller has changed.
     """
     added = [e for m in messages for e in m.entries()]
     gone = [

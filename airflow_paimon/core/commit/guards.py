@@ -1,7 +1,7 @@
-"""Guards of commits: what other rooms want to check before each commit, and again after it has landed.
+"""Guards: checks by other packages before each commit, and again after it has landed.
 
-The committer knows none of them. A guard registers under its import path in ``airflow_paimon/core/__init__.py``, which
-Python runs before any module of the package: no import can be forgotten. It is imported when the first commit is made.
+The committer doesn't know the guards. A guard registers by its import path in ``airflow_paimon/core/__init__.py``,
+which Python runs before any module of the package, and is imported with the first commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _paths: list[str] = []
 
 
 class LostInputs(Protocol):
-    """Partitions that a commit dropped although another commit, at the same moment, made them needed."""
+    """Partitions that a commit dropped while a concurrent commit came to need them."""
 
     @property
     def partitions(self) -> frozenset[tuple[Any, ...]]:
@@ -29,31 +29,31 @@ class LostInputs(Protocol):
 
     @property
     def beside_appends(self) -> bool:
-        """Whether they are restored although rows were appended to them meanwhile."""
+        """Whether they are restored even if rows were appended to them meanwhile."""
 
     @property
     def guard_options(self) -> object:
         """The ``Draft.guard_options`` of the commit that restores them."""
 
     def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
-        """Describe what happened; ``snapshot_id`` restored them (None: somebody else did)."""
+        """Describe the restoration; ``snapshot_id`` restored them (None: another commit did)."""
 
     def not_restored(self, before: int | None, why: str) -> UnsafeOperationError:
-        """Describe what happened when restoring failed; ``before``: the snapshot that still holds them."""
+        """Describe a failed restoration; ``before``: the snapshot that still holds them."""
 
 
 class PostCommitCheck(Protocol):
-    """What a guard wants to look at once more when the commit has landed."""
+    """A guard's check after the commit has landed."""
 
     def run(self) -> LostInputs | None:
-        """Return what has to be restored; None: nothing."""
+        """Return the partitions to restore; None: none."""
 
     def not_made(self, why: str) -> UnsafeOperationError:
-        """Describe a commit that stands although ``run`` failed: nobody knows whether what it dropped is needed."""
+        """Describe a commit that landed although ``run`` failed: dropped partitions may be needed."""
 
 
 class CommitGuard(Protocol):
-    """Checks every attempt of every commit. It may write records of its own room, never a snapshot."""
+    """Checks every attempt of every commit. It may write its own records, never a snapshot."""
 
     def check(self, table: Table, head: Snapshot | None, draft: Draft) -> PostCommitCheck | None:
         """Check a draft that is to go on top of ``head``.
@@ -64,14 +64,14 @@ class CommitGuard(Protocol):
 
 
 def register_guard(path: str) -> None:
-    """Let every commit pass this guard: ``package.module:name`` of an object with the methods of ``CommitGuard``."""
+    """Register a guard for every commit: ``package.module:name`` of an object with the methods of ``CommitGuard``."""
     if path not in _paths:
         _paths.append(path)
         _loaded.cache_clear()
 
 
 def check_draft(table: Table, head: Snapshot | None, draft: Draft) -> tuple[PostCommitCheck, ...]:
-    """Ask all guards; returns the checks to run after the commit."""
+    """Call all guards; return the post-commit checks."""
     found = [guard.check(table, head, draft) for guard in _loaded()]
     return tuple(check for check in found if check is not None)
 

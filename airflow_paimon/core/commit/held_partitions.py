@@ -1,4 +1,4 @@
-"""What the partitions of a snapshot hold: what expiry judges, and what a drop compares with. Pure."""
+"""The contents of a snapshot's partitions, for expiry and for drops that compare. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPartition:
-    """What a partition holds in one snapshot. ``key``: its canonical stored form in hex, here and in a journal.
+    """The content of a partition in one snapshot. ``key``: its canonical stored form in hex, also used in a journal.
 
-    ``digest`` identifies its files; names never recur. ``updated``: the newest file's creation, local time as stored.
+    ``digest`` identifies its files; file names are never reused. ``updated``: the newest file's creation, local time as
+    stored.
     """
 
     key: str

@@ -1,8 +1,8 @@
 """Makes a retry return the first try's result: the operation record ``_airflow_paimon/operations/<hash of id>.json``.
 
-The record is put if absent before the first commit. It says what was asked for and where the branch stood, so that a
-later try refuses another request, and looks for the commit after that point. Without a record nothing was committed
-under the id (or somebody removed our folder).
+The record is put if absent before the first commit. It holds a digest of the request and the branch's newest snapshot,
+so that a later try refuses another request and searches for the commit after that snapshot. Without a record nothing
+was committed under the id (or the folder was removed).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFUSALS = (
     UnsafeOperationError,
     UnsupportedError,
 )
-"""Errors after which nothing is published: files of the try can be discarded, and its operation id used again."""
+"""Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
 _NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse"})
 
 
@@ -53,7 +53,7 @@ class Attempt:
 
     Attributes:
         operation_id: None = the operation has none, or is a dry run: no record.
-        branch: The branch that is written.
+        branch: The branch to write.
         head: Its newest snapshot id when the operation was first tried; 0 = none.
         retried: The operation was tried before, and that try was not refused.
     """
@@ -65,24 +65,24 @@ class Attempt:
     retried: bool = False
 
     def identity(self, step: str) -> CommitIdentity:
-        """Return the identity of a commit on the branch; the committer looks for the same one of another living try."""
+        """Return the identity of a commit on the branch; the committer looks for a concurrent try that has it."""
         identity = commit_identity(self.operation_id, self.branch, step)
         if self.operation_id is None:
             return identity
         return dataclasses.replace(identity, since=self.head, retry_mark=_retried_path(self.operation_id))
 
     def landed(self, step: str) -> Snapshot | None:
-        """Find what an earlier try has committed as this step.
+        """Find the commit that an earlier try made as this step.
 
         Raises:
-            OutcomeUnknownError: the snapshots that could tell are expired.
+            OutcomeUnknownError: the snapshots to search are expired.
         """
         if not self.retried:
             return None
         return find_landed(self.table.branch(self.branch), self.identity(step), self.head)
 
     def forget(self) -> None:
-        """Remove the record of a first try that committed nothing, unless a second try has found it meanwhile."""
+        """Delete the record of a first try that committed nothing, unless a second try has found it meanwhile."""
         if self.operation_id is None or self.retried or self.table.store.exists(_retried_path(self.operation_id)):
             return
         action = Delete(path=_record_path(self.operation_id), reason="the operation committed nothing")
@@ -93,14 +93,14 @@ class Attempt:
 def attempt(
     table: Table, operation_id: str | None, branch: str, request: str, content: str | None = None
 ) -> Iterator[Attempt]:
-    """Record the operation, or find its record; a first try that is refused leaves none.
+    """Write the operation record, or find an existing one; a first try that is refused leaves none.
 
-    An error with ``details["done"]`` has committed something and keeps the record.
+    After an error with ``details["done"]`` something was committed, so the record stays.
 
     Args:
         operation_id: None = no record.
-        request: Digest of what is asked for.
-        content: Digest of the rows, where they are at hand.
+        request: Digest of the request.
+        content: Digest of the rows, where available.
 
     Raises:
         InvalidInputError: the id was used for another request, for another branch, or for other rows.
@@ -118,20 +118,20 @@ def attempt(
 
 
 def attempt_of(context: Context, branch: str = MAIN, request: Request | None = None) -> AbstractContextManager[Attempt]:
-    """Start an attempt at the context's operation (or at ``request``, which says the same in full); see ``attempt``."""
+    """Start an attempt at the context's operation (or at ``request``, its complete form); see ``attempt``."""
     asked = request or context.request
     operation_id = None if asked.dry_run else asked.operation_id
     return attempt(context.table, operation_id, branch, request_digest(asked))
 
 
 def request_digest(request: Request) -> str:
-    """Identify what is asked, whoever asks and with whichever credentials."""
+    """Return a digest of the request, without user and credentials."""
     values = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
     return digest_of({"operation": request.operation, **_without(values, _NOT_PART_OF_REQUEST)})
 
 
 def digest_of(values: Any) -> str:
-    """Digest values that JSON, or else their text, can tell apart."""
+    """Return a digest of values, by their JSON or else their text."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -144,7 +144,7 @@ def commit_identity(operation_id: str | None, branch: str, step: str, partition:
 
 
 def name_part(operation_id: str) -> str:
-    """Make an operation id fit for a file or tag name: readable, at most 100 characters, still unique."""
+    """Turn an operation id into a part of a file or tag name: readable, at most 100 characters, still unique."""
     clean = re.sub(r"[^A-Za-z0-9_.-]+", "-", operation_id).strip("-.")
     digest = hashlib.sha256(operation_id.encode()).hexdigest()[:8]
     return clean if clean == operation_id and len(clean) <= 100 else f"{clean[:90].rstrip('-.')}-{digest}"
@@ -203,7 +203,7 @@ def _record_path(operation_id: str) -> str:
 
 
 def _retried_path(operation_id: str) -> str:
-    """A mark that a second try found the record: from then on it stays, for the first try may be the one that ends."""
+    """Path of the mark that a second try has found the record, which from then on must not be deleted."""
     return f"{PRIVATE_DIR}/retried/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}"
 
 

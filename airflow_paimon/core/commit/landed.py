@@ -1,4 +1,4 @@
-"""Whether a commit is in the table: looked for before a retry, and read back when the operation that made it ends."""
+"""Whether a commit is in the table: searched for before a retry, and read back when its operation ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_AT_ONCE = 64
 
 
 def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapshot | None = None) -> Snapshot | None:
-    """Look for a commit of this identity among the snapshots with an id greater than ``after``, the newest first.
+    """Search the snapshots with an id greater than ``after`` for a commit of this identity, the newest first.
 
     ``head``: the newest snapshot, if the caller has read it.
 
@@ -34,7 +34,7 @@ def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapsh
                 lost = snapshot_id if lost is None else lost
             elif (snapshot.commit_user, snapshot.commit_identifier) == (identity.user, identity.identifier):
                 return snapshot
-        if lost is not None:  # what is behind an expired snapshot is expired as well
+        if lost is not None:  # older snapshots are expired as well
             break
     if lost is None or (identity.retry_mark is not None and not table.store.exists(identity.retry_mark)):
         return None
@@ -55,26 +55,26 @@ def _read(table: Table, ids: list[int], head: Snapshot | None) -> list[Snapshot 
 
 
 def is_ours(table: Table, snapshot: Snapshot) -> bool:
-    """Read back what stands under the snapshot's id.
+    """Read back the snapshot of this id, and return whether it is ours.
 
     Raises:
-        NotFoundError: nothing does.
+        NotFoundError: there is none.
     """
     return table.snapshot(snapshot.id).uuid == snapshot.uuid
 
 
 def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknownError:
-    """Say that nobody knows whether this snapshot is in the table."""
+    """Return the error for a snapshot that may or may not be in the table."""
     return OutcomeUnknownError(
         f"{table.label}: it is not known whether snapshot {snapshot.id} (uuid {snapshot.uuid}) landed: {why}. "
-        f"Nothing was cleaned up. Run it again with the same operation id: it looks first",
+        f"Nothing was cleaned up. Run it again with the same operation id: it checks first",
         table=table.name,
         details={"snapshot": snapshot.id, "uuid": snapshot.uuid, "commit_user": snapshot.commit_user},
     )
 
 
 def check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
-    """Refuse to commit again what a newer snapshot holds already: ours was there, and was replaced too late.
+    """Refuse to repeat a commit whose files a newer snapshot already holds: ours was replaced after that one was made.
 
     Raises:
         OutcomeUnknownError: a file that the draft adds is live.
@@ -85,10 +85,10 @@ def check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
 
 
 def verify_landed(table: Table, snapshot: Snapshot) -> None:
-    """Check that a snapshot that was published is still ours: another engine's rename can land on top, later too.
+    """Check that a published snapshot is still ours: another engine's rename can overwrite it, also later.
 
     Raises:
-        OutcomeUnknownError: the snapshot id is somebody else's now. An expired snapshot is fine.
+        OutcomeUnknownError: the id now belongs to another commit. An expired snapshot is not an error.
     """
     try:
         ours = is_ours(table, snapshot)
@@ -105,12 +105,12 @@ _published: ContextVar[list[tuple[Table, Snapshot]] | None] = ContextVar("publis
 
 @contextmanager
 def verified_commits() -> Iterator[None]:
-    """Read back, at the end of an operation, every snapshot that was published within; nested, the outermost does.
+    """Read back every snapshot that was published within the block, at its end; if nested, at the end of the outermost.
 
-    A commit outside of any such block is read back at its own end: none goes unverified.
+    A commit outside of such a block is read back at its own end.
 
     Raises:
-        OutcomeUnknownError: see ``verify_landed``. Not looked for when the block itself fails.
+        OutcomeUnknownError: see ``verify_landed``. Not checked when the block itself fails.
     """
     if _published.get() is not None:
         yield
@@ -126,7 +126,7 @@ def verified_commits() -> Iterator[None]:
 
 
 def verify_at_end(table: Table, snapshot: Snapshot) -> None:
-    """Have a published snapshot read back when the operation ends; outside of ``verified_commits``: now."""
+    """Schedule a published snapshot for reading back at the end of ``verified_commits``; outside of it: now."""
     pending = _published.get()
     if pending is None:
         verify_landed(table, snapshot)

@@ -1,4 +1,4 @@
-"""Which manifests a new snapshot's base list holds: the previous ones, small ones merged when there are many (pure)."""
+"""The base manifest list of a new snapshot: the previous manifests, small ones merged if there are many (pure)."""
 
 from __future__ import annotations
 

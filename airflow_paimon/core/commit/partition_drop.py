@@ -1,4 +1,4 @@
-"""The commit that drops partitions only while they hold what they held when that was planned."""
+"""A commit that drops partitions only if their contents have not changed since the plan."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def drop_held(
 ) -> Receipt:
     """Drop partitions in one OVERWRITE snapshot: ``expected`` gives each one's ``digest`` by its ``key``.
 
-    One that is gone already is passed over; are all gone, nothing is committed. ``check`` is called with every head
-    that the commit may go on top of, unless all are gone, and may raise. ``guard_options``: see ``Draft``.
+    Missing partitions are skipped; if all are missing, nothing is committed. ``check`` is called with every head that
+    the commit may be based on, unless all are missing, and may raise. ``guard_options``: see ``Draft``.
 
     Raises:
         ConflictError: a partition holds other files than expected.
@@ -71,7 +71,7 @@ def _check_unchanged(
     )
     if changed:
         raise ConflictError(
-            f"{view.label}: {len(changed)} partitions changed since they were planned to be dropped: "
+            f"{view.label}: {len(changed)} partitions changed since the drop was planned: "
             f"{', '.join(changed[:_LISTED])}; plan again",
             table=view.name,
             details={"partitions": changed[:_LISTED]},

@@ -1,4 +1,4 @@
-"""What changes a table outside of commits: single files put if absent, and the actions of plans."""
+"""Changes of a table outside of commits: single files put if absent, and the actions of plans."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def put_new(table: Table, path: str, data: bytes) -> None:
 
 
 def execute(table: Table, plan: Plan, on_action: Callable[[Action], None] | None = None) -> None:
-    """Carry out a plan's actions in order; stops at the first failure.
+    """Carry out a plan's actions in order; stop at the first failure.
 
     Raises:
-        AlreadyExistsError: a ``PutNew`` found something else there.
+        AlreadyExistsError: a ``PutNew`` found another file at its path.
     """
     require_committable(table)
     for action in plan.actions:

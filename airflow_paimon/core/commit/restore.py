@@ -1,4 +1,4 @@
-"""The draft that takes a drop of partitions back: their files are added again, by reference."""
+"""The draft that restores dropped partitions: their files are added again, by reference."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def restoring(
 def _overwritten(
     table: Table, dropped: Snapshot, head: Snapshot, partitions: set[bytes], form: Callable[[bytes], bytes]
 ) -> set[bytes]:
-    """Of the partitions that hold something: those that got it otherwise than by appends, or nobody can tell how."""
+    """The non-empty partitions whose files were not only appended, or whose history has expired."""
     if not partitions:
         return set()
     try:

@@ -1,8 +1,8 @@
-"""Files that another engine writes for us: into a staging branch of its own, taken over by one commit of ours.
+"""Files written by another engine: into a staging branch, from which one commit of this package takes them over.
 
-An engine's own commit carries no operation id, is no put-if-absent on object stores, and may expire what other branches
-share. So it commits to a private branch on which every automatic action is switched off; then our committer publishes
-those files, by reference, on the branch they are meant for.
+An engine's own commit has no operation id, is not put-if-absent on object stores, and may expire files that other
+branches share. So the engine commits to a private branch without automatic actions; then the committer publishes those
+files, by reference, on the target branch.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _ACT_BY_THEMSELVES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """``view`` is the staging branch; ``onto`` gets what is written there, on top of ``head``.
+    """``view`` is the staging branch; its files are taken over to ``onto``, on top of ``head``.
 
-    ``shares``: it starts from ``head``, so that what comes in is merged with what is there; otherwise it starts empty.
+    ``shares``: it starts from ``head``, so that new rows are merged with existing ones; otherwise it starts empty.
     """
 
     view: Table
@@ -68,9 +68,9 @@ class Taken:
 
 
 def staging_schema(schema: TableSchema) -> TableSchema:
-    """Return the schema of a staging branch: the same columns under the same id, and nothing that acts by itself.
+    """Return the schema of a staging branch: the same columns under the same id, without automatic actions.
 
-    Where readers see compacted files only (deletion vectors, first-row) the writer has to compact.
+    Where readers see only compacted files (deletion vectors, first-row) the writer has to compact.
     """
     options = {k: v for k, v in schema.options.items() if not k.startswith(_ACT_BY_THEMSELVES)}
     options.update(PROTECTIVE_OPTIONS)
@@ -83,9 +83,9 @@ def staging_schema(schema: TableSchema) -> TableSchema:
 
 
 def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, now_iso: str) -> Plan:
-    """Plan the staging branch. ``schemas`` and ``head`` are the files of the branch that it is for, as they lie there.
+    """Plan the staging branch. ``schemas`` and ``head`` are the files of the target branch, byte for byte.
 
-    ``schemas`` holds the latest one as the staging branch is to have it.
+    The latest of ``schemas`` is already changed as the staging branch needs it.
     """
     name, paths = staging.view.branch_name, staging.view.paths
     lineage = Lineage(
@@ -111,10 +111,10 @@ def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, no
 def open_staging(
     onto: Table, head: Snapshot, schema: TableSchema, operation_id: str | None, now_iso: str, *, shares: bool
 ) -> Staging:
-    """Make a staging branch for an operation; what an earlier try of it left behind goes first.
+    """Create a staging branch for an operation; one left by an earlier try is deleted first.
 
     Raises:
-        ConflictError: ``schema``, which the rows were fitted to, is not the branch's latest any more.
+        ConflictError: ``schema``, which the rows conform to, is no longer the branch's latest.
     """
     prefix = STAGING_BRANCH_PREFIX
     if operation_id is not None:
@@ -135,16 +135,16 @@ def open_staging(
 
 
 def discard_staging(view: Table) -> None:
-    """Delete a staging branch. Data files stay: those that were not taken over are orphans.
+    """Delete a staging branch. Data files stay; those not taken over become orphans.
 
-    Failing to is harmless: check_table lists what is left.
+    A failure is harmless: check_table lists the leftovers.
     """
     record = Lineage(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
         execute(view, plan_delete_branch("stage", view.name, record, files, {}, ()).whole())
     except PaimonError as error:  # hides no failure of the operation
-        log.warning("%s: left the staging branch %s behind (%s)", view.name, view.branch_name, error)
+        log.warning("%s: could not delete the staging branch %s (%s)", view.name, view.branch_name, error)
 
 
 def take_over(
@@ -155,10 +155,10 @@ def take_over(
     identity: CommitIdentity,
     properties: Callable[[Sequence[ManifestEntry], Sequence[ManifestEntry]], Mapping[str, str]],
 ) -> Taken:
-    """Put what the staging branch got onto the branch that it is for, as one OVERWRITE snapshot.
+    """Move the staged files to the target branch, as one OVERWRITE snapshot.
 
-    ``replaced``: the partitions that become exactly the staged files; None: the staged changes are merged in.
-    ``expected_rows`` were given to the writer. ``properties`` is asked with the files removed and added.
+    ``replaced``: the partitions that the staged files replace; None: the staged changes are merged in.
+    ``expected_rows``: how many rows the writer got. ``properties`` is called with the removed and added files.
 
     Raises:
         ConflictError: the branch was written or altered meanwhile, or the staged rows are not all there (another try
@@ -198,7 +198,7 @@ def take_over(
 
 
 def _id_space(staging: Staging) -> IdSpace:
-    """A staging branch that shares the head goes on from its row ids; an empty one begins at 0."""
+    """A staging branch that starts from the head continues its row ids; an empty one begins at 0."""
     ours = staging.head.next_row_id or 0
     if not staging.shares:
         return IdSpace(shared=0, target=ours, source=0)
@@ -218,7 +218,7 @@ def _replaced(staging: Staging, chosen: Selection) -> _Change:
         named = StoredPartitions(schema).text(strange.partition)
         raise InvalidInputError(
             f"{onto.label}: rows of partition {named} were written, which is not among those to correct: the query "
-            f"gives other rows each time that it runs",
+            f"returns different rows each time it runs",
             table=onto.name,
         )
     removed = list(live_entries(onto, head, chosen).values())
@@ -227,13 +227,13 @@ def _replaced(staging: Staging, chosen: Selection) -> _Change:
 
 
 def _check_rows(staging: Staging, added: Sequence[ManifestEntry], expected: int) -> None:
-    """Keyed rows may be fewer than were given, as the writer folds them; others have to be all there."""
+    """With keys there may be fewer rows than given, as the writer merges them; without keys none may be missing."""
     staged = sum(e.file.row_count for e in added)
     if staged == expected or (staging.schema.primary_keys and 0 < staged < expected):
         return
     raise ConflictError(
         f"{staging.onto.label}: {staged} of {expected} rows are in {staging.view.branch_name}: another try of the "
-        f"operation took that branch away, or the query gives other rows each time; nothing was published. Run it "
+        f"operation deleted that branch, or the query returns different rows each time; nothing was published. Run it "
         f"again",
         table=staging.onto.name,
         details={"expected_rows": expected, "staged_rows": staged},
