@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-chain demo-ui test soak check format bench oracles clean
+.PHONY: help venv demo demo-chain demo-ui test soak check docs format bench oracles clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ check: venv ## ruff, format, mypy
 	$(PY) -m ruff format --check . || failed=1
 	$(PY) -m mypy || failed=1
 	exit $$failed
+
+docs: venv ## the documentation site, in build/docs/index.html
+	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs
+	echo "make docs: build/docs/index.html"
 
 format: venv ## let ruff fix and format
 	@$(PY) -m ruff check --fix .

@@ -1,0 +1,57 @@
+"""Sphinx's configuration of the documentation site; `make docs` builds it, and any warning fails the build."""
+
+import inspect
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_ext")]
+# Importing an operator imports Airflow, which writes a configuration into its home.
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="airflow-paimon-docs-"))
+
+from airflow_paimon import __version__  # noqa: E402  # the path comes first
+
+project = "airflow-paimon"
+version = release = __version__
+author = "the airflow-paimon authors"
+project_copyright = "the airflow-paimon authors, Apache License 2.0"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "reference_directives"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_heading_anchors = 3
+exclude_patterns = ["_ext"]
+suppress_warnings = ["myst.header"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_default_options = {"show-inheritance": False}
+# Airflow's base classes document themselves on Airflow's site.
+autodoc_inherit_docstrings = False
+nitpicky = False
+
+html_theme = "furo"
+html_title = f"airflow-paimon {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+copybutton_prompt_text = r"\$ "
+copybutton_prompt_is_regexp = True
+
+
+def operator_signature(
+    app: Any, what: str, name: str, thing: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str, None] | None:
+    """Show the arguments of an operator with their defaults; Airflow's metaclass hides them from autodoc."""
+    if what != "class" or not name.endswith(("Operator", "Sensor")):
+        return None
+    parameters = list(inspect.signature(thing.__init__).parameters.values())[1:]
+    shown = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    return str(inspect.Signature(shown)), None
+
+
+def setup(app: Any) -> None:
+    """Register what the configuration adds."""
+    app.connect("autodoc-process-signature", operator_signature)

@@ -1,0 +1,172 @@
+"""Every snippet of the pages that show how to use the package runs, page by page, in the order of the page.
+
+Operators run as what they submit: the request is built from the operator's arguments and performed, with the suite's
+Spark session where it reads or writes rows. Shell lines run in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon import create_table
+from airflow_paimon.cli.main import run
+from airflow_paimon.core.requests.arguments import parse_arguments
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
+from airflow_paimon.data import write_arrow
+from tests.conftest import REPO_ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DOCS = REPO_ROOT / "docs"
+PAGES = sorted(
+    page
+    for page in (
+        *_DOCS.glob("*.md"),
+        *(p for d in ("tutorials", "howto", "operators", "reference") for p in (_DOCS / d).glob("*.md")),
+    )
+    if re.search(r"^```(python|bash)$", page.read_text(), re.MULTILINE)
+)
+_BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_WAREHOUSE = re.compile(r"(?:/data|s3://lake)/warehouse")
+
+
+@dataclass
+class Page:
+    """What the snippets of one page share."""
+
+    spark: SparkSession
+    warehouse: Path
+    names: dict[str, Any] = field(default_factory=dict)
+    ran: list[str] = field(default_factory=list)
+
+    def python(self, text: str) -> None:
+        from airflow.sdk import DAG
+
+        with DAG("snippets", schedule=None) as dag:
+            exec(compile(text, "snippet", "exec"), self.names)
+        dags = [dag, *(value for value in self.names.values() if isinstance(value, DAG))]
+        for made in dags:
+            for task in made.topological_sort() if hasattr(made, "topological_sort") else made.tasks:
+                self.operator(task)
+        self.names = {name: value for name, value in self.names.items() if not isinstance(value, DAG)}
+        self.ran.append("python")
+
+    def operator(self, task: Any) -> None:
+        from airflow_paimon.operators._base import PaimonOperator, _argument_fields
+
+        if not isinstance(task, PaimonOperator):
+            return
+        values = {name: task._value(spec) for name, spec in _argument_fields(task.operation).items()}
+        if values.get("sql"):  # the operator hands the statement over as a file
+            values["sql"] = str(self.warehouse.with_suffix(".sql"))
+            Path(values["sql"]).write_text(task.sql)
+        self.request(build_request(task.operation, {**values, "warehouse": str(self.warehouse)}))
+
+    def request(self, request: Any) -> None:
+        from airflow_paimon.spark.jobs import run_spark_operation
+
+        needs_spark = OPERATIONS[request.operation].needs_spark
+        result = run_spark_operation(self.spark, request) if needs_spark else run_operation(request)
+        assert result.operation == request.operation
+        self.ran.append(request.operation)
+
+    def shell(self, text: str) -> None:
+        for line in re.sub(r"\\\n", " ", text).splitlines() if "'{\n" not in text else [text]:
+            words = shlex.split(line, comments=True)
+            if words:
+                self.command(words)
+
+    def command(self, words: list[str]) -> None:
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (REPO_ROOT / "Makefile").read_text(), re.MULTILINE), words
+        elif words[:3] == ["airflow", "connections", "add"]:
+            self.connection(words[3:])
+        elif words[0] == "spark-submit":
+            assert (REPO_ROOT / words[1]).is_file() and words[2:] == ["--help"], words
+        elif words[:4] == ["python", "-m", "airflow_paimon", "job"]:
+            if "--help" not in words:
+                self.request(parse_arguments(words[4], words[5:]).request)
+            assert words[4] in OPERATIONS, words
+        elif words[:3] == ["python", "-m", "airflow_paimon"]:
+            if "--storage-options" not in words:
+                assert run(words[3:]) == 0, words
+        else:
+            assert words[0] in ("pip", "python"), words
+        self.ran.append(words[0])
+
+    def connection(self, words: list[str]) -> None:
+        from airflow.sdk import Connection
+
+        from airflow_paimon.hooks.paimon import PaimonHook
+
+        options = dict(zip(words[1::2], words[2::2], strict=True))
+        extra = json.loads(options.get("--conn-extra", "{}"))
+        if options["--conn-type"] == "paimon":
+            hook = PaimonHook(connection=Connection(conn_id=words[0], conn_type="paimon", extra=json.dumps(extra)))
+            assert (hook.warehouse and hook.storage_options is None) or isinstance(hook.storage_options, dict)
+        else:
+            assert options["--conn-type"] == "spark" and set(extra) <= {"deploy-mode", "queue", "namespace"}
+
+
+@pytest.fixture
+def page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    rules = ModuleType("my_rules.units")
+    rules.cents_to_euros = lambda spark, views: views["branch"].where("dt = '2026-11-18'")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_rules", ModuleType("my_rules"))
+    monkeypatch.setitem(sys.modules, "my_rules.units", rules)
+    names = {"spark": spark, "warehouse": str(tmp_path / "warehouse"), "__name__": "snippets"}
+    yield Page(spark, tmp_path / "warehouse", names)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(_DOCS)))
+def test_the_snippets_of_a_page_run(page: Page, path: Path) -> None:
+    text = path.read_text()
+    if "create_table(" not in text:
+        make_orders(page.warehouse, with_branch="CreateBranchOperator" not in text)
+    if path.name != "chain-nights.md":  # it makes the table itself
+        make_days(page.warehouse, "db.flights" if "db.flights" in text else "sales.days")
+    for language, block in _BLOCK.findall(text):
+        here = _WAREHOUSE.sub(str(page.warehouse), block)
+        page.python(here) if language == "python" else page.shell(here)
+    assert page.ran
+
+
+def make_orders(warehouse: Path, with_branch: bool) -> None:
+    """Make what the pages call ``sales.orders``: two days of orders, the tag and the branch of its correction."""
+    columns = [("id", "BIGINT NOT NULL"), ("dt", "STRING NOT NULL"), ("amount", "DOUBLE")]
+    table = create_table(
+        str(warehouse),
+        "sales.orders",
+        columns,
+        partition_keys=["dt"],
+        primary_keys=["dt", "id"],
+        options={"bucket": "2"},
+    )
+    write_arrow(table, pa.table({"id": [1, 2], "dt": ["2026-11-17", "2026-11-18"], "amount": [10.0, 2000.0]}))
+    if with_branch:
+        for name in ("fix", "replay"):
+            values = {"warehouse": str(warehouse), "table": "sales.orders", "branch": name, "snapshot": 1}
+            run_operation(build_request("create_branch", values))
+
+
+def make_days(warehouse: Path, table: str) -> None:
+    """Make the chain table of the tutorial, with a full day and a day of changes."""
+    tutorial = (_DOCS / "tutorials" / "chain-nights.md").read_text()
+    command = next(block for language, block in _BLOCK.findall(tutorial) if language == "bash")
+    words = shlex.split(_WAREHOUSE.sub(str(warehouse), command.replace("\\\n", " ")).replace("sales.days", table))
+    run_operation(parse_arguments(words[4], words[5:]).request)
+    rows = next(block for language, block in _BLOCK.findall(tutorial) if language == "python")
+    exec(compile(_WAREHOUSE.sub(str(warehouse), rows).replace("sales.days", table), "tutorial", "exec"), {})
