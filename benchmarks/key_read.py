@@ -1,13 +1,16 @@
-"""Reading one key of 10 million rows that need merging, beside reading all of them: in this process and in Spark.
+"""Reading one key of 10 million rows that need merging: in this process and in Spark, beside Paimon's connector.
 
-8 buckets of rows (k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING) and five upserts of 2 % each, in turns. ``ROWS`` in
-the environment makes it smaller.
+8 buckets of rows (k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING) and five upserts of 2 % each, in turns. The
+connector (0.9.0, on Spark 3.5 in a JVM of its own) runs where ``make oracles`` has prepared it. ``ROWS`` in the
+environment makes it smaller.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -15,7 +18,11 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import read_table, register
-from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, drain, in_turns, report, rows, session
+from benchmarks._connector import connector
+from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, Work, drain, in_turns, report, rows, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RUNS = 5
 KEY = 4_321_007 % ROWS
@@ -31,19 +38,31 @@ def main() -> None:
         for number in range(DELTAS):
             write_arrow(table, rows(spark, ROWS // 50, step=49 + number, seq=number + 2).drop("dt").toArrow())
         print(f"{ROWS:,} rows, {BUCKETS} buckets, {DELTAS} upserts of {ROWS // 50:,} rows to merge")
-        report("read_arrow", in_turns({"all rows": lambda: _all(table), "one key": lambda: _one(table)}, RUNS))
-        register(spark)
-        source = spark.read.format("airflow_paimon").options(warehouse=warehouse, table="d.t")
-        best = in_turns(
-            {
-                "read_table, all rows": lambda: drain(read_table(spark, warehouse, "d.t")),
-                "read_table, one key": lambda: drain(read_table(spark, warehouse, "d.t", where=f"k = {KEY}")),
-                "data source, one key": lambda: drain(source.option("where", f"k = {KEY}").load()),
-                "an empty job": lambda: drain(spark.range(1)),
-            },
-            RUNS,
-        )
-        report("Spark", best)
+        works = _works(spark, warehouse, table)
+        with connector(warehouse, folder) as run:
+            theirs = {} if run is None else _works_of_connector(run)
+            report("reading", in_turns({**theirs, **works}, RUNS))
+
+
+def _works_of_connector(run: Callable[[str], None]) -> dict[str, Work]:
+    return {
+        "connector, one key": lambda: run(f"SELECT * FROM paimon.d.t WHERE k = {KEY}"),
+        "connector, an empty job": lambda: run("SELECT * FROM range(1)"),
+        "connector, all rows": lambda: run("SELECT * FROM paimon.d.t"),
+    }
+
+
+def _works(spark: SparkSession, warehouse: str, table: Table) -> dict[str, Work]:
+    register(spark)
+    source = spark.read.format("airflow_paimon").options(warehouse=warehouse, table="d.t")
+    return {
+        "read_arrow, one key": lambda: _one(table),
+        "read_arrow, all rows": lambda: _all(table),
+        "read_table, one key": lambda: drain(read_table(spark, warehouse, "d.t", where=f"k = {KEY}")),
+        "read_table, all rows": lambda: drain(read_table(spark, warehouse, "d.t")),
+        "data source, one key": lambda: drain(source.option("where", f"k = {KEY}").load()),
+        "an empty job": lambda: drain(spark.range(1)),
+    }
 
 
 def _all(table: Table) -> None:
