@@ -49,7 +49,7 @@ from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
-from airflow_paimon.spark.tasks import forget_zip_importers
+from airflow_paimon.spark.tasks import forgetting_zip_importers
 from airflow_paimon.spark.where_text import parse_condition, to_expression
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class PaimonDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
+    @forgetting_zip_importers()
     def schema(self) -> StructType:
         fields = {f.name: f for f in self._table_schema().fields}
         names = self._columns() or list(fields)
@@ -98,6 +99,7 @@ class PaimonDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return PaimonReader(*self._read_arguments(schema))
 
+    @forgetting_zip_importers()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return _plan_writer(
             self._open(),
@@ -191,6 +193,7 @@ class PaimonReader(DataSourceReader):
         self._mode = mode
         self._pushed: Predicate | None = None
 
+    @forgetting_zip_importers()
     def partitions(self) -> Sequence[InputPartition]:
         table = self._table
         predicate, expression = self._pushed, None
@@ -222,12 +225,10 @@ class PaimonReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return
-        try:
+        with forgetting_zip_importers():
             run, read, splits = pickle.loads(partition.value)
             for split in splits:
                 yield from run(read, split)
-        finally:
-            forget_zip_importers()
 
 
 class PushdownPaimonReader(PaimonReader):
@@ -279,11 +280,10 @@ class PaimonWriter(DataSourceArrowWriter):
             for _ in iterator:
                 pass
             return TaskFiles(())
-        try:
+        with forgetting_zip_importers():
             return TaskFiles(tuple(write_rows(write, (conform(b, write.schema, write.label) for b in iterator))))
-        finally:
-            forget_zip_importers()
 
+    @forgetting_zip_importers()
     @verified_commits()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         landed = self._landed

@@ -16,7 +16,7 @@ from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, bucket_groups
 from airflow_paimon.spark.spark_types import shipped_type
-from airflow_paimon.spark.tasks import forget_zip_importers, map_in_arrow
+from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -122,12 +122,10 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
     schema, label = write.schema, write.label
 
     def groups(columns: Iterator[Any]) -> Iterator[pa.Array]:
-        try:
+        with forgetting_zip_importers():
             for arrays in columns:
                 given = arrays if isinstance(arrays, tuple) else (arrays,)
                 yield pa.array(_groups(pa.table(list(given), names=names), write, schema, label))
-        finally:
-            forget_zip_importers()
 
     groups.__annotations__ = (
         {"columns": Iterator[pa.Array], "return": Iterator[pa.Array]}

@@ -16,7 +16,7 @@ from airflow_paimon.data.merge.sections import Run, Section
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
-from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, pack
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, pack, share_of
 
 _EMPTY = b""
 
@@ -42,13 +42,17 @@ def weight(split: ReadSplit | ChainSplit) -> int:
 
 def split_groups(splits: Sequence[ReadSplit]) -> list[list[ReadSplit]]:
     """Return the splits of each task."""
-    return pack([slim_split(s) for s in splits], weight, TASK_BYTES)
+    return pack([slim_split(s) for s in splits], weight, share_of(sum(map(weight, splits))))
 
 
 def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[ChainSplit]]:
     """Return the chain splits of each task; what comes out counts as much as what is read."""
     cut = [p for s in splits for p in divide_split(s, inputs.main.schema, TASK_BYTES // len(s.targets))]
-    return pack(map(_slim_chain, cut), lambda s: weight(s) * len(s.targets), TASK_BYTES)
+    return pack(map(_slim_chain, cut), _chain_weight, share_of(sum(map(_chain_weight, cut))))
+
+
+def _chain_weight(split: ChainSplit) -> int:
+    return weight(split) * len(split.targets)
 
 
 def slim_split(split: ReadSplit) -> ReadSplit:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.spark.tasks import forget_zip_importers
+from airflow_paimon.spark.tasks import forgetting_zip_importers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,7 @@ class _Refusal:
 
 def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
     """Yield what ``make`` gives, as rows of a task. A refusal is a value too: Spark would try the task four times."""
-    try:
+    with forgetting_zip_importers():
         try:
             values = list(make())
         except PaimonError as error:
@@ -35,8 +35,6 @@ def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
             values = [_Refusal(error)]
         pickled = [pickle.dumps(v, pickle.HIGHEST_PROTOCOL) for v in values]
         yield pa.RecordBatch.from_arrays([pa.array(pickled, pa.binary())], schema=_ARROW)
-    finally:
-        forget_zip_importers()
 
 
 def collect(frame: DataFrame) -> list[Any]:

@@ -6,6 +6,7 @@ import pickle
 import sys
 import zipimport
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TASK_BYTES = 128 * 1024 * 1024
+LEAST_TASKS, LEAST_TASK_BYTES = 8, 16 * 1024 * 1024
+"""A read is cut into at least so many tasks, so that no core waits, unless they would be smaller than this."""
+
 OPEN_COST_BYTES = 4 * 1024 * 1024
 """What opening a file costs, as bytes read in that time: Spark's own default (spark.sql.files.openCostInBytes)."""
 
@@ -35,6 +39,11 @@ def pack(items: Iterable[T], weight: Callable[[T], int], target: int = TASK_BYTE
     return groups
 
 
+def share_of(total: int) -> int:
+    """Return the bytes of one task of a read of so many."""
+    return max(LEAST_TASK_BYTES, min(TASK_BYTES, total // LEAST_TASKS))
+
+
 def map_tasks(
     spark: SparkSession,
     groups: Sequence[Sequence[T]],
@@ -50,13 +59,11 @@ def map_tasks(
     payloads = [pickle.dumps(list(group), pickle.HIGHEST_PROTOCOL) for group in groups]
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
+        with forgetting_zip_importers():
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     for item in pickle.loads(payloads[number]):
                         yield from run(item)
-        finally:
-            forget_zip_importers()
 
     return map_in_arrow(spark.range(0, len(groups), 1, len(groups)), work, schema)
 
@@ -79,11 +86,16 @@ def map_in_arrow(
         return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
-def forget_zip_importers() -> None:
-    """Spare the next task of this worker process re-reading every zip archive on ``sys.path``.
+@contextmanager
+def forgetting_zip_importers() -> Iterator[None]:
+    """Spare the next call of this Python worker re-reading every zip archive on ``sys.path``.
 
-    PySpark calls ``importlib.invalidate_caches()`` for each task: 88 ms with its own archives and ours (measured).
+    PySpark calls ``importlib.invalidate_caches()`` for each task, and each time that it asks a data source for its
+    schema or its partitions: 88 ms with PySpark's own archives and ours (measured).
     """
-    for path, importer in list(sys.path_importer_cache.items()):
-        if isinstance(importer, zipimport.zipimporter):
-            del sys.path_importer_cache[path]
+    try:
+        yield
+    finally:
+        for path, importer in list(sys.path_importer_cache.items()):
+            if isinstance(importer, zipimport.zipimporter):
+                del sys.path_importer_cache[path]
