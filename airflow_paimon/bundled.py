@@ -6,6 +6,7 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 
@@ -26,11 +27,17 @@ def job_path(name: str) -> Path:
     Raises ``InvalidInputError`` for what can't be a job's name and ``NotFoundError`` for a job that isn't there.
     """
     if not _JOB_NAME.fullmatch(name):
-        raise InvalidInputError(f"{name!r} is not the name of a job; jobs are {', '.join(job_names())}")
+        raise InvalidInputError(f"{name!r} is not the name of a job; {_hint(name)}")
     path = _bundled_folder("spark_jobs") / f"{name}.py"
     if not path.is_file():
-        raise NotFoundError(f"There is no job {name!r} in airflow-paimon; jobs are {', '.join(job_names())}")
+        raise NotFoundError(f"There is no job {name!r}; {_hint(name)}")
     return path
+
+
+def _hint(name: str) -> str:
+    names = job_names()
+    near = get_close_matches(name, names, 1)
+    return (f"did you mean {near[0]}? " if near else "") + f"The jobs are {', '.join(names)}"
 
 
 def job_names() -> list[str]:

@@ -12,7 +12,7 @@ What stands: `python -m airflow_paimon chain --warehouse W --table db.t`. When a
 | `compact`, `conflict` | somebody went on writing to what it merged | clear it with its downstream, later |
 | `compact`, anything else | Spark, memory, storage; other groups have theirs | mend it, clear it with its downstream |
 | `expire`, `figures` | storage; what was dropped is not dropped again | clear it with its downstream |
-| `nothing_left_out` | a partition that is no date; other groups had their night | drop that partition; trigger again |
+| `nothing_left_out` | a partition without a partition time; other groups are done | drop it; trigger again |
 
 `expire` and `figures` wait until every group is through. To clear the whole run does no harm.
 """
@@ -140,7 +140,7 @@ def plan(**context: Any) -> list[dict[str, Any]]:
 
 @task(multiple_outputs=False, trigger_rule="none_failed", outlets=[FIGURES])
 def figures(**context: Any) -> dict[str, Any]:
-    """Sum up the night and how the table stands; a run that was no dry run leaves it in an asset event, too."""
+    """Sum up the night and how the table stands; a run that is not a dry run leaves it in an asset event, too."""
     ti, params = context["ti"], context["params"]
     # By their numbers: a single mapped task's result would come without a list around it, and a cleared run that had
     # more of them keeps the results of those that it has no longer.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,15 @@ def size_text(count: int) -> str:
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{count} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def duration_text(value: timedelta) -> str:
+    """Spell a duration for people as the flags take it: ``7 d``, ``1 d 12 h``."""
+    left, parts = round(value.total_seconds()), []
+    for size, unit in _DURATIONS:
+        count, left = divmod(left, size)
+        parts += [f"{count} {unit}"] if count else []
+    return " ".join(parts) or "0 s"
 
 
 def _line(cells: Sequence[str], kinds: Sequence[str], widths: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, limited
+from airflow_paimon.cli.listing import Listing, duration_text, limited
 from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -146,7 +146,7 @@ def tags(table: Table, limit: int) -> Listing:
             _moment(t.snapshot.time_millis),
             t.snapshot.total_record_count,
             t.create_time,
-            "for ever" if t.time_retained is None else str(t.time_retained),
+            "for ever" if t.time_retained is None else duration_text(t.time_retained),
         )
         for t in reversed(table.require().tags())
     ]

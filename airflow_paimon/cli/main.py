@@ -12,10 +12,12 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from airflow_paimon import __version__
-from airflow_paimon.bundled import job_path, job_summaries
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, error_to_json
+from airflow_paimon.bundled import job_names, job_path, job_summaries
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.requests.arguments import plain_message
 
 _DEFAULT_LIMIT = 50
+_HELP = "--help lists the commands and flags"
 JOB = "job"
 _FLAGS = ("--warehouse", "--table", "--branch", "--storage-options", "--limit", "--json", "--help", "--version")
 _JOB_HELP = """\
@@ -64,6 +66,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         if list(argv[:1]) == [JOB]:
             return _job(argv[1:])
+        _check_command(argv)
         _check_flags(argv)
         options = _parser().parse_args(list(argv))
         view = _look_up(options)
@@ -104,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises instead of exiting, so that wrong flags are reported like everything else."""
 
     def error(self, message: str) -> NoReturn:
-        raise InvalidInputError(f"{message} (--help lists the commands and flags)")
+        raise InvalidInputError(f"{plain_message(message)} ({_HELP})")
 
 
 def _parser() -> _Parser:
@@ -133,14 +136,29 @@ def _parser() -> _Parser:
     return parser
 
 
+def _check_command(argv: Sequence[str]) -> None:
+    """Name a command that does not exist, and the one that was meant."""
+    commands = (JOB, *LOOKUPS)
+    word = argv[0] if argv else ""
+    if word in commands or word in ("-h", "--help", "--version"):
+        return
+    if not word or word.startswith("-"):
+        raise InvalidInputError(f"The command comes first, one of {', '.join(commands)} ({_HELP})")
+    if word in job_names():
+        raise InvalidInputError(f"{word} is a job: python -m airflow_paimon job {word} --help lists its flags")
+    near = get_close_matches(word, commands, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
+    raise InvalidInputError(f"There is no command {word!r}; {hint} ({_HELP})")
+
+
 def _check_flags(argv: Sequence[str]) -> None:
     """Name an unknown flag before argparse complains about a required one that was misspelled."""
     for word in argv:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in _FLAGS:
-            near = get_close_matches(flag, _FLAGS, 1)
+            near = get_close_matches(flag, _FLAGS[:-2], 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_FLAGS)}"
-            raise InvalidInputError(f"There is no flag {flag}; {hint} (--help lists the commands and flags)")
+            raise InvalidInputError(f"There is no flag {flag}; {hint} ({_HELP})")
 
 
 def _limit(text: str) -> int:
@@ -162,19 +180,17 @@ def _look_up(options: argparse.Namespace) -> Any:
         return lookups.tables(options.warehouse, storage, limit)
     table = open_table(options.warehouse, options.table, storage_options=storage)
     asked = getattr(options, "branch", None)
+    if asked is not None and not asked.strip():
+        raise InvalidInputError(f"{table.name}: --branch is empty; leave it out for main")
     if asked is not None and table.branch_name not in (MAIN, asked):
         raise InvalidInputError(
             f"--table {options.table} and --branch {asked} name two different branches; give {table.name} with one of "
             f"them"
         )
     table = table.branch(asked or table.branch_name)
-    main = table.branch(MAIN)
-    if not main.exists():
-        message = f"There is no table {table.name} at {main.store.uri}; the look-up tables lists what is there"
-        raise NotFoundError(message, table=table.name)
     table.require()
     if options.what == "chain":
         from airflow_paimon.cli.chain import chain
 
-        return chain(main, limit)
+        return chain(table.branch(MAIN), limit)
     return lookups.OF_A_TABLE[options.what](table, limit)

@@ -45,9 +45,13 @@ def check_rows(table: Table, data: Any) -> None:
 
 
 def check_operation_id(table: Table, operation_id: Any) -> None:
-    """Refuse anything but a text."""
-    if operation_id is not None and not isinstance(operation_id, str):
-        raise InvalidInputError(f"{table.label}: operation_id is a text, not {_named(operation_id)}", table=table.name)
+    """Refuse anything but a text that says something."""
+    if operation_id is not None and not (isinstance(operation_id, str) and operation_id.strip()):
+        raise InvalidInputError(
+            f"{table.label}: operation_id is a text that identifies this write, not {_named(operation_id)}; leave it "
+            f"out when no retry has to find the write again",
+            table=table.name,
+        )
 
 
 def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:

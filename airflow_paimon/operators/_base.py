@@ -28,7 +28,7 @@ ERROR_KEY = "paimon_error"
 
 _NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"})
 _LONGEST_MESSAGE = 4000
-_LINES_TOLD = 200
+_MOST_LOG_LINES = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -122,7 +122,7 @@ class PaimonOperator(BaseOperator):
             context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
             # What the message says by itself needs no traceback.
             raise airflow_error(error) from (error if error.retryable else None)
-        for line in self._told(result)[:_LINES_TOLD]:
+        for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
         self.log.info("Result: %s", json.dumps(result))
         self._emit_asset_events(context, result)
@@ -142,7 +142,7 @@ class PaimonOperator(BaseOperator):
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
         """Do what must be done before the operation; for subclasses."""
 
-    def _told(self, result: Mapping[str, Any]) -> list[str]:
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         """Return what a person wants to read of the result, for the log."""
         return []
 

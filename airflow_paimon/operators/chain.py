@@ -58,13 +58,13 @@ class ChainCompactOperator(PaimonOperator):
         self.gap_policy = gap_policy
         self.task_memory_mb = task_memory_mb
 
-    def _told(self, result: Mapping[str, Any]) -> list[str]:
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         details = result["details"]
         found = details.get("partitions") or details.get("plan", {}).get("partitions", ())
-        return [_partition_told(one) for one in found]
+        return [_partition_line(one) for one in found]
 
 
-def _partition_told(one: Mapping[str, Any]) -> str:
+def _partition_line(one: Mapping[str, Any]) -> str:
     text = f"{one['partition']}: {one.get('outcome') or one.get('action')}: {one['reason']}"
     if "rows_in" in one:
         text += f"; {one['rows_in']:,} rows in {one['files_in']} files"

@@ -76,7 +76,7 @@ class PartitionExpireOperator(PaimonOperator):
         self.min_anchors = min_anchors
         self.limit = limit
 
-    def _told(self, result: Mapping[str, Any]) -> list[str]:
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         lines = []
         for group in result["details"].get("groups", ()):
             lines.append(f"{group['group'] or 'all'}: {group['reason']}")

@@ -62,7 +62,7 @@ def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is not None:
-        raise InvalidInputError(f"Date {params['date']!r} is no local date; write 2026-11-20, or 2026-11-20T05:00:00")
+        raise InvalidInputError(f"Date {params['date']!r} is not a local date; write 2026-11-20 or 2026-11-20T05:00:00")
     width = layout.group_width
     values = layout.values_at((None,) * width, moment)[width:]
     typed = zip(layout.partition_keys[width:], values, layout.partition_types[width:], strict=True)

@@ -138,7 +138,7 @@ def _run(request: Request) -> Outcome:
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     except PaimonError as error:
-        log.error("%s failed (%s): %s", request.operation, error.kind, error.message)
+        log.error("%s of %s failed (%s): %s", request.operation, request.table, error.kind, error.message)
         return Outcome(failure_json(request.operation, request.table, error), error.exit_code)
     except Exception as error:  # the last line is a result, whatever went wrong; the traceback goes to stderr
         log.exception("%s failed", request.operation)

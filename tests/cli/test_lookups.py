@@ -95,7 +95,7 @@ def test_branches_and_tags(warehouse: Path, capsys: pytest.CaptureFixture[str]) 
     roles = {b["branch"]: b["what_for"] for b in data(capsys, "branches", *on(warehouse, "d.c"))}
     assert roles == {"main": None, "snapshot": "chain: full partitions", "delta": "chain: changes"}
     tags = {t["tag"]: t["kept"] for t in data(capsys, "tags", *on(warehouse))}
-    assert tags == {"before": "7 days, 0:00:00", "airflow-paimon-branch-fix": "for ever"}
+    assert tags == {"before": "7 d", "airflow-paimon-branch-fix": "for ever"}
     assert data(capsys, "tags", *on(warehouse, "d.c")) == []
     assert show(capsys, "tags", *on(warehouse, "d.c"))[-1] == "(no tags)"
 
@@ -130,7 +130,7 @@ def test_jobs_run_from_the_command_line(warehouse: Path, tmp_path: Path) -> None
     for wrong in (["fly"], ["--path"], ["--path", "../x"]):
         failed = program("job", *wrong)
         assert (failed.returncode, failed.stdout) == (2, "")
-        assert "jobs are alter_chain_table, " in failed.stderr
+        assert "The jobs are alter_chain_table, " in failed.stderr
 
 
 def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,8 +231,16 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["tables", "--warehouse=WH", "--limit=-1"], 2, "invalid-input: argument --limit: must be a whole number"),
         (["tables", "--warehouse=WH", "--storage-options=none.json"], 2, "invalid-input: The storage options file"),
         (["chain", "--warehouse=WH", "--table=d.t"], 2, "invalid-input: d.t is not a chain table"),
-        (["fly"], 2, "invalid-input: argument COMMAND: invalid choice: 'fly'"),
-        ([], 2, "invalid-input: the following arguments are required: COMMAND"),
+        (["tags", "--warehouse=WH", "--table=d.t", "--branch="], 2, "invalid-input: d.t: --branch is empty"),
+        (["tags", "--warehouse=WH", "--table=d.t", "--json=yes"], 2, "invalid-input: --json is a switch and takes no"),
+        (["tags", "--warehouse=WH", "--table="], 2, "invalid-input: open_table: name is empty"),
+        (["fly"], 2, "invalid-input: There is no command 'fly'; there are job, tables,"),
+        (["tabels", "--warehouse=WH"], 2, "invalid-input: There is no command 'tabels'; did you mean tables?"),
+        (["create_tag"], 2, "invalid-input: create_tag is a job: python -m airflow_paimon job create_tag --help"),
+        (["job", "create-tag"], 2, "invalid-input: 'create-tag' is not the name of a job; did you mean create_tag?"),
+        (["job", "create_tga"], 2, "not-found: There is no job 'create_tga'; did you mean create_tag?"),
+        (["--warehouse", "WH", "tables"], 2, "invalid-input: The command comes first, one of job, tables,"),
+        ([], 2, "invalid-input: The command comes first, one of job, tables,"),
         (["snapshots", "--warehouse=WH", "--table=d.t"], 1, "corrupt: d.t: snapshot-2 is truncated"),
     ],
 )

@@ -148,20 +148,20 @@ def test_a_job_is_labelled_with_its_groups(groups: list[str], label: str) -> Non
 def test_the_logs_say_it_in_words(table: Table) -> None:
     request = request_for(form(), "compact_chain_table", pending=True, max_chain_length=2, dry_run=True)
     planned = compact_chain_table(open_context(request), request).to_json()  # type: ignore[arg-type]
-    lines = ChainCompactOperator(task_id="compact", table="d.t")._told(planned)
+    lines = ChainCompactOperator(task_id="compact", table="d.t")._log_lines(planned)
     assert [line.rpartition(";")[0] for line in lines] == [
         f"carrier={c}/dt=20130704: compact: anchor carrier={c}/dt=20130701, 3 deltas" for c in ("AA", "UA")
     ]
     assert all(line.endswith("rows in 4 files") for line in lines)
     built = planned["details"]["plan"]["partitions"][0] | {"outcome": "compacted", "rows_out": 1234, "files_out": 1}
-    told = ChainCompactOperator(task_id="compact", table="d.t")._told({"details": {"partitions": [built]}})
+    told = ChainCompactOperator(task_id="compact", table="d.t")._log_lines({"details": {"partitions": [built]}})
     assert told[0].startswith("carrier=AA/dt=20130704: compacted: anchor")
     assert told[0].endswith("rows in 4 files became 1,234 in 1")
 
     rows = [(1, 9, "x")]
     write(table.branch("snapshot"), ["k", "s", "v"], ["carrier", "dt"], "AA/20130705", rows)
     request = request_for(form(), "expire_partitions", expiration_time="30 d", dry_run=True)
-    lines = PartitionExpireOperator(task_id="expire", table="d.t")._told(run_operation(request).to_json())
+    lines = PartitionExpireOperator(task_id="expire", table="d.t")._log_lines(run_operation(request).to_json())
     assert [line.partition(": ")[0] for line in lines] == [
         "carrier=AA", "  carrier=AA/dt=20130701 and 3 deltas", "carrier=HA", "carrier=UA"]  # fmt: skip
     assert "1 segments expire" in lines[0]

@@ -42,12 +42,15 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "rows as dicts": (lambda t: write_arrow(t, wrong([{"k": 1}])), "from_pylist makes one of dicts"),
     "no rows": (lambda t: write_arrow(t, wrong(None)), "are an Arrow table, not None"),
     "number as operation id": (lambda t: write_arrow(t, ROWS, operation_id=wrong(3)), "operation_id is a text"),
+    "blank operation id": (lambda t: write_arrow(t, ROWS, operation_id=" "), "operation_id is a text that identifies"),
     "partition as list": (lambda t: write_arrow(t, ROWS, "overwrite", wrong(["dt"])), "a partition is a dict"),
     "partition of no form": (lambda t: write_arrow(t, ROWS, "overwrite", "x"), "key=value"),
     "partition as number": (lambda t: drop_partitions(t, wrong([3])), "a partition is a dict"),
     "no partitions": (lambda t: drop_partitions(t, []), "at least one"),
     "number as warehouse": (lambda _: open_table(wrong(3), "d.t"), "warehouse is a text, not 3"),
     "number as name": (lambda _: open_table("/x", wrong(3)), "name is a text, not 3"),
+    "empty warehouse": (lambda _: open_table("", "d.t"), "warehouse is empty"),
+    "empty branch": (lambda _: open_table("/x", "d.t", ""), "branch is empty; main is the default"),
     "text as storage options": (lambda _: open_table("/x", "d.t", storage_options=wrong("x")), "a dict"),
 }
 

@@ -11,7 +11,7 @@ from airflow_paimon.spark.jobs import run_spark_operation
 def test_an_operation_that_the_connector_does_not_do_is_refused_by_name() -> None:
     values = {"warehouse": "w", "table": "d.t", "engine": "connector", "partition": "dt=2025-01-01"}
     request = build_request("compact_chain_table", values)
-    with pytest.raises(UnsupportedFeatureError, match=r"compact_chain_table .* engine='embedded'"):
+    with pytest.raises(UnsupportedFeatureError, match=r"compact_chain_table .* --engine embedded"):
         run_spark_operation(None, request)  # type: ignore[arg-type]
 
 

@@ -294,16 +294,23 @@ def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> s
     what = f"{context.table.name}: branch {wanted.branch!r} exists"
     if existing.half_made:
         return (
-            f"{what}, half made: the run that created it is still at it, or was interrupted. Use if_exists='skip' with "
-            f"the same base to finish it, delete_branch to remove it, or see check_table for a repair"
+            f"{what}, half made: the run that created it is still at it, or was interrupted. Use --if-exists skip "
+            f"with the same base to finish it, delete_branch to remove it, or see check_table for a repair"
         )
     base = existing.record
     if base is None:
-        return f"{what}, and nothing says what it was made from; choose another name, or if_exists='replace'"
-    made = f"made {base.created_at} from {base.from_tag or base.from_branch}, snapshot {base.snapshot_id}"
+        return f"{what}, and nothing says what it was made from; choose another name, or --if-exists replace"
+    made = f"made {base.created_at} from {base.from_tag or base.from_branch}, {_base_text(base)}"
     if base.same_base(wanted):
-        return f"{what} ({made}); use if_exists='skip' to go on with it or 'replace' to make it anew"
-    return f"{what} with another base ({made}; asked for: snapshot {wanted.snapshot_id}); use if_exists='replace'"
+        return f"{what} ({made}); use --if-exists skip to go on with it, or --if-exists replace to make it anew"
+    return (
+        f"{what} with another base ({made}; asked for: {_base_text(wanted)}); choose another name, or "
+        f"--if-exists replace to make it anew"
+    )
+
+
+def _base_text(record: Lineage) -> str:
+    return "empty" if record.snapshot_id is None else f"snapshot {record.snapshot_id}"
 
 
 def plan_finish(table: Table, record: Lineage) -> list[Action] | None:

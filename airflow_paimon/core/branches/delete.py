@@ -60,10 +60,7 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
             return context.result(None, branch=name, changed=request.if_missing != "skip", details=details)
         if request.if_missing == "skip" or finished:
             return context.result(None, branch=name, changed=False, details={"already_gone": True})
-        raise NotFoundError(
-            f"{table.name} has no branch {name!r}; its branches: {', '.join(table.branch_names()) or 'none'}",
-            table=table.name,
-        )
+        raise table.branch(name).missing()
     check_deletable_branch(table, name)
     removal = gather_removal(table, name, context.now_iso, request.operation)
     if not request.dry_run:

@@ -51,7 +51,8 @@ def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
     """
     table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
     if old in (MAIN, new):
-        raise InvalidInputError(f"{table.name}: can't rename {old!r} to {new!r}", table=table.name)
+        why = "main keeps its name" if old == MAIN else "that is its name already"
+        raise InvalidInputError(f"{table.name}: branch {old!r} can't be renamed to {new!r}: {why}", table=table.name)
     with attempt_of(context) as tried:
         if tried.retried and _is_renamed(table, old, new):
             head = table.branch(new).latest_snapshot_id()

@@ -117,8 +117,8 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
     if replaced or (tag is not None and tag.startswith(UNDO_TAG_PREFIX) and undo_tag != tag):
         raise UnsafeOperationError(
             f"{view.label}: snapshot {publish.id} is not the publish that {tag or f'snapshot {target.id}'} is the undo "
-            f"of: that publish was refused, or another engine rolled it back. Roll back without keep_later if you want "
-            f"the state of snapshot {target.id} back whole",
+            f"of: that publish was refused, or another engine rolled it back. Roll back without --keep-later if you "
+            f"want the state of snapshot {target.id} back whole",
             table=view.name,
         )
 
@@ -132,7 +132,7 @@ def _undo_changes(
     except NotFoundError:
         raise UnsafeOperationError(
             f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits "
-            f"can't be told from it; roll back without keep_later (that drops everything after snapshot {target.id})",
+            f"can't be told from it; roll back without --keep-later (that drops everything after snapshot {target.id})",
             table=view.name,
         ) from None
     _check_follows(view, tag, target, publish)
@@ -148,7 +148,7 @@ def _undo_changes(
         listed = ", ".join(error.details["conflicts"])
         raise ConflictError(
             f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
-            f"changed. Correct those partitions on a new branch, or roll back without keep_later to drop them",
+            f"changed. Correct those partitions on a new branch, or roll back without --keep-later to drop them",
             table=view.name,
             details=error.details,
         ) from None

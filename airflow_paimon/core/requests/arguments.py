@@ -63,7 +63,7 @@ def to_arguments(request: Request) -> list[str]:
     arguments: list[str] = []
     for spec in dataclasses.fields(request):
         value = getattr(request, spec.name)
-        if spec.name == STORAGE_OPTIONS or value in (spec.default, ""):
+        if spec.name == STORAGE_OPTIONS or value == spec.default:
             continue
         if isinstance(value, bool):
             arguments.append(flag_name(spec.name) if value else f"--no-{flag_name(spec.name)[2:]}")
@@ -111,6 +111,11 @@ def read_storage_options(path: str) -> dict[str, Any]:
     return options
 
 
+def plain_message(message: str) -> str:
+    """Reword what argparse says about a switch that was given a value."""
+    return re.sub(r"argument (\S+): ignored explicit argument '.*'", r"\1 is a switch and takes no value", message)
+
+
 class _StrictParser(argparse.ArgumentParser):
     """Raises instead of exiting: a job answers wrong flags with a result, too. Never shows an unknown flag's value."""
 
@@ -122,7 +127,7 @@ class _StrictParser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        raise InvalidInputError(f"{self.prog}: {message}; --help lists the flags")
+        raise InvalidInputError(f"{self.prog}: {plain_message(message)}; --help lists the flags")
 
     def _check_flags(self, argv: Sequence[str]) -> None:
         """Name an unknown flag before argparse complains about a required one that was misspelled."""
@@ -147,8 +152,6 @@ class _Once(argparse.Action):
     ) -> None:
         if getattr(namespace, self.dest) is not None:
             parser.error(f"{option} is given twice")
-        if values == "" and not self.required:
-            parser.error(f"{option} is empty: give it a value, or leave it out")
         setattr(namespace, self.dest, values)
 
 

@@ -41,7 +41,11 @@ class Request:
 
     warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
     table: str = flag("Table as db.table", "")
-    engine: str = flag("Who reads and writes rows; metadata always goes through our core", "embedded", choices=ENGINES)
+    engine: str = flag(
+        "Who reads and writes rows: this package, or Paimon's connector",
+        "embedded",
+        choices=ENGINES,
+    )
     storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
     operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
     now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs", may_be_blank=True)

@@ -87,7 +87,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             name="merge_branch",
             request=requests.MergeBranch,
-            summary="Publish a branch onto main: a three-way merge by bucket, as one snapshot.",
+            summary="Publish a branch onto main as one snapshot; refused where main changed the same buckets.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
         ),
@@ -218,10 +218,20 @@ def function_on_rows(request: Request) -> Callable[..., OperationResult]:
     operation = operation_of(request.operation)
     if not operation.needs_spark:
         raise InvalidInputError(f"{request.operation} reads and writes no rows: run it without Spark")
-    name = operation.connector if request.engine == "connector" else operation.function
-    if name is None:
+    check_engine(request)
+    return resolve((operation.connector if request.engine == "connector" else None) or operation.function)
+
+
+def check_engine(request: Request) -> None:
+    """Refuse an engine that can't do the operation.
+
+    Raises:
+        UnsupportedFeatureError: the operation reads and writes rows, and the connector has no function for it.
+    """
+    operation = operation_of(request.operation)
+    if operation.needs_spark and request.engine == "connector" and operation.connector is None:
         raise UnsupportedFeatureError(
-            f"{request.table}: {request.operation} does not run with engine={request.engine!r}; use engine='embedded'",
+            f"{request.table}: {request.operation} does not run with the engine connector; use --engine embedded, or "
+            f"leave --engine out",
             table=request.table,
         )
-    return resolve(name)

@@ -116,7 +116,7 @@ class DiffBranches(Request):
 class CorrectBranch(Request):
     operation = "correct_branch"
     branch: str = flag("Branch to write", "")
-    sql: str | None = flag("File with one SELECT over the views branch, main and those of --view")
+    sql: str | None = flag("Path of a file with one SELECT over the views branch, main and those of --view")
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
     view: tuple[str, ...] = flag("Further view, name=db.table (repeat)", (), repeat=True)
     mode: str = flag(

@@ -11,6 +11,7 @@ from airflow_paimon.core.table.options import TableOptions, parse_duration, pars
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "merge-engine": ("deduplicate", "partial-update", "aggregation", "first-row"),
     "changelog-producer": ("none", "input", "full-compaction", "lookup"),
+    "file.format": ("parquet", "orc", "avro", "csv", "json", "text", "row", "lance", "vortex", "blob"),
     "sequence.field.sort-order": ("ascending", "descending"),
 }
 _FLAGS = (

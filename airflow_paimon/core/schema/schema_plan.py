@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
@@ -37,6 +38,7 @@ _IMMUTABLE = frozenset(
     ]
 )
 """Options that say how existing files are to be read: changing them on a table with data would return wrong rows."""
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,16 +116,11 @@ def new_schema(
         InvalidInputError: no columns, names that are empty or differ in case only, an unknown type, a key that is not
             a column.
     """
-    names = [name for name, _ in columns]
-    if not columns or not all(n.strip() for n in names):
-        raise InvalidInputError(
-            f"A table needs columns with non-empty names; got {', '.join(map(repr, names)) or 'none'}"
-        )
+    names = _column_names(columns)
     _check_distinct(names)
-    for kind, keys in (("partition", partition_keys), ("primary", primary_keys)):
-        bad = [k for k in keys if k not in names]
-        if bad or len(set(keys)) != len(keys):
-            raise InvalidInputError(f"{kind} key {', '.join(bad or keys)} must name columns of the table, each once")
+    _check_keys(names, partition_keys, primary_keys)
+    if unknown := [name for name in comments or {} if name not in names]:
+        raise InvalidInputError(f"There is no column {unknown[0]!r} to comment; there are: {', '.join(names)}")
     ids = _Ids(-1)
     fields = []
     for name, given in columns:
@@ -143,8 +140,42 @@ def new_schema(
     )
 
 
+def _column_names(columns: Any) -> list[str]:
+    """Return the names of (name, type) pairs; anything of another shape is refused."""
+    pairs = list(columns) if isinstance(columns, Sequence) and not isinstance(columns, str | bytes) else []
+    if not pairs or not all(isinstance(p, list | tuple) and len(p) == 2 and isinstance(p[0], str) for p in pairs):
+        raise InvalidInputError(
+            f"The columns of a table are (name, type) pairs, e.g. [('id', 'BIGINT NOT NULL'), ('note', 'STRING')]; "
+            f"got {str(columns)[:_SHOWN]!r}"
+        )
+    if not all(name.strip() for name, _ in pairs):
+        raise InvalidInputError("Every column needs a name; one of the names is empty")
+    return [name for name, _ in pairs]
+
+
+def _check_keys(names: Sequence[str], partition_keys: Sequence[str], primary_keys: Sequence[str]) -> None:
+    for kind, keys in (("partition", partition_keys), ("primary", primary_keys)):
+        if isinstance(keys, str):
+            raise InvalidInputError(f"{kind}_keys is a list of column names, not the text {keys!r}; write [{keys!r}]")
+        bad = [k for k in keys if k not in names]
+        if bad or len(set(keys)) != len(keys):
+            raise InvalidInputError(
+                f"The {kind} key {', '.join(map(str, bad or keys))} must name columns of the table, each once; "
+                f"they are {', '.join(names)}"
+            )
+    if primary_keys and set(primary_keys) == set(partition_keys):
+        raise InvalidInputError(
+            f"The primary key {', '.join(primary_keys)} is the partition key as well: each partition would hold one "
+            f"row; add a column to the primary key, or take one from the partition key"
+        )
+
+
 def _typed(given: str | DataType, column: str) -> DataType:
-    return parse_type_text(given, column) if isinstance(given, str) or given is None else given
+    if isinstance(given, DataType):
+        return given
+    if not isinstance(given, str):
+        raise InvalidInputError(f"Column {column}: a type is a text such as 'BIGINT NOT NULL', not {given!r}")
+    return parse_type_text(given, column)
 
 
 def _check_distinct(names: Sequence[str]) -> None:

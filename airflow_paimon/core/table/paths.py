@@ -168,8 +168,7 @@ def parse_identifier(text: str) -> Identifier:
     ok = bool(dot) and _PART.fullmatch(database) and _PART.fullmatch(parts[0]) and all(parts) and len(parts) <= 3
     if not ok or (len(parts) == 3 and not parts[1].startswith("branch_")):
         raise InvalidInputError(
-            f"Table name {text!r} is not of the form db.table, db.table$branch_b, db.table$snapshots "
-            f"or db.table$branch_b$snapshots"
+            f"Table name {text!r} is not of the form db.table, or db.table$branch_name for a branch of it"
         )
     for folder in (f"{database}.db", parts[0]):
         if len(folder.encode()) > LONGEST_NAME:

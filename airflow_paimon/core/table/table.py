@@ -65,7 +65,7 @@ class Table:
         if schema_id is None:
             ids = self.schema_ids()
             if not ids:
-                raise self._missing()
+                raise self.missing()
             schema_id = ids[-1]
         try:
             data = self.store.read(self.paths.schema(schema_id))
@@ -77,7 +77,7 @@ class Table:
         """Read all schema versions, ascending."""
         ids = self.schema_ids()
         if not ids:
-            raise self._missing()
+            raise self.missing()
         data = self.store.read_many([self.paths.schema(i) for i in ids])
         return [parse_schema(d, f"{self.label}: schema-{i}") for i, d in zip(ids, data, strict=True)]
 
@@ -88,15 +88,18 @@ class Table:
     def require(self) -> Table:
         """Return this view, or raise ``NotFoundError`` that says whether the table or the branch is missing."""
         if not self.exists():
-            raise self._missing()
+            raise self.missing()
         return self
 
-    def _missing(self) -> NotFoundError:
+    def missing(self) -> NotFoundError:
+        """Return the error for a table or a branch that does not exist; it names what does."""
         if self.branch_name == MAIN:
-            return NotFoundError(f"There is no table {self.name} at {self.store.uri}", table=self.name)
+            return NotFoundError(
+                f"There is no table {self.name} at {self.store.uri}; {_where_to_look(self.store.uri)}", table=self.name
+            )
         if not self.branch(MAIN).exists():
-            return self.branch(MAIN)._missing()
-        names = ", ".join(self.branch_names()) or "none"
+            return self.branch(MAIN).missing()
+        names = ", ".join((MAIN, *self.branch_names()))
         return NotFoundError(
             f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})", table=self.name
         )
@@ -227,6 +230,14 @@ class Table:
         return sorted(name for name in names if name)
 
 
+def _where_to_look(uri: str) -> str:
+    """Say how to find the tables that exist; a table that was opened by its path may lie outside any warehouse."""
+    warehouse, _, rest = uri.rstrip("/").rpartition(".db/")
+    if not rest:
+        return "check the path"
+    return f"to list the tables there: python -m airflow_paimon tables --warehouse {warehouse.rpartition('/')[0]}"
+
+
 def open_table(
     warehouse: str | None = None,
     name: str | None = None,
@@ -247,6 +258,8 @@ def open_table(
     for what, given in (("warehouse", warehouse), ("name", name), ("branch", branch), ("path", path)):
         if given is not None and not isinstance(given, str | os.PathLike):
             raise InvalidInputError(f"open_table: {what} is a text, not {given!r}")
+        if isinstance(given, str) and not given.strip():
+            raise InvalidInputError(f"open_table: {what} is empty" + ("; main is the default" * (what == "branch")))
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise InvalidInputError("open_table: storage_options is a dict of options and values")
     if path is not None:

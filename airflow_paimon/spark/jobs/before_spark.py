@@ -8,12 +8,14 @@ from __future__ import annotations
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.chain_requests import CompactChainTable
 from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.operations import check_engine
 from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
 from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
 
@@ -24,16 +26,17 @@ def run_before_spark(request: Request) -> OperationResult | None:
     Raises:
         PaimonError: as the operation does.
     """
+    check_engine(request)
     context = open_context(request)
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
-    elif isinstance(request, CompactChainTable) and request.engine == "embedded":
+    elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
         return compact_chain_table(context, request) if request.dry_run else None
     elif isinstance(request, DiffBranches) and request.engine == "embedded":
         return small_diff(context, request)
     elif isinstance(request, DiffBranches):
-        context.table.branch(request.branch).require()
+        plan_diff(context, request)
     return None
 
 

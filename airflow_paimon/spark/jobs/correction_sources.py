@@ -36,10 +36,13 @@ def read_sql(request: CorrectBranch) -> str | None:
         return None
     try:
         text = Path(request.sql).read_text(encoding="utf-8").strip().rstrip(";").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"--sql {request.sql} can't be read: {error}") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidInputError(
+            f"{request.table}: --sql takes the path of a file with one SELECT, and {request.sql!r} can't be read: {why}"
+        ) from None
     if not text:
-        raise InvalidInputError(f"--sql {request.sql} is empty; it must hold one SELECT")
+        raise InvalidInputError(f"{request.table}: the file {request.sql} (--sql) is empty; write one SELECT into it")
     return text
 
 

@@ -132,7 +132,7 @@ def test_an_unknown_flag_is_named_before_a_missing_one(argv: list[str], said: st
 @pytest.mark.parametrize("form", ["two words", "one word"])
 def test_an_empty_value_is_refused(flag: str, form: str) -> None:
     empty = [flag, ""] if form == "two words" else [f"{flag}="]
-    with pytest.raises(InvalidInputError, match=f"{flag} is empty"):
+    with pytest.raises(InvalidInputError, match=rf"\({flag}\) is '', so a template or a variable in it was empty"):
         parse_arguments("create_branch", [*COMMON, "--branch=fix", *empty])
 
 

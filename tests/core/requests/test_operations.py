@@ -36,7 +36,7 @@ def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
 def test_what_an_engine_cannot_do_is_refused() -> None:
     common = {"warehouse": "/w", "table": "d.t"}
     compact = build_request("compact_chain_table", {**common, "partition": ["dt=a"], "engine": "connector"})
-    with pytest.raises(UnsupportedFeatureError, match="use engine='embedded'"):
+    with pytest.raises(UnsupportedFeatureError, match="use --engine embedded"):
         function_on_rows(compact)
     with pytest.raises(InvalidInputError, match="run it without Spark"):
         function_on_rows(build_request("check_table", common))

@@ -1,6 +1,7 @@
 """Types as people write them, and the options that a new table is refused for."""
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,13 @@ COLUMNS = [("k", "BIGINT NOT NULL"), ("v", "STRING")]
         ([("k", "BIGNIT")], {}, "Column k: 'BIGNIT'"),
         ([("k", "INT"), ("K", "INT")], {}, "differ in case only"),
         ([("k", "INT"), ("k", "INT")], {}, "'k' is given twice"),
-        ([("", "INT")], {}, "non-empty names"),
+        ([("", "INT")], {}, "Every column needs a name"),
+        ([], {}, "(name, type) pairs"),
+        ("k INT", {}, "(name, type) pairs"),
+        ({"k": "INT"}, {}, "(name, type) pairs"),
+        ([("k", "INT", "the key")], {}, "(name, type) pairs"),
+        ([("k", int)], {}, "Column k: a type is a text such as 'BIGINT NOT NULL'"),
+        (COLUMNS, {"file.format": "parket"}, "one of parquet, orc, avro"),
         (COLUMNS, {"bucket": "-5"}, "option bucket can't be '-5'; give the number of buckets from 1 on"),
         (COLUMNS, {"bucket": "0"}, "option bucket can't be '0'"),
         (COLUMNS, {"bucket": "two"}, "whole number"),
@@ -89,9 +96,7 @@ COLUMNS = [("k", "BIGINT NOT NULL"), ("v", "STRING")]
         (COLUMNS, {"snapshot.time-retained": "soon"}, "7 d"),
     ],
 )
-def test_a_table_that_no_engine_can_read_is_not_created(
-    columns: list[tuple[str, str]], options: dict[str, str], message: str
-) -> None:
+def test_a_table_that_no_engine_can_read_is_not_created(columns: Any, options: dict[str, str], message: str) -> None:
     warehouse = f"memory://{uuid.uuid4()}/wh"
     with pytest.raises(PaimonError) as caught:
         create_table(warehouse, "d.t", columns, options=options)
@@ -113,3 +118,22 @@ def test_what_is_altered_is_checked_too() -> None:
     assert table.schema_ids() == [0]
     renamed = alter_table(table, [RenameColumn(name="v", to_name="V"), SetOption(key="future.option", value="x")])
     assert (renamed.field_names, renamed.options) == (("k", "V"), {"future.option": "x"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"primary_keys": "k"}, "primary_keys is a list of column names, not the text 'k'; write ['k']"),
+        ({"partition_keys": "v"}, "partition_keys is a list of column names, not the text 'v'"),
+        ({"primary_keys": ["key"]}, "The primary key key must name columns of the table, each once; they are k, v"),
+        ({"partition_keys": ["v", "v"]}, "The partition key v, v must name columns of the table, each once"),
+        ({"primary_keys": ["k"], "partition_keys": ["k"]}, "is the partition key as well"),
+        ({"comments": {"key": "the key"}}, "no column 'key' to comment; there are: k, v"),
+    ],
+)
+def test_keys_and_comments_name_columns(keys: dict[str, Any], message: str) -> None:
+    warehouse = f"memory://{uuid.uuid4()}/wh"
+    with pytest.raises(InvalidInputError) as caught:
+        create_table(warehouse, "d.t", COLUMNS, **keys)
+    assert message in caught.value.message
+    assert open_table(warehouse, "d.t").store.walk("") == []

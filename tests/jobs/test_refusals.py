@@ -1,0 +1,164 @@
+"""Bad flags of every job, in one process: each is refused before Spark starts, by name, and changes nothing."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon import create_table
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.requests.arguments import parse_arguments
+from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.data import write_arrow
+from airflow_paimon.spark import launch
+
+FIX = "correct_branch --branch=fix --partitions=dt=20261118 --sql=HERE/good.sql"
+PLAIN = "sales.orders"
+CHAIN = "sales.days"
+NEW_CHAIN = (
+    "create_chain_table --table=sales.new --column='k INT NOT NULL' --column='dt STRING NOT NULL' --primary-key=dt "
+    "--primary-key=k --partition-key=dt --option=bucket=1 --sequence-field=k"
+)
+
+REFUSED = [
+    # the table, the warehouse, the storage
+    ("check_table --table=sales.ordres", "not-found", "to list the tables there: python -m airflow_paimon tables"),
+    ("check_table --table=orders", "invalid-input", "'orders' is not of the form db.table, or db.table$branch_name"),
+    ("check_table --table=sales.orders$snapshots", "invalid-input", "system table"),
+    ("check_table --warehouse=", "invalid-input", "check_table needs warehouse (--warehouse)"),
+    ("check_table --warehouse=lake://x", "unsupported", "No storage is known for lake://"),
+    ("check_table --storage-options=", "invalid-input", "takes the path of a file with one JSON object"),
+    # flags
+    ("check_table --brnch=fix", "invalid-input", "there is no flag --brnch"),
+    ("check_table stray words", "invalid-input", "2 words belong to no flag, the first is 'stray'"),
+    ("check_table --dry-run=yes", "invalid-input", "--dry-run is a switch and takes no value"),
+    ("check_table --engine=flink", "invalid-input", "'embedded', 'connector'"),
+    ("check_table --now=yesterday", "invalid-input", "'yesterday' is not an ISO time"),
+    ("check_table --operation-id=", "invalid-input", "(--operation-id) is ''"),
+    # branches
+    ("create_branch --branch=main", "invalid-input", "Branch name 'main' is not allowed"),
+    ("create_branch --branch=7", "invalid-input", "not only digits"),
+    ("create_branch --branch=a/b", "invalid-input", "use letters, digits, '_' and '-'"),
+    ("create_branch --branch=fix --tag=t1", "already-exists", "use --if-exists skip to go on with it"),
+    ("create_branch --branch=fix", "already-exists", "another base (made "),
+    ("create_branch --branch=fix", "already-exists", "asked for: empty); choose another name, or --if-exists replace"),
+    ("create_branch --branch=empty --tag=t1 --if-exists=skip", "already-exists", "from main, empty; asked for: snap"),
+    ("create_branch --branch=new --tag=t1 --snapshot=1", "invalid-input", "tag or snapshot, not both"),
+    ("create_branch --branch=new --from-branch=", "invalid-input", "(--from-branch) is ''"),
+    ("create_branch --branch=new --from-branch=fxi", "not-found", "(its branches: main, empty, fix)"),
+    ("create_branch --branch=new --tag=t2", "not-found", "(its tags: airflow-paimon-branch-fix, t1)"),
+    ("delete_branch --branch=fxi", "not-found", "(its branches: main, empty, fix)"),
+    ("delete_branch --branch=main", "invalid-input", "main can't be deleted"),
+    ("rename_branch --branch=main --to-branch=b", "invalid-input", "main keeps its name"),
+    ("rename_branch --branch=fix --to-branch=fix", "invalid-input", "that is its name already"),
+    ("rename_branch --branch=fix --to-branch=empty", "already-exists", "choose another name"),
+    # tags
+    ("create_tag --tag=t1", "already-exists", "choose another name, or --if-exists replace"),
+    ("create_tag --tag=x --branch=empty", "not-found", "no snapshot to tag"),
+    ("create_tag --tag=x --time-retained=week", "invalid-input", "write e.g. '7 d'"),
+    ("delete_tag --tag=t2", "not-found", "(its tags: airflow-paimon-branch-fix, t1)"),
+    ("delete_tag --tag=airflow-paimon-branch-fix", "unsafe", "delete the branch first"),
+    # publish and undo
+    ("merge_branch --branch=fxi", "not-found", "(its branches: main, empty, fix)"),
+    ("merge_branch --branch=main", "invalid-input", "onto itself"),
+    ("merge_branch --branch=empty", "unsafe", "is empty: it has no snapshot to publish"),
+    ("merge_branch --branch=fix --undo-retention=soon", "invalid-input", "undo_retention: 'soon' is not a duration"),
+    ("merge_branch --branch=fix --expected-main-snapshot=", "invalid-input", "(--expected-main-snapshot) is ''"),
+    ("merge_branch --branch=fix --expected-main-snapshot=9", "conflict", "main is at snapshot 1, not at 9"),
+    ("fast_forward --branch=fix --expected-branch-snapshot=9", "conflict", "look at the new diff and approve again"),
+    ("rollback_to", "invalid-input", "a tag or a snapshot"),
+    ("rollback_to --snapshot=9", "not-found", "no snapshot 9"),
+    # comparing and correcting, whose rows Spark reads
+    ("diff_branches --branch=fxi --engine=connector", "not-found", "(its branches: main, empty, fix)"),
+    ("diff_branches --branch=fix --against=fxi --engine=connector", "not-found", "(its branches: main, empty, fix)"),
+    ("diff_branches --branch=fix --partitions=day=1 --engine=connector", "invalid-input", "partition columns are dt"),
+    ("diff_branches --branch=fix --partitions=20261118", "invalid-input", "not of the form key=value"),
+    ("diff_branches --branch=empty", "unsafe", "--against main"),
+    (f"{FIX} --mode=merge", "invalid-input", "'overwrite', 'upsert'"),
+    (f"{FIX} --function=m:f", "invalid-input", "one of the two"),
+    (f"{FIX} --view=main=sales.days", "invalid-input", "there is a view 'main' already"),
+    (f"{FIX} --view=v=sales.ordres", "not-found", "There is no table sales.ordres"),
+    (FIX.replace("HERE/good.sql", "'SELECT * FROM branch'"), "invalid-input", "--sql takes the path of a file"),
+    (FIX.replace("good.sql", "none.sql"), "invalid-input", "can't be read: No such file or directory"),
+    (FIX.replace("good.sql", "binary.sql"), "invalid-input", "can't be read: it is not UTF-8 text"),
+    (FIX.replace("good.sql", "empty.sql"), "invalid-input", "write one SELECT into it"),
+    (FIX.replace("--partitions=dt=20261118", ""), "invalid-input", "--partitions dt=..."),
+    (FIX.replace("fix", "empty"), "unsafe", "create it from a tag or a snapshot of main"),
+    # chain tables
+    ("compact_chain_table --partition=dt=20260102 --engine=connector", "unsupported", "use --engine embedded"),
+    ("compact_chain_table --partition=dt=20260102", "invalid-input", "create_chain_table makes it one"),
+    (f"compact_chain_table --table={CHAIN}", "invalid-input", "name what to compact"),
+    (f"compact_chain_table --table={CHAIN} --pending", "invalid-input", "--max-chain-length"),
+    (f"compact_chain_table --table={CHAIN} --partition=dt=2026-01-02", "invalid-input", "write it like dt="),
+    (f"compact_chain_table --table={CHAIN} --from=dt=20260103 --to=dt=20260102", "invalid-input", "is later than --to"),
+    (f"merge_branch --table={CHAIN} --branch=delta", "unsafe", "compact_chain_table makes partitions full"),
+    (f"delete_branch --table={CHAIN} --branch=delta", "unsafe", "unset that option first"),
+    (f"alter_chain_table --table={CHAIN} --change=truncate", "invalid-input", "write one of: add column NAME TYPE"),
+    (f"alter_chain_table --table={CHAIN} --change='drop column z'", "invalid-input", "there are: k, dt"),
+    ("alter_chain_table --change='add column z INT'", "invalid-input", "is not a chain table"),
+    ("check_chain_table --table=sales.nope", "not-found", "There is no table sales.nope"),
+    ("create_chain_table --table=sales.new", "not-found", "give its columns and keys to create it"),
+    (f"{NEW_CHAIN} --timestamp-pattern='$day' --timestamp-formatter=yyyyMMdd", "invalid-input", "(columns: dt)"),
+    (f"{NEW_CHAIN} --timestamp-pattern='$dt' --timestamp-formatter=QQQ", "invalid-input", "pattern letter 'Q'"),
+    # maintenance
+    ("expire_partitions", "invalid-input", "partition.expiration-time"),
+    ("expire_partitions --expiration-time=month", "invalid-input", "'month' is not a duration"),
+    ("expire_partitions --expiration-time='30 d' --limit=0", "invalid-input", "at least 1"),
+    (f"expire_partitions --table={CHAIN} --expiration-time='30 d' --min-anchors=0", "invalid-input", "at least 1"),
+    ("repair_table --finding=nope", "invalid-input", "no finding 'nope'"),
+    ("repair_table --finding=", "invalid-input", "(--finding) is ''"),
+]
+
+
+KINDS = {"invalid-input": 2, "not-found": 2, "already-exists": 2, "unsupported": 2, "conflict": 3, "unsafe": 4}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse with a plain table, its branches and a chain table; some query files beside it."""
+    here = tmp_path_factory.mktemp("refusals")
+    (here / "good.sql").write_text("SELECT * FROM branch")
+    (here / "empty.sql").write_text(" ;")
+    (here / "binary.sql").write_bytes(b"\xff\xfe")
+    run(here, f"{NEW_CHAIN} --timestamp-pattern='$dt' --timestamp-formatter=yyyyMMdd".replace("sales.new", CHAIN))
+    columns = [("k", "BIGINT NOT NULL"), ("dt", "STRING NOT NULL")]
+    keys = {"primary_keys": ["dt", "k"], "partition_keys": ["dt"]}
+    table = create_table(str(here / "wh"), PLAIN, columns, options={"bucket": "1"}, **keys)
+    write_arrow(table, pa.table({"k": [1], "dt": ["20261118"]}))
+    for line in ("create_tag --tag=t1", "create_branch --branch=fix --tag=t1", "create_branch --branch=empty"):
+        run(here, line)
+    return here
+
+
+def run(here: Path, line: str) -> OperationResult:
+    """Run a job's operation in this process, up to where a Spark session would be started."""
+    operation, *words = shlex.split(line.replace("HERE", str(here)))
+    given = {w.partition("=")[0] for w in words}
+    common = {"--warehouse": str(here / "wh"), "--table": PLAIN}
+    words += [f"{flag}={value}" for flag, value in common.items() if flag not in given]
+    return launch._run_operation(parse_arguments(operation, words).request)
+
+
+def files(here: Path) -> dict[Path, bytes]:
+    return {f: f.read_bytes() for f in here.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize(("line", "kind", "says"), REFUSED)
+def test_a_bad_request_is_refused_before_spark_starts(
+    here: Path, monkeypatch: pytest.MonkeyPatch, line: str, kind: str, says: str
+) -> None:
+    def refuse(request: Request) -> None:
+        raise AssertionError("a Spark session was about to be started")
+
+    monkeypatch.setattr(launch, "_session", refuse)
+    before = files(here)
+    with pytest.raises(PaimonError) as refused:
+        run(here, line)
+    assert says in refused.value.message
+    assert (refused.value.kind, refused.value.exit_code) == (kind, KINDS[kind])
+    assert "\n" not in refused.value.message
+    assert files(here) == before
