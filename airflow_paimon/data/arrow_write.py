@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,6 @@ from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
-    OutcomeUnknownError,
-    StorageError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.result import OperationResult
@@ -34,6 +32,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 
 log = logging.getLogger(__name__)
@@ -207,16 +206,12 @@ def commit_write(
     return commit_overwrite(table, messages, partitions=specs, identity=identity, guard_options=options)
 
 
-def discard_files(write: TableWrite, messages: Sequence[CommitMessage]) -> None:
-    """Delete data files that certainly no snapshot refers to. Failing to is harmless: they are orphans."""
+def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:
+    """Delete data files that certainly no snapshot refers to: see ``delete_unused``."""
     values = StoredPartitions(write.schema).values
     for message in messages:
         folder = bucket_folder(write.schema, values(message.partition), message.bucket)
-        for file in message.new_files:
-            try:
-                write.store.delete(f"{folder}/{file.file_name}")
-            except (StorageError, OutcomeUnknownError) as error:
-                log.info("%s: left the unused file %s behind (%s)", write.label, file.file_name, error)
+        delete_unused(write.store, [f"{folder}/{file.file_name}" for file in message.new_files])
 
 
 def _result(table: Table, mode: str, written: Written, rows: int, started: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 
 from airflow_paimon.core.commit.files import commit_buckets
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -38,6 +38,6 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     try:
         properties = {"airflow-paimon.operation": "fold"}
         commit_buckets(branch, messages, properties=properties)
-    except ConflictError:
+    except REFUSALS:
         discard_files(write, messages)
         raise

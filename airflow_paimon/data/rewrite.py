@@ -18,7 +18,9 @@ import pyarrow as pa
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, canonical_partition
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.deduplicate import merge_rules, merge_runs
@@ -118,10 +120,14 @@ def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSpl
 
 def fold_buckets(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, int]) -> list[CommitMessage]:
     """Rewrite buckets, their rows unchanged, so that no sequence number is above the given one."""
-    form = canonical_partition(plan.schema)
+    form = StoredPartitions(plan.schema).canonical
     found = {BucketKey(form(s.partition), s.bucket): s for s in plan.splits}
-    return [
-        rewrite_bucket(write, found[key], live_bucket(plan, found[key]), (), limit)
-        for key, limit in sorted(highest.items())
-        if key in found
-    ]
+    messages: list[CommitMessage] = []
+    try:
+        for key, limit in sorted(highest.items()):
+            if key in found:
+                messages.append(rewrite_bucket(write, found[key], live_bucket(plan, found[key]), (), limit))
+    except BaseException:
+        discard_files(write, messages)
+        raise
+    return messages

@@ -37,14 +37,17 @@ def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array(pickled, pa.binary())], schema=_ARROW)
 
 
-def collect(frame: DataFrame) -> list[Any]:
-    """Run the tasks and give their values.
+def collect(frame: DataFrame, refused: Callable[[list[Any]], None] | None = None) -> list[Any]:
+    """Run the tasks and give their values. ``refused`` takes those of the other tasks when one refuses.
 
     Raises:
         PaimonError: a task refused.
     """
     values: Sequence[Any] = [pickle.loads(row.value) for row in frame.collect()]
+    made = [v for v in values if not isinstance(v, _Refusal)]
     for value in values:
         if isinstance(value, _Refusal):
+            if refused is not None:
+                refused(made)
             raise value.error
-    return list(values)
+    return made

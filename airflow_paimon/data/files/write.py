@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import calendar
+import logging
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
 from airflow_paimon.core.format.column_stats import column_stats
@@ -27,6 +29,8 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, file_fields, write_schema
 from airflow_paimon.data.merge.deduplicate import is_retract
+
+log = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 128 << 20
@@ -98,8 +102,7 @@ class RollingWriter:
         if self._open is not None:
             self._open.abandon()
             self._open = None
-        for path in self._paths:
-            self._target.store.delete(path)
+        delete_unused(self._target.store, self._paths)
 
     def _flush(self) -> None:
         if not self._pending:
@@ -121,6 +124,18 @@ class RollingWriter:
         if self._open is not None:
             self._files.append(self._open.close())
             self._open = None
+
+
+def delete_unused(store: Store, paths: Iterable[str]) -> None:
+    """Delete data files that certainly no snapshot refers to.
+
+    Failing to leaves orphans, which are harmless, and does not hide why the files were given up.
+    """
+    for path in paths:
+        try:
+            store.delete(path)
+        except PaimonError as error:
+            log.info("left the unused file %s behind (%s)", path, error)
 
 
 def _cut(rows: pa.Table, group_bytes: int) -> list[pa.Table]:

@@ -70,15 +70,15 @@ class RowSorter:
         if parts := self._held.pop(key, None):
             runs.append(iter(self._sorted(parts)))
         for slices, keys in align_runs(runs, MergeRules(keys=self._schema.trimmed_primary_keys)):
-            if len(slices) == 1:
-                yield slices[0]
-                continue
-            together = np.concatenate(keys)
-            order = np.argsort(together, kind="stable")
-            columns = [gather([s.column(i) for s in slices], order) for i in range(slices[0].num_columns)]
-            merged = pa.RecordBatch.from_arrays(columns, schema=slices[0].schema)
-            self._check_unique(merged, together[order])
-            yield merged
+            merged = slices[0]
+            if len(slices) > 1:
+                together = np.concatenate(keys)
+                order = np.argsort(together, kind="stable")
+                columns = [gather([s.column(i) for s in slices], order) for i in range(merged.num_columns)]
+                merged = pa.RecordBatch.from_arrays(columns, schema=merged.schema)
+                self._check_unique(merged, together[order])
+            kept = not_ignored(merged, self._schema)  # only now: a key that comes twice may lie in two runs
+            yield merged if len(kept) == merged.num_rows else merged.take(pa.array(kept))
 
     def _spill(self) -> None:
         if self._folder is None:
@@ -98,9 +98,6 @@ class RowSorter:
         keys = sort_keys([[deciding.column(name) for name in self._schema.trimmed_primary_keys]])[0]
         order = np.argsort(keys, kind="stable")
         self._check_unique(deciding, keys[order], order)
-        kept = not_ignored(deciding, self._schema)
-        if len(kept) < len(order):
-            order = order[np.isin(order, kept)]
         batches: list[pa.RecordBatch] = gathered(parts, order).to_batches(max_chunksize=_RUN_ROWS)
         return batches
 

@@ -20,10 +20,8 @@ import pyarrow as pa
 from airflow_paimon.core.branches.publish_plan import highest_sequence
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
-from airflow_paimon.core.errors import (
-    ConflictError,
-    UnsupportedFeatureError,
-)
+from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import partition_text
@@ -165,7 +163,13 @@ def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: D
         few = few_rows(rows)
         if few is not None and _touches_little(request, base, few):
             return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
-        return collect(map_in_arrow(distributed(rows, base.write), work, SCHEMA))
+        frame = map_in_arrow(distributed(rows, base.write), work, SCHEMA)
+        return collect(frame, refused=partial(_discard, base))
+
+
+def _discard(base: _Base, results: Sequence[BucketResult]) -> None:
+    """Delete what the other tasks wrote when one of them refuses."""
+    discard_files(base.write, [r.message for r in results if r.message is not None])
 
 
 def _touches_little(request: CorrectBranch, base: _Base, rows: pa.Table) -> bool:
@@ -210,7 +214,7 @@ def _finish(
         return base.result(context, request, details, changed=would)
     try:
         receipt = commit_buckets(base.table, messages, identity=identity, properties=properties(request, details))
-    except ConflictError:  # nothing of it was published
+    except REFUSALS:
         discard_files(base.write, messages)
         raise
     if receipt.snapshot is None:

@@ -98,8 +98,8 @@ def _rewrite_all(
     try:
         for key, values in buckets.items():
             messages[key] = _rewrite(correction, key, values, sorter.rows(key))
-    except InvalidInputError:  # a key that comes twice in a later bucket
-        discard_files(correction.write, list(messages.values()))
+    except BaseException:  # such as a key that comes twice in a later bucket
+        discard_files(correction.write, messages.values())
         raise
     return messages
 
@@ -109,14 +109,14 @@ def _write_plain(correction: Correction, batches: Iterator[pa.RecordBatch]) -> I
     write = correction.write
     messages = write_rows(write, batches)
     values = StoredPartitions(write.schema).values
-    results = [
-        BucketResult(key=m.key, values=values(m.partition), rows=sum(f.row_count for f in m.new_files), message=m)
-        for m in messages
-    ]
     try:
+        results = [
+            BucketResult(key=m.key, values=values(m.partition), rows=sum(f.row_count for f in m.new_files), message=m)
+            for m in messages
+        ]
         for result in results:
             check_partition(correction, result.values)
-    except InvalidInputError:
+    except BaseException:
         discard_files(write, messages)
         raise
     yield from results

@@ -85,3 +85,16 @@ def test_what_the_table_ignores_is_left_out(tmp_path: Path, scratch: Path, limit
     with RowSorter(write.schema, write.label, limit) as sorter:
         (key,) = fed(sorter, write, rows, ["-D" if i % 2 else "+I" for i in range(20)])
         assert [r["j"] for b in sorter.rows(key) for r in b.to_pylist()] == list(range(0, 20, 2))
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 30], ids=["in-other-runs", "in-memory"])
+def test_a_key_that_comes_twice_is_refused_even_if_one_row_is_ignored(tmp_path: Path, limit: int) -> None:
+    """How much memory there is must not decide whether rows are refused."""
+    write = plan(tmp_path, ignore_delete="true")
+    rows = [{"k": "a", "j": i % 20, "v": "x"} for i in range(21)]
+    with (
+        pytest.raises(InvalidInputError, match="a primary key more than once, such as k = 'a', j = 0"),
+        RowSorter(write.schema, write.label, limit) as sorter,
+    ):
+        for key in fed(sorter, write, rows, ["-D", *["+I"] * 20]):
+            list(sorter.rows(key))
