@@ -1,6 +1,6 @@
 """``make demo-chain``: real flights as a chain table, carriers as groups and days as the chain; one night of it.
 
-The table tells of each flight number how it last flew. The first of July stands in full, the nine days after it are
+The table holds the last flight of each flight number. The first of July is a full partition, the nine days after it are
 changes. The DAG nightly_chain_maintenance makes long chains full and expires what is old; reads stay the same.
 Everything happens in ``.demo/chain`` and in this process and its children; nothing is left running.
 """
@@ -51,8 +51,9 @@ def run(folder: Path, say: _demo.Say) -> None:
     home.mkdir()
     table = load(warehouse)
     before = rows_of(table)
-    say(f"1. {TABLE}: how each flight number last flew. Groups are carriers, the chain is days; 1 July is full,")
-    say(f"   9 days of changes follow: {_sizes(table)}. A read of 10 July merges 9 deltas into the anchor.\n")
+    say(f"1. {TABLE}: the last flight of each flight number. Each carrier has a chain of days: 1 July as a full")
+    say(f"   partition (its anchor), then 9 days of changes (deltas): {_sizes(table)}.")
+    say("   A read of 10 July merges 9 deltas into the anchor.\n")
     say("2. Airflow runs the DAG nightly_chain_maintenance:")
     figures = one_night(say)
     say(f"   {figures['compacted'].get('compacted', 0)} partitions made full, {figures['expired_segments']} segments "
@@ -60,7 +61,7 @@ def run(folder: Path, say: _demo.Say) -> None:
     after = rows_of(table)
     _check(before, after)
     say(f"3. What is left: {_sizes(table)}. A read of 10 July merges {figures['longest_chain']} deltas.")
-    say(f"   All {after.num_rows:,} rows of the days that stayed read as before, and as the source says.\n")
+    say(f"   All {after.num_rows:,} rows of the days that are left read as before, and as in the source.\n")
     say("4. To look at it, in a shell:")
     say(f"     .venv/bin/python -m airflow_paimon chain --warehouse {os.path.relpath(warehouse)} --table {TABLE}")
     say(f"   Logs: {os.path.relpath(folder / _demo.LOG)}. Done in {time.monotonic() - started:.0f} s.")
@@ -148,7 +149,7 @@ def _sizes(table: Table) -> str:
 
 
 def _check(before: pa.Table, after: pa.Table) -> None:
-    """Every day that is still there reads as before; the last one as the source says, for carriers that flew then."""
+    """Check that each day that is left reads as before, and that the last one agrees with the source."""
     kept = {(r["carrier"], r["dt"]) for r in after.select(["carrier", "dt"]).to_pylist()}
     if after.to_pylist() != [r for r in before.to_pylist() if (r["carrier"], r["dt"]) in kept]:
         raise _demo.FailedError("a day reads differently after the night")

@@ -1,20 +1,20 @@
-"""The night of a chain table: make long chains full, group by group, expire whole segments, say how the table stands.
+"""Nightly maintenance of a chain table: compact long chains, group by group, expire whole segments, report its state.
 
 plan -> compact (a mapped task for each group with something to do) -> expire -> figures -> nothing_left_out. Each
 partition is committed on its own, and only while what it was built from stands; so a run that is cleared, killed or
-started twice repeats nothing and loses nothing. docs/chain-tables.md tells what the parameters mean.
+started twice repeats nothing and loses nothing. docs/chain-tables.md explains the parameters.
 
-What stands: `python -m airflow_paimon chain --warehouse W --table db.t`. When a task has failed, its log says why:
+To see its state: `python -m airflow_paimon chain --warehouse W --table db.t`. When a task has failed, its log says why:
 
 | failed | mostly | what to do |
 |---|---|---|
 | `plan` | a wrong form, no such table, a branch missing | trigger again, or `check_chain_table` |
 | `compact`, `conflict` | somebody went on writing to what it merged | clear it with its downstream, later |
-| `compact`, anything else | Spark, memory, storage; other groups have theirs | mend it, clear it with its downstream |
+| `compact`, anything else | Spark, memory, storage; other groups are done | clear it with its downstream |
 | `expire`, `figures` | storage; what was dropped is not dropped again | clear it with its downstream |
-| `nothing_left_out` | a partition without a partition time; other groups are done | drop it; trigger again |
+| `nothing_left_out` | a partition without a partition time, which its group waits for | drop it; trigger again |
 
-`expire` and `figures` wait until every group is through. To clear the whole run does no harm.
+`expire` and `figures` wait until every group is through. Clearing the whole run is safe.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def figures(**context: Any) -> dict[str, Any]:
     numbers = range(len(ti.xcom_pull(task_ids="plan") or ()))
     compacted = ti.xcom_pull(task_ids="compact", map_indexes=numbers) if numbers else []
     with in_airflows_terms():
-        found = nightly.tell_night(params, compacted, ti.xcom_pull(task_ids="expire"))
+        found = nightly.summarize_night(params, compacted, ti.xcom_pull(task_ids="expire"))
     report_lines(*(f"{name}: {value}" for name, value in found.items()))
     if not params["dry_run"]:
         context["outlet_events"][FIGURES].add(paimon_asset(params["paimon_conn_id"], found["table"]), extra=found)

@@ -27,7 +27,8 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
     where the run first stood.
 
     Raises:
-        InvalidInputError: what would fail later; here it is said before anything is made. NotFoundError: no such table.
+        InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
+            table.
     """
     main = open_main(params).require()
     _check_rows(main, params)

@@ -94,7 +94,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
 def reason_to_keep(leftover: Leftover, *, in_use: bool, drop_unpublished: bool) -> str | None:
     """Say why a leftover must stay; None when it may go."""
     if in_use:
-        return "a run that has not ended uses it" if leftover.owner else "a correction is running, and it may be its"
+        return "a run that has not ended uses it" if leftover.owner else "a correction is running, perhaps of this tag"
     if leftover.unpublished and not drop_unpublished:
         foreign = f" ({counted(leftover.foreign, 'commit')} of another job)" if leftover.foreign else ""
         return f"it has {counted(leftover.unpublished, 'commit')} that main doesn't have{foreign}"
@@ -117,7 +117,7 @@ def clean_up_run(
         return []
     unsure = [t for t in ("merge", "fast_forward") if t in failures and failures[t] not in _REFUSALS]
     if unsure:
-        return [f"Nothing was cleaned up: {unsure[0]} may still land, and a second look needs the branch"]
+        return [f"Nothing was cleaned up: {unsure[0]} may still land, and a retry looks for it on the branch"]
     main = open_main(params)
     from airflow_paimon.core.branches.published import publishes
 
@@ -141,7 +141,7 @@ def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
 
 
 def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
-    """Delete a leftover: the branch first: without it, its tag would still be found, by name."""
+    """Delete a leftover, the branch first: if only the tag is left, a later clean-up still finds it by its name."""
     from airflow_paimon.core.requests.operations import run_operation
 
     if leftover.branch is not None:

@@ -138,10 +138,10 @@ def _jobs(
     return [{"partition": [_spec(layout, g) for g in groups[i::count]], **asked} for i in range(count)]
 
 
-def tell_night(
+def summarize_night(
     params: Mapping[str, Any], compacted: Sequence[Mapping[str, Any] | None], expired: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Sum up what the night did, and how the table stands now: plain JSON values, for the asset event.
+    """Sum up what the run did and the state of the table now, as plain JSON values for the asset event.
 
     ``longest_chain``: deltas that a read of the newest partition of the worst group merges.
     """
@@ -163,7 +163,7 @@ def tell_night(
     try:
         longest = max((len(r.deltas) for r in plan_chain_read(state.layout, state.partitions)), default=0)
         gaps = len(find_gaps(state.layout, state.partitions))
-    except PaimonError:  # a partition without a partition time: check_chain_table tells which
+    except PaimonError:  # a partition without a partition time: check_chain_table names it
         longest = gaps = None
     gone = expired["details"] if expired else {}
     held = state.partitions

@@ -187,7 +187,7 @@ def test_a_group_that_can_not_be_planned_keeps_no_other_from_its_night(table: Ta
     (why,) = planned["left_out"]
     assert why.startswith("carrier='AA' is left out: ")
     assert "dt=someday is without a partition time" in why
-    assert nightly.tell_night(form(), [], None)["longest_chain"] is None
+    assert nightly.summarize_night(form(), [], None)["longest_chain"] is None
 
 
 @pytest.mark.parametrize(
