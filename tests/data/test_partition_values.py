@@ -50,7 +50,7 @@ def test_every_float_is_a_partition_of_its_own(tmp_path: Path, kind: str) -> Non
         drop_partitions(table, [{"p": value}])
         assert partitions(table) == others
         text = "__DEFAULT_PARTITION__" if value is None else value
-        choice = choose_partitions(table.schema(), [f"p={text}"])
+        choice = choose_partitions(table.schema(), [f"p={text}"], "d.t")
         assert [choice.matches((v,)) for v in values] == [i == at for i in range(len(values))]
 
 

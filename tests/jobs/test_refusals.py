@@ -75,8 +75,16 @@ REFUSED = [
     # comparing and correcting, whose rows Spark reads
     ("diff_branches --branch=fxi --engine=connector", "not-found", "(its branches: main, empty, fix)"),
     ("diff_branches --branch=fix --against=fxi --engine=connector", "not-found", "(its branches: main, empty, fix)"),
-    ("diff_branches --branch=fix --partitions=day=1 --engine=connector", "invalid-input", "partition columns are dt"),
-    ("diff_branches --branch=fix --partitions=20261118", "invalid-input", "not of the form key=value"),
+    (
+        "diff_branches --branch=fix --partitions=day=1 --engine=connector",
+        "invalid-input",
+        "sales.orders: 'day' is not a part",
+    ),
+    (
+        "diff_branches --branch=fix --partitions=20261118",
+        "invalid-input",
+        "sales.orders: Partition '20261118' is not of the form",
+    ),
     ("diff_branches --branch=empty", "unsafe", "--against main"),
     (f"{FIX} --mode=merge", "invalid-input", "'overwrite', 'upsert'"),
     (f"{FIX} --function=m:f", "invalid-input", "one of the two"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partitions import comparable, format_partition, parse_partition_spec
 from airflow_paimon.core.table.scan import partition_types
@@ -30,15 +31,18 @@ class PartitionChoice:
         return PartitionSelection(stored, [dict(s) for s in self.specs]) if self.specs else stored.where(lambda _: True)
 
 
-def choose_partitions(schema: TableSchema, texts: Sequence[str]) -> PartitionChoice:
-    """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out.
+def choose_partitions(schema: TableSchema, texts: Sequence[str], label: str) -> PartitionChoice:
+    """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out. ``label`` names the table in messages.
 
     Raises:
         InvalidInputError: malformed, not a partition column, or a value that the column's type doesn't have.
     """
     types = partition_types(schema)
     at = {key: i for i, key in enumerate(schema.partition_keys)}
-    parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in texts]
+    try:
+        parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in texts]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{label}: {error.message}", table=label.partition("$")[0]) from None
     specs = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
     return PartitionChoice(schema.partition_keys, specs)
 

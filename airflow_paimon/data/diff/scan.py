@@ -102,7 +102,7 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
     after, schema = branch.latest_snapshot(), branch.schema()
     other, before, other_schema = _other_side(main, branch, schema, request)
     _check_keys(branch, schema, other, other_schema)
-    choice = choose_partitions(schema, request.partitions)
+    choice = choose_partitions(schema, request.partitions, context.table.name)
     found = _Buckets(branch, schema, (other, before, other_schema), after, choice)
     columns, only_before, only_after = _columns(schema, other_schema)
     return DiffPlan(

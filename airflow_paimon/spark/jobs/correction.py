@@ -109,7 +109,7 @@ def read_base(context: Context, request: CorrectBranch, branch: Table) -> Base:
         schema=schema,
         head=head,
         main_head=context.table.latest_snapshot(),
-        choice=choose_partitions(schema, request.partitions),
+        choice=choose_partitions(schema, request.partitions, branch.label),
     )
 
 

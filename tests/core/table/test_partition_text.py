@@ -102,7 +102,7 @@ def table(tmp_path: Path) -> Table:
 @pytest.mark.parametrize("write", [partition_text, quoted_partition])
 def test_jobs_and_functions_find_a_partition_in_either_form(table: Table, odd: str, write: object) -> None:
     text = write({"dt": odd, "region": "eu"})  # type: ignore[operator]
-    choice = choose_partitions(table.schema(), [text])
+    choice = choose_partitions(table.schema(), [text], "d.t")
     assert [v for v in ODD if choice.matches((v, "eu"))] == [odd]
     parse_condition(partitions=[text])
     fresh = pa.table({"k": [99], "dt": [odd], "region": ["eu"]})
