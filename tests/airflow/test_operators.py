@@ -139,7 +139,7 @@ def test_unknown_and_impossible_arguments_are_refused_when_the_dag_is_parsed() -
         CreateBranchOperator(task_id="t", table="d.t", branch="b", run_on="cluster")
     with pytest.raises(InvalidInputError, match="needs Spark"):
         DiffBranchesOperator(task_id="t", table="d.t", branch="b", run_on="worker")
-    with pytest.raises(InvalidInputError, match="one of the two"):
+    with pytest.raises(InvalidInputError, match="either a tag or a snapshot"):
         CorrectBranchOperator(task_id="t", table="d.t", branch="b")
 
 

@@ -1,7 +1,7 @@
 """Plans that create, delete and rename a branch (pure).
 
-Other engines see a branch by its schemas: they load it by the latest one, and a commit reads it again. So a branch is
-complete before its first schema is put, and its schemas are deleted before anything else of it is.
+Other engines load a branch by its latest schema, and read that again for a commit. So a branch is complete before its
+first schema is put, and a deletion begins with its schemas.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROTECTIVE_OPTIONS: Mapping[str, str] = {
     "snapshot.time-retained": UNLIMITED_RETENTION,
     "tag.automatic-creation": "none",
 }
-"""What keeps every engine from expiring a branch that shares files: a tag alone does not stop Java there (measured)."""
+"""Options by which no engine expires a branch that shares files: a tag alone does not stop Java (measured)."""
 
 _DROPPED_ON_BRANCH = (
     "tag.num-retained-max",
@@ -44,7 +44,7 @@ _DROPPED_ON_BRANCH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchSource:
-    """What a new branch starts from. ``snapshot_bytes`` is the snapshot file as it lies there, or made from the tag."""
+    """The base of a new branch. ``snapshot_bytes`` is the snapshot file byte for byte, or made from the tag."""
 
     branch: str
     schemas: Mapping[int, bytes]
@@ -56,9 +56,9 @@ class BranchSource:
 
 
 def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
-    """Return the branch's own schema version: the source's columns and options, plus what keeps its files.
+    """Return the branch's own schema version: the source's columns and options, plus those that prevent expiry.
 
-    Its id is above all of the source's, so that no engine ever takes one for the other.
+    Its id is above all ids of the source, so that no engine mistakes one for the other.
     """
     options = {k: v for k, v in source.schema.options.items() if k not in _DROPPED_ON_BRANCH}
     options.update(PROTECTIVE_OPTIONS)
@@ -67,16 +67,16 @@ def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
 
 
 def is_protective(schema: TableSchema) -> bool:
-    """Whether a branch's schema keeps every engine from expiring its snapshots by itself."""
+    """Whether a branch's schema prevents automatic expiry of its snapshots by every engine."""
     keys = ("write-only", "snapshot.num-retained.min", "snapshot.time-retained")
     return all(schema.options.get(k) == PROTECTIVE_OPTIONS[k] for k in keys)
 
 
 def plan_protect(operation: str, table: str, branch: str, source: BranchSource, known: Tag | None) -> Plan:
-    """Plan the protective tag: it comes before anything is shared.
+    """Plan the protective tag, which must exist before any file is shared.
 
-    ``known``: the tag of that name, if there is one. On the same snapshot it serves; on another one it is stale, or of
-    a creator at the same moment: ours then gets a name of its own, as nothing may take away what protects another's.
+    ``known``: the existing tag of that name. On the same snapshot it is used; on another one it is stale, or belongs to
+    a concurrent creator: then this tag gets a unique name, as another branch's protection must not be removed.
     """
     if source.snapshot is None:
         return Plan(operation=operation, table=table)
@@ -95,7 +95,7 @@ def plan_protect(operation: str, table: str, branch: str, source: BranchSource, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePlan:
-    """The steps of a creation. Between ``protect`` and ``fill`` the source is checked again, before ``show`` the claim.
+    """The steps of a creation. The source is checked again between ``protect`` and ``fill``, the claim before ``show``.
 
     ``claim`` puts the record with state ``creating``: two creators exclude each other, and our commits are refused.
     """
@@ -115,10 +115,10 @@ class CreatePlan:
 def plan_create_branch(
     operation: str, table: str, source: BranchSource, record: Lineage, now_ms: int, protect: Plan, *, written: bool
 ) -> CreatePlan:
-    """Plan the branch itself. ``written``: it was interrupted, and has commits on top of its base already.
+    """Plan the branch itself. ``written``: its creation was interrupted, and it already has commits on top of its base.
 
-    The branch's own schema version is put first: from then on other engines can load the branch, and nothing of it
-    expires by itself. The older versions, by which only older files are read, follow.
+    The branch's own schema version is put first: with it other engines can load the branch, without automatic expiry.
+    The older versions, needed only to read older files, follow.
     """
     paths, head = BranchPaths(record.branch), source.snapshot
     precondition = Precondition(
@@ -135,7 +135,7 @@ def plan_create_branch(
     }
     empty = Plan(operation=operation, table=table, preconditions=(precondition,), summary=summary)
     path = lineage_path(record.branch)
-    claim = PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="says that the branch is being created")
+    claim = PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created")
     ready = Replace(path=path, data=record.in_state(READY).to_bytes(), reason="the branch is ready")
     return CreatePlan(
         claim=replace(empty, actions=(claim,)),
@@ -156,7 +156,7 @@ def _snapshot_actions(paths: BranchPaths, source: BranchSource, *, written: bool
     ]
     if source.tag is not None:
         plain = Tag(name=source.tag.name, snapshot=head).to_bytes()
-        reason = "the tag it starts from, without its retention"
+        reason = "the tag that it starts from, without its retention"
         actions.append(PutNew(path=paths.tag(source.tag.name), data=plain, same_ok=True, reason=reason))
     if not written:
         hint = str(head.id).encode()
@@ -165,13 +165,13 @@ def _snapshot_actions(paths: BranchPaths, source: BranchSource, *, written: bool
 
 
 def _schema_actions(paths: BranchPaths, source: BranchSource, now_ms: int) -> list[Action]:
-    """The schemas, the latest first: the first that is put decides how other engines treat the branch."""
+    """The schemas, the latest first: the first one put determines how other engines treat the branch."""
     schemas = dict(source.schemas)
     reasons = {i: f"schema {i} of {source.branch}" for i in schemas}
     if source.snapshot is not None:
         own = branch_schema(source, now_ms)
         schemas[own.id] = own.to_bytes()
-        reasons[own.id] = "the branch's own options: nothing expires here by itself"
+        reasons[own.id] = "the branch's own options: no automatic expiry"
     latest = max(schemas)
     order = [latest, *(i for i in sorted(schemas) if i != latest)]
     return [PutNew(path=paths.schema(i), data=schemas[i], same_ok=True, reason=reasons[i]) for i in order]
@@ -179,9 +179,9 @@ def _schema_actions(paths: BranchPaths, source: BranchSource, now_ms: int) -> li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletePlan:
-    """The steps of a deletion. After ``hide`` no engine can commit any more: then the branch is looked at again.
+    """The steps of a deletion. After ``hide`` no engine can commit any more, and the branch is checked for new commits.
 
-    If it was written meanwhile, ``undo`` brings it back; else ``remove`` and ``end`` delete the rest.
+    If there are any, ``undo`` restores it; otherwise ``remove`` and ``end`` delete the rest.
     """
 
     hide: Plan
@@ -190,7 +190,7 @@ class DeletePlan:
     undo: Plan
 
     def rest(self) -> Plan:
-        """Return what is left to do once the branch is hidden."""
+        """Return the remaining steps once the branch is hidden."""
         return replace(self.remove, actions=(*self.remove.actions, *self.end.actions))
 
     def whole(self) -> Plan:
@@ -212,9 +212,9 @@ def plan_delete_branch(
 ) -> DeletePlan:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
-    ``record``: the branch's, as it is to be if the deletion is undone. ``schemas`` are its schema files, ``protective``
-    the paths of the tags that keep its files. ``since``: when this began. ``successor``: the record of the branch that
-    takes its name.
+    ``record``: the branch's record to restore if the deletion is undone. ``schemas``: its schema files. ``protective``:
+    the paths of the tags that retain its files. ``since``: when the deletion began. ``successor``: the record of the
+    branch that takes over its name.
     """
     name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
     empty = Plan(operation=operation, table=table, summary={"branch": name})
@@ -222,22 +222,22 @@ def plan_delete_branch(
     deleting = replace(record.in_state(DELETING), head=head, schemas=saved, since=since)
     deleted = replace(record.in_state(DELETED), since=since)
     known = [paths.schema(i) for i in sorted(schemas)]
-    hide: list[Action] = [Replace(path=path, data=deleting.to_bytes(), reason="says that the branch is being deleted")]
-    hide += [Delete(path=f, reason="no engine loads the branch any more") for f in known]
+    hide: list[Action] = [Replace(path=path, data=deleting.to_bytes(), reason="marks the branch as being deleted")]
+    hide += [Delete(path=f, reason="no engine can load the branch any more") for f in known]
     remove: list[Action] = [
         Replace(path=path, data=deleted.to_bytes(), reason="from here on the deletion can't be undone")
     ]
-    remove += [Delete(path=p, reason=f"protected files of branch {name}, which is gone") for p in protective]
+    remove += [Delete(path=p, reason=f"protected files of the deleted branch {name}") for p in protective]
     remove += [Delete(path=f, reason=f"belongs to branch {name}") for f in sorted(set(files) - set(known))]
     end = (
         DeleteTree(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
         _record_action(path, successor, "the branch's record"),
     )
     undo: list[Action] = [
-        PutNew(path=paths.schema(i), data=data, same_ok=True, reason="the branch was written")
+        PutNew(path=paths.schema(i), data=data, same_ok=True, reason="the branch got new commits")
         for i, data in sorted(schemas.items(), reverse=True)
     ]
-    undo.append(_record_action(path, record if record.known_origin else None, "the branch is back"))
+    undo.append(_record_action(path, record if record.known_origin else None, "the branch is restored"))
     return DeletePlan(
         hide=replace(empty, actions=tuple(hide)),
         remove=replace(empty, actions=tuple(remove)),
@@ -247,7 +247,7 @@ def plan_delete_branch(
 
 
 def _record_action(path: str, record: Lineage | None, reason: str) -> Action:
-    """Write a record, or delete it where the branch is to have none."""
+    """Write a record, or delete it if the branch gets none."""
     return (
         Delete(path=path, reason=reason)
         if record is None
@@ -257,10 +257,11 @@ def _record_action(path: str, record: Lineage | None, reason: str) -> Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenamePlan:
-    """The steps of a rename. After ``hide`` no engine commits to the old branch: what came until then is copied, too.
+    """The steps of a rename. After ``hide`` no engine commits to the old branch: later commits up to then are copied
+    too.
 
-    ``undo`` leaves two branches: for the case that both were written while the rename was interrupted. ``withdraw``
-    removes the new branch: for the case that somebody else deletes the old one at the same moment.
+    ``undo`` keeps both branches, if both were written while the rename was interrupted. ``withdraw`` deletes the new
+    branch, if the old one is concurrently deleted.
     """
 
     claim: Plan
@@ -289,11 +290,11 @@ def plan_rename_branch(
     since: str | None,
     resumed: bool,
 ) -> RenamePlan:
-    """Plan a rename: copy everything under the new name, schemas last; hide the old branch; remove what is left of it.
+    """Plan a rename: copy everything to the new name, schemas last; hide the old branch; delete the rest of it.
 
-    ``record``: the old branch's, in state ``ready``. ``files``: content of its files; ``there``: of those that an
-    interrupted rename copied, by path. ``protective``: path under the new name and content of each protective tag,
-    None where that stands already. ``since``: when the rename began; ``resumed``: it was interrupted.
+    ``record``: the old branch's, in state ``ready``. ``files``: content of its files; ``there``: content of the files
+    that an interrupted rename has copied, by path. ``protective``: path under the new name and content of each
+    protective tag, None if it exists already. ``since``: when the rename began; ``resumed``: it was interrupted.
     """
     name = record.branch
     old, new = BranchPaths(name), BranchPaths(to_branch)
@@ -305,10 +306,10 @@ def plan_rename_branch(
         replace(record.in_state(RENAMING, peer=to_branch), since=since),
     )
     claim: tuple[Action, ...] = (
-        PutNew(path=paths[1], data=begun[0].to_bytes(), same_ok=resumed, reason="says that a rename makes the branch"),
-        Replace(path=paths[0], data=begun[1].to_bytes(), reason="says that the branch is being renamed"),
+        PutNew(path=paths[1], data=begun[0].to_bytes(), same_ok=resumed, reason="marks the branch as made by a rename"),
+        Replace(path=paths[0], data=begun[1].to_bytes(), reason="marks the branch as being renamed"),
     )
-    hide = [Delete(path=f, reason="no engine loads the old name any more") for f in _schema_files(old, files)]
+    hide = [Delete(path=f, reason="no engine can load the old name any more") for f in _schema_files(old, files)]
     remove: list[Action] = [_record_action(paths[1], moved if moved.known_origin else None, "the new branch is ready")]
     remove += [Delete(path=p, reason=f"protected files under the name {name}") for p in sorted(protective)]
     remove += [Delete(path=f, reason=f"was copied to {to_branch}") for f in sorted(files)]
@@ -352,7 +353,7 @@ def _copies(
     there: Mapping[str, bytes],
     protective: Mapping[str, tuple[str, bytes] | None],
 ) -> Iterable[Action]:
-    """Copy tags that protect, then all but the schemas, then the schemas, the latest first."""
+    """Copy the protective tags, then everything but the schemas, then the schemas, the latest first."""
     old, new = BranchPaths(record.branch), BranchPaths(to_branch)
     for target, data in sorted(tag for tag in protective.values() if tag is not None):
         reason = f"keeps the shared files under the name {to_branch}"
@@ -371,7 +372,7 @@ def _copies(
 def lineage_for(
     branch: str, source: BranchSource, now_iso: str, *, owner: str | None, reason: str | None, operation_id: str | None
 ) -> Lineage:
-    """Return the new branch's record as it is while the branch is created."""
+    """Return the new branch's record in the state ``creating``."""
     head = source.snapshot
     return Lineage(
         branch=branch,

@@ -1,4 +1,4 @@
-"""What a new branch starts from: read, and checked again once a tag protects it."""
+"""The base of a new branch: read, and checked again once a tag protects it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_paimon.core.table.table import Table
 
 
 def gather_source(context: Context, request: CreateBranch) -> BranchSource:
-    """Read what the branch is to start from.
+    """Read the base of the new branch.
 
     Raises:
         NotFoundError: source branch, tag or snapshot. UnsafeOperationError: the source could expire under the branch.
@@ -62,8 +62,8 @@ def _check_source_branch(view: Table, request: CreateBranch) -> None:
     """A branch of a branch shares files whose expiry main's tags don't stop, so that branch must never expire."""
     if view.branch_name != MAIN and not is_protective(view.schema()):
         raise UnsafeOperationError(
-            f"{view.label} may expire its own snapshots, and that would delete files which branch "
-            f"{request.branch!r} shares; create it from main, or from a branch that airflow-paimon made",
+            f"{view.label} may expire its own snapshots, which would delete files that branch "
+            f"{request.branch!r} shares; create it from main, or from a branch created by airflow-paimon",
             table=view.name,
         )
 
@@ -74,7 +74,7 @@ def schema_bytes(view: Table, ids: list[int]) -> dict[int, bytes]:
 
 
 def snapshot_bytes(view: Table, snapshot: Snapshot) -> bytes:
-    """The snapshot file as it lies there, or, when only a tag has it any more, made from the tag."""
+    """The snapshot file byte for byte, or made from the tag if the snapshot has expired."""
     try:
         data = view.store.read(view.paths.snapshot(snapshot.id))
     except NotFoundError:
@@ -84,15 +84,15 @@ def snapshot_bytes(view: Table, snapshot: Snapshot) -> bytes:
 
 
 def recheck_source(table: Table, source: BranchSource) -> None:
-    """After the protective tag stands: is what it protects still there? An expiry may have been under way.
+    """Check, once the protective tag is set, that no running expiry has deleted files of the base.
 
     Raises:
-        ConflictError: it is not.
+        ConflictError: some are gone.
     """
     snapshot, view = source.snapshot, table.branch(source.branch)
     if snapshot is None:
         return
-    require_ready(view)  # whoever deletes or renames the source after this look finds our protective tag on it
+    require_ready(view)  # an operation that deletes or renames the source from here on finds our protective tag on it
     try:
         still = view.tag(source.tag.name).snapshot if source.tag is not None else view.snapshot(snapshot.id)
         if still.identity != snapshot.identity:
@@ -102,7 +102,7 @@ def recheck_source(table: Table, source: BranchSource) -> None:
             lost = lost_between(view, snapshot)
     except NotFoundError as error:
         raise ConflictError(
-            f"{view.label}: snapshot {snapshot.id} went away while the branch was made ({error})", table=table.name
+            f"{view.label}: snapshot {snapshot.id} disappeared during the creation ({error})", table=table.name
         ) from None
     if lost:
         raise ConflictError(

@@ -1,4 +1,4 @@
-"""When a branch has caught up: one pure predicate for sensor, trigger and jobs, and the few reads that it needs."""
+"""Whether a branch has caught up: one pure predicate for sensor, trigger and jobs, and the few reads it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 
 if TYPE_CHECKING:
-    # A DAG file that holds a sensor imports this module: it must not load the stores.
+    # DAG files with a sensor import this module: it must not load the stores.
     from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.table import Table
 
@@ -23,7 +23,7 @@ NO_WATERMARK = -(2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpCondition:
-    """What a branch must have reached; all that is given must hold. Times and lags are milliseconds.
+    """The state that a branch must have reached; all given conditions must hold. Times and lags are milliseconds.
 
     ``watermark_lag_ms`` and ``commit_lag_ms``: how far the branch's watermark, or its newest commit's time, may be
     behind main's; with ``reference_time_ms``, behind that time instead.
@@ -40,12 +40,12 @@ class CatchUpCondition:
 
     @property
     def needs_main(self) -> bool:
-        """Whether main has to be looked at."""
+        """Whether main has to be read."""
         lags = self.watermark_lag_ms is not None or self.commit_lag_ms is not None
         return (lags and self.reference_time_ms is None) or (bool(self.partitions) and not self.allow_older_partitions)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; ``CatchUpCondition(**values)`` is the way back, with ``partitions`` as a tuple."""
+        """Return plain JSON values; ``CatchUpCondition(**values)`` reverses it, with ``partitions`` as a tuple."""
         return {**asdict(self), "partitions": list(self.partitions)}
 
     @staticmethod
@@ -55,7 +55,7 @@ class CatchUpCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A branch's newest snapshot. ``watermark_ms`` is None when its writers give none."""
+    """A branch's newest snapshot. ``watermark_ms`` is None when its writers set none."""
 
     snapshot_id: int
     commit_time_ms: int
@@ -64,7 +64,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFiles:
-    """The live files of one partition spec on the branch and, where that is asked for, on main."""
+    """The live files of one partition spec on the branch and, if needed, on main."""
 
     spec: str
     branch_files: frozenset[str]
@@ -75,7 +75,7 @@ class PartitionFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpState:
-    """What was read: heads are None for a branch without snapshots (or, main's, when it wasn't needed)."""
+    """The state read: heads are None for a branch without snapshots (or main's if not needed)."""
 
     table: str
     branch: str
@@ -86,7 +86,7 @@ class CatchUpState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``waiting_for`` says in words what is missing; empty = caught up."""
+    """``waiting_for`` describes the conditions not met yet; empty = caught up."""
 
     state: CatchUpState
     waiting_for: tuple[str, ...] = field(default=())
@@ -96,7 +96,7 @@ class Verdict:
         return not self.waiting_for
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a sensor returns: plain JSON values."""
+        """Return the result of a sensor, as plain JSON values."""
         branch, main = self.state.branch_head, self.state.main_head
         return {
             "table": self.state.table,
@@ -119,10 +119,10 @@ def parse_condition(
     partitions: Sequence[str] = (),
     allow_older_partitions: bool = False,
 ) -> CatchUpCondition:
-    """Read a condition from what a DAG author writes: lags as ``10 min``, times as ISO with an offset or epoch ms.
+    """Parse the arguments of a sensor: lags as ``10 min``, times as ISO with an offset or epoch ms.
 
     Raises:
-        InvalidInputError: malformed, nothing to wait for, or a reference time without a lag to measure from it.
+        InvalidInputError: malformed, no condition, or a reference time without a lag.
     """
     from airflow_paimon.core.table.table import parse_timestamp
 
@@ -140,16 +140,14 @@ def parse_condition(
             "Nothing to wait for: give min_snapshot_id, max_watermark_lag, max_commit_lag or partitions"
         )
     if condition.reference_time_ms is not None and not lags:
-        raise InvalidInputError(
-            "reference_time needs max_watermark_lag or max_commit_lag ('0 s' for not behind at all)"
-        )
+        raise InvalidInputError("reference_time needs max_watermark_lag or max_commit_lag ('0 s' for no lag at all)")
     for spec in condition.partitions:
         parse_partition_text(spec)
     return condition
 
 
 def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
-    """Decide. Pure: the one place that knows what "caught up" means."""
+    """Judge a state by a condition. Pure: the only definition of "caught up"."""
     if state.branch_head is None:
         return Verdict(state=state, waiting_for=(f"branch {state.branch} has no snapshot yet",))
     missing = [
@@ -169,7 +167,7 @@ def _lags_behind(condition: CatchUpCondition, state: CatchUpState, head: Head) -
     main = state.main_head
     fixed = condition.reference_time_ms
     if condition.needs_main and fixed is None and main is None:
-        return  # main has no snapshot: there is nothing to be behind
+        return  # main has no snapshot: the branch can't lag
     if condition.watermark_lag_ms is not None:
         target = fixed if fixed is not None else main.watermark_ms if main else None
         yield from _time_behind("watermark", head.watermark_ms, target, condition.watermark_lag_ms)
@@ -200,7 +198,8 @@ def _partition_behind(condition: CatchUpCondition, files: PartitionFiles) -> Ite
 
 
 def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
-    """Read what the condition needs: with right hints three small reads per branch, and manifests for partitions only.
+    """Read the state that the condition needs: with correct hints three small reads per branch; manifests for
+    partitions only.
 
     Raises:
         NotFoundError: there is no such table or branch.

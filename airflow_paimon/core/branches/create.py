@@ -57,12 +57,12 @@ log = logging.getLogger(__name__)
 def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     """Create a branch from a tag, a snapshot, or empty (neither given).
 
-    With ``replace`` the new base is checked and protected before the old branch goes.
+    With ``replace`` the new base is checked and protected before the old branch is deleted.
 
     Raises:
         AlreadyExistsError: the branch exists (with ``skip``: from another base, or with commits that hide its base).
         NotFoundError: source branch, tag or snapshot. UnsafeOperationError: the source could expire under the branch.
-        ConflictError: the branch is being renamed or deleted, or somebody creates it at the same moment.
+        ConflictError: the branch is being renamed or deleted, or created by a concurrent operation.
     """
     name = check_branch_name(request.branch)
     source = gather_source(context, request)
@@ -78,7 +78,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
         if done is not None:
             return done
         assert existing.record is not None
-        record = existing.record  # an interrupted creation of the same branch: go on with its own time stamp
+        record = existing.record  # an interrupted creation of the same branch: continue with its time stamp
         source = _as_recorded(source, record)
     known = context.table.branch(request.from_branch).find_tag(protective_tag(name))
     plan = plan_create_branch(
@@ -97,7 +97,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
             _make(context.table, source, plan, gone, stale=stale, going_on=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
-                f"{context.table.name}: branch {name!r} was created by somebody else at the same moment; run it again",
+                f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again",
                 table=context.table.name,
             ) from error
     after = source.snapshot.id if source.snapshot else None
@@ -109,9 +109,9 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
 def _make(
     table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], going_on: bool
 ) -> None:
-    """Carry the creation out. Until the first file of the branch is put, a refusal leaves nothing behind.
+    """Carry out the creation. A refusal before the first file of the branch is put leaves no files.
 
-    ``going_on``: an earlier try was interrupted; its record and tag stay for the next one, as files may be there.
+    ``going_on``: an earlier try was interrupted; its record and tag stay for the next try, as there may be files.
     """
     made: list[Action] = []
     try:
@@ -141,26 +141,26 @@ def _make(
 
 
 def _take_back(table: Table, made: list[Action]) -> None:
-    """Delete what this call has put before it was refused. Failing to is harmless: check_table lists what is left."""
+    """Delete the files put by this call before it was refused. A failure is harmless: check_table lists leftovers."""
     actions = tuple(Delete(path=a.path, reason="the branch was not created") for a in reversed(made))
     try:
         execute(table, Plan(operation="create_branch", table=table.name, actions=actions))
     except (StorageError, OutcomeUnknownError) as error:
-        log.warning("%s: left %s behind (%s)", table.name, ", ".join(a.path for a in actions), error)
+        log.warning("%s: could not delete %s (%s)", table.name, ", ".join(a.path for a in actions), error)
 
 
 def _check_claim(table: Table, plan: CreatePlan) -> None:
-    """Before the branch becomes visible: somebody may have deleted it, and its protective tag, meanwhile."""
+    """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag."""
     claim = plan.claim.actions[0]
     assert isinstance(claim, PutNew)
     if not _holds(table, claim) or not all(table.store.exists(tag.path) for tag in plan.protect.actions):
         raise ConflictError(
-            f"{table.name}: the branch was deleted while it was created; run it again", table=table.name
+            f"{table.name}: the branch was deleted while it was being created; run it again", table=table.name
         )
 
 
 def _withdraw(table: Table, plan: CreatePlan) -> None:
-    """Take back the first files of a branch whose claim was lost, unless the branch that is there now has them, too."""
+    """Delete the first files of a branch whose claim was lost, unless they belong to the branch that exists now."""
     if _has_same_base(table, plan):
         return
     mine = [a for a in (*plan.fill.actions, *plan.show.actions) if isinstance(a, PutNew) and _holds(table, a)]
@@ -168,7 +168,7 @@ def _withdraw(table: Table, plan: CreatePlan) -> None:
 
 
 def _has_same_base(table: Table, plan: CreatePlan) -> bool:
-    """Whether the record that is there now says that the branch starts from the same snapshot."""
+    """Whether the current record names the same base snapshot."""
     claim = plan.claim.actions[0]
     assert isinstance(claim, PutNew)
     now = read_lineage(table, claim.path.rpartition("/")[2].removesuffix(".json"))
@@ -184,7 +184,7 @@ def _holds(table: Table, action: PutNew) -> bool:
 
 
 def _removal(context: Context, name: str, plan: CreatePlan, source: BranchSource, record: Lineage) -> Removal:
-    """What goes before the new branch comes; the tag that protects the new base stays."""
+    """Removal of the old branch before the new one is created; the tag that protects the new base stays."""
     check_deletable_branch(context.table, name)
     tag = _protective_tag(plan.protect, name, source)
     keep = BranchPaths(source.branch).tag(tag) if tag is not None else None
@@ -211,7 +211,7 @@ def _details(record: Lineage) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Existing:
-    """``record``: as it is, of a half-made branch; else verified. ``state``: as it is, ``ready`` without a record."""
+    """``record``: verified, unless the branch is incomplete. ``state``: as recorded; ``ready`` without a record."""
 
     record: Lineage | None
     state: str
@@ -220,7 +220,7 @@ class _Existing:
 
 
 def _existing(table: Table, name: str) -> _Existing | None:
-    """Look whether a branch is there. A folder without files, and a record of a branch that is gone, are none."""
+    """Find an existing branch. A folder without files, or the record of a deleted branch, is not a branch."""
     view, record = table.branch(name), read_lineage(table, name)
     state = READY if record is None else record.state
     if state == READY and not table.store.walk(BranchPaths(name).root.rstrip("/")):
@@ -237,13 +237,13 @@ def _existing(table: Table, name: str) -> _Existing | None:
 
 
 def _stale_record(table: Table, name: str, existing: _Existing | None) -> list[Action]:
-    """The record of a branch that another engine dropped makes way for the new one."""
+    """Delete the record of a branch that another engine has dropped."""
     record = read_lineage(table, name)
     if existing is not None or record is None or record.state != READY:
         return []
     if table.store.walk(BranchPaths(name).root.rstrip("/")):
-        return []  # made at this moment: our claim will find its record
-    return [Delete(path=lineage_path(name), reason="record of a branch that is gone")]
+        return []  # just created by another operation: our claim will find its record
+    return [Delete(path=lineage_path(name), reason="record of a deleted branch")]
 
 
 def _same_operation(record: Lineage | None, wanted: Lineage) -> bool:
@@ -257,7 +257,7 @@ def _is_replaced(existing: _Existing, request: CreateBranch, wanted: Lineage) ->
 
 
 def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted: Lineage) -> OperationResult | None:
-    """Answer for a branch that exists; None = it is half made for the same base, so go on making it."""
+    """Return the result for an existing branch; None = it is incomplete and has the same base, so finish it."""
     record = existing.record
     if existing.state in (DELETING, DELETED):
         assert record is not None
@@ -275,7 +275,7 @@ def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted:
 
 
 def holds_base(view: Table, record: Lineage) -> bool:
-    """Whether a half-made branch is empty or starts from its base. If not, another engine began it anew."""
+    """Whether an incomplete branch is empty or starts from its base. If not, another engine has recreated it."""
     if record.snapshot_id is None or view.latest_snapshot_id() is None:
         return True
     base = view.find_snapshot(record.snapshot_id)
@@ -283,7 +283,7 @@ def holds_base(view: Table, record: Lineage) -> bool:
 
 
 def _as_recorded(source: BranchSource, record: Lineage) -> BranchSource:
-    """The source as the interrupted creation saw it: the table may have been altered since."""
+    """The source as at the interrupted creation: the table may have been altered since."""
     if record.schema_id is None:
         return source
     schemas = {i: data for i, data in source.schemas.items() if i <= record.schema_id}
@@ -294,18 +294,18 @@ def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> s
     what = f"{context.table.name}: branch {wanted.branch!r} exists"
     if existing.half_made:
         return (
-            f"{what}, half made: the run that created it is still at it, or was interrupted. Use --if-exists skip "
+            f"{what}, incomplete: its creation is still running, or was interrupted. Use --if-exists skip "
             f"with the same base to finish it, delete_branch to remove it, or see check_table for a repair"
         )
     base = existing.record
     if base is None:
-        return f"{what}, and nothing says what it was made from; choose another name, or --if-exists replace"
-    made = f"made {base.created_at} from {base.from_tag or base.from_branch}, {_base_text(base)}"
+        return f"{what}, and its origin is not recorded; choose another name, or --if-exists replace"
+    made = f"created {base.created_at} from {base.from_tag or base.from_branch}, {_base_text(base)}"
     if base.same_base(wanted):
-        return f"{what} ({made}); use --if-exists skip to go on with it, or --if-exists replace to make it anew"
+        return f"{what} ({made}); use --if-exists skip to use it as it is, or --if-exists replace to recreate it"
     return (
         f"{what} with another base ({made}; asked for: {_base_text(wanted)}); choose another name, or "
-        f"--if-exists replace to make it anew"
+        f"--if-exists replace to recreate it"
     )
 
 
@@ -316,7 +316,7 @@ def _base_text(record: Lineage) -> str:
 def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
     """Plan the rest of an interrupted creation.
 
-    None when its base is not there any more, or when another creation has left other files in its place.
+    None when its base no longer exists, or when another creation has put other files in its place.
     """
     view, branch = table.branch(record.from_branch), table.branch(record.branch)
     held = [t for t in view.tags() if t.snapshot.identity == record.identity]

@@ -41,8 +41,8 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     An interrupted deletion is finished by running it again.
 
     Raises:
-        UnsafeOperationError: a table option or another branch relies on it. NotFoundError: no such branch.
-        ConflictError: it was written at this moment, or is being renamed; nothing was deleted.
+        UnsafeOperationError: a table option or another branch needs it. NotFoundError: no such branch.
+        ConflictError: a concurrent commit wrote to it, or it is being renamed; nothing was deleted.
     """
     name, table = request.branch, context.table
     if name == MAIN:
@@ -70,7 +70,7 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
 
 
 def is_there(table: Table, name: str) -> bool:
-    """Whether there is something to delete: a folder, unless another engine made it after ours was gone for good."""
+    """Whether there is a branch to delete: its folder exists, not recreated by another engine since our deletion."""
     if "/" in name or name not in table.branch_names():
         return False
     record = read_lineage(table, name)
@@ -78,13 +78,13 @@ def is_there(table: Table, name: str) -> bool:
 
 
 def _finish(context: Context, request: DeleteBranch) -> bool:
-    """Remove the record and the tags of a branch whose folder is gone; tell whether there was a record."""
+    """Remove the record and the tags of a branch without a folder; return whether there was a record."""
     table, name = context.table, request.branch
     record = None if "/" in name else read_lineage(table, name)
     if record is None or request.dry_run:
         return False
     tags = [] if record.state == DELETED else protective_paths(table, name)
-    actions = [Delete(path=p, reason=f"protected files of branch {name}, which is gone") for p in tags]
+    actions = [Delete(path=p, reason=f"protected files of the deleted branch {name}") for p in tags]
     actions.append(Delete(path=lineage_path(name), reason="the branch's record"))
     execute(table, Plan(operation=request.operation, table=table.name, actions=tuple(actions)))
     return True
@@ -92,7 +92,7 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A branch that is to go. ``head``: its newest snapshot id, and ``record``, on which the removal relies."""
+    """A branch to delete. The removal is valid for this ``record`` and ``head`` (its newest snapshot id)."""
 
     branch: str
     head: int | None
@@ -104,7 +104,7 @@ class Removal:
 def gather_removal(
     table: Table, name: str, now_iso: str, operation: str, *, keep: str | None = None, successor: Lineage | None = None
 ) -> Removal:
-    """Plan the deletion of a branch as it is now; an interrupted one is gone on with.
+    """Plan the deletion of a branch in its current state; an interrupted deletion is continued.
 
     ``keep``: path of a protective tag that stays. ``successor``: record of the branch that takes the name.
 
@@ -139,10 +139,10 @@ def gather_removal(
 
 
 def remove_branch(table: Table, removal: Removal) -> None:
-    """Delete the branch, unless it is written, or another branch is made from it, at this moment.
+    """Delete the branch, unless it is concurrently written, or another branch is created from it.
 
     Raises:
-        ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was made from it.
+        ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was created from it.
     """
     _refuse_if_written(table, removal)
     if branch_record(table, removal.branch) != removal.record:
@@ -164,7 +164,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
 
 
 def _give_way(table: Table, removal: Removal) -> NoReturn:
-    """Leave the branch to the operation that changed its record meanwhile; if it is ready, it needs its schemas."""
+    """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore its schemas."""
     now = read_lineage(table, removal.branch)
     if now is not None and now.state == READY:
         schemas = [a for a in removal.plan.undo.actions if isinstance(a, PutNew)]
@@ -173,7 +173,7 @@ def _give_way(table: Table, removal: Removal) -> NoReturn:
 
 
 def branch_record(table: Table, name: str) -> bytes | None:
-    """Return a branch's record as it lies there."""
+    """Return a branch's record without verifying it."""
     try:
         return table.store.read(lineage_path(name))
     except NotFoundError:
@@ -181,13 +181,13 @@ def branch_record(table: Table, name: str) -> bytes | None:
 
 
 def is_marked(table: Table, name: str, mark: Action) -> bool:
-    """Whether a branch's record is still what this operation wrote: nobody else began to change the branch since."""
+    """Whether a branch's record is still the one written by this operation: no other one is changing the branch."""
     return isinstance(mark, Replace | PutNew) and branch_record(table, name) == mark.data
 
 
 def _another(table: Table, removal: Removal) -> ConflictError:
     return ConflictError(
-        f"{table.name}: branch {removal.branch!r} is being changed by another operation at this moment; run it again",
+        f"{table.name}: branch {removal.branch!r} is being changed by another operation; run it again",
         table=table.name,
     )
 
@@ -195,7 +195,7 @@ def _another(table: Table, removal: Removal) -> ConflictError:
 def _refuse_if_written(table: Table, removal: Removal) -> None:
     if (table.branch(removal.branch).latest_snapshot_id() or 0) > (removal.head or 0):
         raise ConflictError(
-            f"{table.name}: branch {removal.branch!r} was written at this moment; nothing was deleted. Stop its "
+            f"{table.name}: branch {removal.branch!r} was written meanwhile; nothing was deleted. Stop its "
             f"writers and run it again",
             table=table.name,
         )
@@ -208,15 +208,15 @@ def protective_paths(table: Table, branch: str) -> list[str]:
 
 
 def all_views(table: Table) -> list[Table]:
-    """Return main and all branches, half-made ones included."""
+    """Return main and all branches, including incomplete ones."""
     return [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
 
 
 def check_deletable_branch(table: Table, name: str) -> None:
-    """Refuse when an option of any branch, or the base of another branch, needs this one.
+    """Refuse if an option of any branch, or the base of another branch, needs this one.
 
     Raises:
-        UnsafeOperationError: says what needs it.
+        UnsafeOperationError: names the option or the branch.
     """
     for view in all_views(table):
         if not view.exists():
@@ -232,7 +232,8 @@ def check_deletable_branch(table: Table, name: str) -> None:
 
 
 def refuse_parent(table: Table, name: str) -> None:
-    """Refuse when another branch starts from this one: its protective tag stands here before it is checked there.
+    """Refuse if another branch starts from this one; that branch sets its protective tag here before it checks its
+    base.
 
     Raises:
         UnsafeOperationError: names the other branch.
@@ -242,7 +243,7 @@ def refuse_parent(table: Table, name: str) -> None:
     for child in sorted(c for c in children if c is not None):
         if child in living or read_lineage(table, child) is not None:
             raise UnsafeOperationError(
-                f"{table.name}: branch {child!r} was made from branch {name!r} and shares its files; delete {child!r} "
+                f"{table.name}: branch {child!r} starts from branch {name!r} and shares its files; delete {child!r} "
                 f"first",
                 table=table.name,
             )

@@ -1,4 +1,4 @@
-"""merge_branch, fast_forward: a branch becomes one OVERWRITE snapshot on main, files by reference.
+"""merge_branch, fast_forward: a branch is published as one OVERWRITE snapshot on main, files by reference.
 
 See docs/design.md, Publishing is one snapshot, forward.
 """
@@ -64,12 +64,12 @@ from airflow_paimon.core.table.scan import BucketKey, canonical_partition, group
 from airflow_paimon.core.table.table import Table
 
 Fold = Callable[[Table, Mapping[BucketKey, int]], None]
-"""Rewrites buckets of a branch so that no sequence number is above the given one; the data layer provides it."""
+"""Rewrites buckets of a branch so that no sequence number is above the given one; implemented by the data layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gathered:
-    """One consistent look at both sides: what the plan is made from."""
+    """A consistent reading of both sides: the input of the plan."""
 
     head: Snapshot
     theirs: Snapshot
@@ -232,7 +232,7 @@ def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondit
 def _check_sequences(
     context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], name: Any
 ) -> None:
-    """Read the base's manifests only where the replaced files alone can't answer it."""
+    """Read the base's manifests only if the replaced files are not sufficient."""
     schema = g.main_schemas[-1]
     if not schema.primary_keys or TableOptions(schema.options).sequence_fields or request.writers_stopped:
         return
@@ -252,15 +252,15 @@ def base_highest(
 
 
 def _folded(branch: Table, theirs: Snapshot) -> Snapshot:
-    """The branch's head after the fold, which is one commit: what others wrote meanwhile was not asked for.
+    """The branch's head after the fold, which is one commit. Commits of others in between are not approved.
 
     Raises:
-        ConflictError: somebody else wrote to the branch.
+        ConflictError: there was another commit on the branch.
     """
     head = branch.latest_snapshot()
     if head is None or head.id > theirs.id + 1:
         raise ConflictError(
-            f"{branch.label} was written while it was folded; nothing was published. Look at what came in, then "
+            f"{branch.label} was written while it was folded; nothing was published. Review the new commits, then "
             f"publish again",
             table=branch.name,
             details={"branch_snapshot": head.id if head else None, "folded_snapshot": theirs.id},
@@ -269,7 +269,7 @@ def _folded(branch: Table, theirs: Snapshot) -> Snapshot:
 
 
 def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs: Snapshot, fold: Fold | None) -> bool:
-    """``--rewrite``: fold the buckets whose numbers are too high, as one more commit on the branch. False = none is."""
+    """``--rewrite``: fold the buckets whose numbers are too high, as a commit on the branch. False = there are none."""
     main = context.table
     g = _gather(main, branch, theirs, main.latest_snapshot(), request)
     changes = merge_buckets(
@@ -308,13 +308,13 @@ def _check_approved(main: Table, request: PublishBranch, head: Snapshot, changes
             return
     raise ConflictError(
         f"{main.name}: main moved from snapshot {approved}, which was approved, to {head.id} in partitions that this "
-        f"publish replaces; look at the new diff and approve again",
+        f"publish replaces; review the new diff and approve again",
         table=main.name,
         details={"approved_main_snapshot": approved, "main_snapshot": head.id},
     )
 
 
 def _id_space(g: _Gathered) -> IdSpace:
-    """After a publish that kept the row ids, the two sides agree on all that the branch had given out by then."""
+    """After a publish that kept the row ids, both sides agree on all ids that the branch had assigned until then."""
     kept = g.last.branch if g.last is not None and g.last.kept_row_ids else g.base
     return IdSpace(shared=kept.next_row_id or 0, target=g.head.next_row_id or 0, source=g.theirs.next_row_id or 0)

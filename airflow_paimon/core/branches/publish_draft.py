@@ -1,4 +1,4 @@
-"""What a publish or a rollback does on top of one head, as one value: its plan and its snapshot both follow from it."""
+"""A publish or a rollback on top of one head, as one value from which its plan and its snapshot are derived."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ ROW_IDS_KEPT = "kept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What ``target`` is to get on top of ``head``: some buckets as they are in ``wanted``, a state of ``source``.
+    """The change of ``target`` on top of ``head``: some buckets become as they are in ``wanted``, a state of
+    ``source``.
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
-    ``schemas``: how schema ids map onto the target's, and what it gets first. ``new_schemas_pending``: the target has
-    the columns already, by an earlier try that was cut off before its snapshot. ``id_space`` and ``known``: see
-    ``assign_row_ids``; None: the row ids are the target's own. ``follows``: the buckets that a newer head must not have
-    touched to keep this decision; None = decide anew on each head.
+    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``new_schemas_pending``: the target
+    already has the columns, from an earlier try that was interrupted before its snapshot. ``id_space`` and ``known``:
+    see ``assign_row_ids``; None: the row ids are the target's own. ``follows``: the decision stays valid on a newer
+    head that has not changed these buckets; None = decide again on each head.
     """
 
     target: Table
@@ -69,9 +70,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A decision, with what follows from it: index entries (None = the head's), retention tags, the plan.
+    """A decision with its consequences: index entries (None = the head's), retention tags, the plan.
 
-    ``held``: the snapshots whose retention tags have to stand while the publish lands; those that don't yet are in
+    ``held``: the snapshots whose retention tags must exist while the publish lands; the missing ones are in
     ``keep``.
     """
 
@@ -84,7 +85,7 @@ class Publication:
 
 
 def publication(request: Publish, decision: Decision) -> Publication:
-    """Work out index entries, retention tags and the plan of a decision. Reads, but writes nothing."""
+    """Determine index entries, retention tags and the plan of a decision. Reads, but writes nothing."""
     d = decision
     returning = {e.file.file_name for c in d.changes for e in c.add}
     index: Sequence[IndexEntry] | None = None
@@ -113,10 +114,10 @@ def publication(request: Publish, decision: Decision) -> Publication:
 
 
 def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
-    """Say what of the files that come in no batch read shows yet; the target then reads as the source does now.
+    """Describe the added files that batch reads skip for now; the target then reads as the source does now.
 
-    Rows of level 0 are committed and move along by reference. Tables with deletion vectors or first-row show them once
-    they are compacted.
+    Rows of level 0 are committed and are published by reference. Tables with deletion vectors or first-row show them
+    once they are compacted.
     """
     hidden = [(c.bucket, e) for c in d.changes for e in not_visible(c.add, schema)]
     if not hidden:
@@ -134,7 +135,7 @@ def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
 
 
 def draft_of(published: Publication, properties: Mapping[str, str]) -> Draft:
-    """Return the content of the snapshot. ``properties``: those of every publish of this operation.
+    """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
 
     Raises:
         UnsafeOperationError: see ``assign_row_ids``.

@@ -1,7 +1,7 @@
-"""Takes a planned merge, or undo, along to a newer head, so that it keeps up with writers that never pause.
+"""Carries a planned merge, or undo, over to a newer head, so that it keeps up with continuous writers.
 
-Planning one reads all that happened since the branch point, or the publish; a writer that commits in less time than
-that would win every race for the next snapshot id. What other commits left alone needs no second look.
+Planning reads all changes since the branch point, or the publish; a writer that commits faster than that would win
+every race for the next snapshot id. Only buckets that the other commits changed are read again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_paimon.core.table.scan import BucketKey, canonical_partition, read_
 from airflow_paimon.core.table.table import Table
 
 Moved = Callable[[Snapshot], None]
-"""Called with the new head that the merge is now based on."""
+"""Called with the new head on which the merge is now based."""
 
 
 def with_follow(
@@ -47,7 +47,7 @@ def with_follow(
 
 
 def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, theirs: set[BucketKey], schema: TableSchema) -> bool:
-    """Whether the commits from ``old`` to ``new`` touch nothing that a three-way merge went by.
+    """Whether the commits from ``old`` to ``new`` change none of the inputs of a three-way merge.
 
     ``theirs``: the buckets that it changes."""
     if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:

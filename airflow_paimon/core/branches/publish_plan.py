@@ -1,7 +1,7 @@
-"""Which buckets a publish replaces, and by which files (pure). One planner for merge, fast-forward, rollback and undo.
+"""The buckets that a publish replaces, and their new files (pure). One planner for merge, fast-forward, rollback, undo.
 
-Per (partition, bucket): only the branch changed it: its files. Only main: main's. Both: conflict. Files are taken by
-reference; no data is read or written.
+Per (partition, bucket): changed only on the branch: the branch's files; only on main: main's files; on both: conflict.
+Files are taken by reference; no data is read or written.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ POSTPONED_BUCKET = -2
 class Sides:
     """Both sides' changes since the base.
 
-    ``theirs_real``: the buckets that the branch changed by more than compaction, and those that it published and then
-    rolled back to the base. ``ours_real``: the buckets that main changed by more than compaction and by more than
-    publishes of this branch.
+    ``theirs_real``: the buckets that the branch changed other than by compaction, and those that it published and then
+    rolled back to the base. ``ours_real``: the buckets that main changed other than by compaction and by publishes of
+    this branch.
     """
 
     theirs: Difference
@@ -40,9 +40,9 @@ class Sides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketChange:
-    """What becomes of one bucket of the target branch: ADD entries to delete and to add (schema ids not mapped yet).
+    """The change of one bucket of the target branch: ADD entries to delete and to add (schema ids not mapped yet).
 
-    Neither: only its index entries change (``merged_index``).
+    If both are empty, only its index entries change (``merged_index``).
     """
 
     bucket: BucketKey
@@ -51,13 +51,13 @@ class BucketChange:
 
 
 Scope = Callable[[BucketKey], object]
-"""Returns the same for buckets between which a key may move: one side's change there concerns all of them."""
+"""Maps buckets between which a key may move to the same value: a change of one concerns all of them."""
 
 
 def key_scope(schema: TableSchema) -> Scope:
-    """Return how far the rows of one key may be apart.
+    """Return the scope within which the rows of one key may lie in different buckets.
 
-    With fixed buckets, or without keys, every bucket is on its own. With dynamic or postponed buckets each writer picks
+    With fixed buckets, or without keys, that is a single bucket. With dynamic or postponed buckets each writer picks
     a new key's bucket itself, and a key without the partition columns may even change its partition.
     """
     buckets = TableOptions(schema.options).bucket
@@ -69,14 +69,14 @@ def key_scope(schema: TableSchema) -> Scope:
 
 
 def within_reach(ours: set[BucketKey], theirs: set[BucketKey], schema: TableSchema) -> set[BucketKey]:
-    """Return the buckets of ours that may hold keys of the buckets that theirs changed."""
+    """Return the buckets of ours that may share keys with the buckets that theirs changed."""
     scope = key_scope(schema)
     reached = {scope(b) for b in theirs}
     return {b for b in ours if scope(b) in reached}
 
 
 def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
-    """Which commits change no row of a bucket; compaction moves rows out of a postponed bucket, into others."""
+    """Commit kinds that change no row of a bucket; compaction moves rows out of a postponed bucket into others."""
     postponed = TableOptions(schema.options).bucket == POSTPONED_BUCKET
     return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
 
@@ -85,7 +85,7 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> l
     """Choose the buckets of a three-way merge.
 
     Raises:
-        ConflictError: buckets that both sides changed, listed as ``name_bucket`` spells them.
+        ConflictError: buckets that both sides changed, formatted by ``name_bucket``.
     """
     ours = {scope(b) for b in _ours(sides)}
     theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
@@ -101,12 +101,12 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> l
 
 
 def _ours(sides: Sides) -> set[BucketKey]:
-    """Buckets that main changed otherwise than the branch."""
+    """Buckets that main and the branch changed differently."""
     return {b for b in sides.ours_real if not sides.theirs.same_in(b, sides.ours)}
 
 
 def fast_forward_buckets(table: str, sides: Sides, name_bucket: Any, *, discard_main: bool) -> list[BucketChange]:
-    """Take the branch's state whole.
+    """Take the branch's whole state.
 
     Raises:
         UnsafeOperationError: main changed since the branch point and ``discard_main`` is not given.
@@ -123,7 +123,7 @@ def fast_forward_buckets(table: str, sides: Sides, name_bucket: Any, *, discard_
 
 
 def state_buckets(change: Difference) -> list[BucketChange]:
-    """Take an earlier state whole: ``change`` leads from the current head to it."""
+    """Take an earlier state as a whole: ``change`` leads from the current head to it."""
     return _changes(
         Sides(theirs=change, ours=Difference(), theirs_real=change.buckets, ours_real=set()), change.buckets
     )
@@ -146,10 +146,10 @@ def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, Man
 
 
 def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange], name_bucket: Any) -> None:
-    """Refuse when a partition's bucket count changed on one side while the other side changed it as well.
+    """Refuse if one side changed a partition's bucket count while the other side changed its rows.
 
     Raises:
-        ConflictError: rows of one key would lie in two buckets.
+        ConflictError: rows of one key would be in two buckets.
     """
     taken = {c.bucket for c in changes}
     by_partition: dict[bytes, set[int]] = {}
@@ -178,10 +178,10 @@ def highest_sequence(files: Sequence[DataFile]) -> int:
 def check_sequences(
     table: str, changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, int], name_bucket: Any
 ) -> None:
-    """Refuse branch files that a writer which stays open over the publish would lose to.
+    """Refuse branch files whose rows would win over newer ones of a writer that stays open during the publish.
 
     Raises:
-        UnsafeOperationError: lists the buckets and the two ways out.
+        UnsafeOperationError: lists the buckets and the two alternatives.
 
     See docs/design.md, A running writer keeps winning.
     """
@@ -218,7 +218,7 @@ def merged_index(
     changes: Sequence[BucketChange],
     form: Callable[[bytes], bytes],
 ) -> list[IndexEntry]:
-    """Take the index entries (deletion vectors, hash indexes) of each bucket from the side its files come from.
+    """Take the index entries (deletion vectors, hash indexes) of each bucket from the same side as its files.
 
     ``form``: ``canonical_partition`` of the table's schema.
     """
@@ -228,7 +228,7 @@ def merged_index(
 
 
 def summarize(changes: Sequence[BucketChange]) -> dict[str, Any]:
-    """Count what a publish does, in plain JSON values."""
+    """Return the counts of a publish, as plain JSON values."""
     return {
         "buckets": len(changes),
         "partitions": len({c.bucket.partition for c in changes}),
@@ -248,9 +248,10 @@ def publish_actions(
     snapshot: PutSnapshot,
     whose: str,
 ) -> tuple[Action, ...]:
-    """List what a publish onto the branch ``view`` does, in order; ``whose`` files go in, for people.
+    """List the actions of a publish onto the branch ``view``, in order; ``whose`` describes the added files, for
+    people.
 
-    Retention tags on the new snapshot itself follow it (``protect_published``); they are not in the list.
+    Retention tags on the new snapshot itself are set after it (``protect_published``) and not listed.
     """
     paths = BranchPaths(view)
     schemas = [

@@ -1,7 +1,7 @@
 """Carries out a publish or a rollback: one snapshot by the committer, and the tags and columns that it needs.
 
-What is refused leaves nothing behind: tags that this very call has set are deleted, columns that it brought are taken
-back. After an unknown outcome, or when the commit has landed, nothing is.
+A refused publish leaves nothing: tags set by this call are deleted, and its columns are removed again. After an unknown
+outcome, or when the commit has landed, nothing is undone.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from airflow_paimon.core.table.table import Table
 log = logging.getLogger(__name__)
 
 Decide = Callable[[Snapshot | None], Decision]
-"""Decides on top of a head (None: the branch has no snapshot), or raises why it can't be done."""
+"""Returns a decision for a head (None: the branch has no snapshot), or raises the reason for a refusal."""
 
 
 def run_publication(context: Context, target: Table, make_decide: Callable[[], Decide]) -> OperationResult:
-    """Publish one snapshot on ``target``, or return the result of the try that did. A dry run only plans.
+    """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
-    ``make_decide`` does what has to be done once, after it is clear that no earlier try has landed.
+    ``make_decide`` is called once, after the check that no earlier try has landed.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -65,13 +65,13 @@ def run_publication(context: Context, target: Table, make_decide: Callable[[], D
         earlier = replayed(context, marks)
         if earlier is None:
             return _run(context, target, marks, make_decide())
-        reconcile_records(context.table)  # that try may have been cut off before this
+        reconcile_records(context.table)  # that try may have been interrupted before this
         return earlier
 
 
 @dataclass(slots=True)
 class _OwnWrites:
-    """What this call has written beside its snapshot, under which identity. ``since``: the head when it began."""
+    """Tags and columns written by this call in addition to its snapshot. ``since``: the head when it began."""
 
     identity: CommitIdentity
     since: int | None = None
@@ -108,7 +108,7 @@ def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide) -
     elif not request.dry_run:
         _leave_nothing(target, own)
         marks.tried.forget()
-    if receipt.replayed and receipt.snapshot is not None:  # another living try of this operation was faster
+    if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
         return result_of(context, marks, receipt.snapshot)
     return _result(context, seen[0], marks, receipt)
 
@@ -149,7 +149,7 @@ def _protected(
     own: _OwnWrites,
     moved: Callable[[Snapshot], None],
 ) -> Draft:
-    """Tag what must be kept, check that every file is there; then give the snapshot's content."""
+    """Set the retention tags, check that every file exists, and return the snapshot's content."""
     request, d = context.request, planned.decision
     assert isinstance(request, Publish)
     draft = draft_of(planned, marks.properties(context))
@@ -190,7 +190,7 @@ def _set_keep_tags(view: Table, keep: Plan, own: _OwnWrites) -> None:
 
 
 def _leave_nothing(target: Table, own: _OwnWrites) -> bool:
-    """Take back what a publish that did not land has written. A failure of it is logged: its cause matters more."""
+    """Undo the writes of a publish that did not land. A failure is only logged, so that it does not hide the cause."""
     try:
         if own.since is not None and find_landed(target, own.identity, own.since) is not None:
             return False
@@ -198,15 +198,15 @@ def _leave_nothing(target: Table, own: _OwnWrites) -> bool:
             reconcile_records(target)
         _delete_tags(target, own)
     except PaimonError as error:
-        log.warning("%s: left tags or columns of a refused publish behind (%s); run check_table", target.label, error)
+        log.warning("%s: a refused publish left tags or columns (%s); run check_table", target.label, error)
         return False
     return True
 
 
 def _delete_tags(target: Table, own: _OwnWrites) -> None:
-    """Delete own tags. A keep tag that another publish has found standing, and has landed on, is put back.
+    """Delete tags of this call. A keep tag on which another publish that has landed relies is set again.
 
-    That one looks for its keep tags after it has landed; this one looks for such a publish after it has deleted them.
+    The other publish checks its keep tags after it has landed; this one checks for such a publish after the deletion.
     """
     paths = [*own.tags, *own.kept]
     if not paths:

@@ -1,4 +1,4 @@
-"""Gathers what a publish compares: what branch and main each did since the branch point or the last publish."""
+"""Gathers the input of a publish: the changes of branch and main since the branch point or the last publish."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPublish:
-    """The newest publish of a branch that main's history still has: main's snapshot, and the branch's one in it."""
+    """The newest publish of a branch in main's history: main's snapshot, and the published one of the branch."""
 
     main: Snapshot
     branch: Snapshot
 
     @property
     def kept_row_ids(self) -> bool:
-        """Whether the branch's row ids reached main as they were."""
+        """Whether the publish kept the branch's row ids."""
         return self.main.properties.get(ROW_IDS_PROPERTY) == ROW_IDS_KEPT
 
 
@@ -38,7 +38,7 @@ def gather_sides(
 ) -> tuple[Sides, LastPublish | None]:
     """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
 
-    ``whole``: the branch's state is to be taken whole, so every bucket of main matters, not only those in reach.
+    ``whole``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
     """
     their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
     between = snapshots_between(main, base.id, head.id)
@@ -66,8 +66,8 @@ def _of_last_publish(
     last: LastPublish | None,
     neutral: Collection[CommitKind],
 ) -> tuple[set[BucketKey], set[BucketKey]]:
-    """Return the buckets that main took from the branch and still has changed, and those of them that only compaction
-    has touched since. What main has back as it was at the base counts as never taken.
+    """Return the buckets that main took from the branch and that still differ from the base, and those of them that
+    only compaction has changed since.
     """
     if last is None:
         return set(), set()
@@ -83,9 +83,9 @@ def _of_last_publish(
 
 
 def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
-    """Return what is left of main's history behind ``base``: snapshots that are there still, and those that tags hold.
+    """Return the rest of main's history after ``base``: snapshots that still exist, and those that tags hold.
 
-    A publish is among them while its branch lives: the tag that protects what the two share is on it.
+    A publish is among them while its branch exists: the tag that protects the shared files is on it.
     """
     found = {t.snapshot.id: t.snapshot for t in main.tags() if base.id < t.snapshot.id <= head.id}
     there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
@@ -99,7 +99,7 @@ def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
 def last_publish_of(main: Table, branch: Table, since: Sequence[Snapshot]) -> LastPublish | None:
     """Find the newest publish of this branch by the properties of main's snapshots since the base.
 
-    None also when the branch's snapshot in it is gone, or another engine has rolled main back after it.
+    None also when the branch's snapshot is gone, or another engine has rolled main back after the publish.
     """
     for snapshot in reversed(since):
         identity = snapshot.properties.get(BRANCH_IDENTITY_PROPERTY)

@@ -1,4 +1,4 @@
-"""What publishes and rollbacks left behind: found again by their undo tags, and compared with what they should hold."""
+"""Past publishes and rollbacks: found by their undo tags, and verified against the files that they should hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A publish or rollback whose undo tag still stands. ``before`` is the head that it went on top of."""
+    """A publish or rollback whose undo tag still exists. ``before`` is the head on which it was based."""
 
     snapshot: Snapshot
     before: Snapshot
@@ -45,7 +45,7 @@ class Published:
 
     @property
     def target(self) -> int | None:
-        """The snapshot that a rollback went back to."""
+        """The snapshot to which a rollback went back."""
         text = self.snapshot.properties.get(f"{_PREFIX}target-snapshot")
         return int(text) if text else None
 
@@ -53,7 +53,7 @@ class Published:
 def publishes(view: Table) -> list[Published]:
     """Find the publishes and rollbacks of this branch that can still be undone, oldest first.
 
-    Two small reads for each undo tag; one that a refused publish left behind is passed over.
+    Two small reads for each undo tag; tags of refused publishes are skipped.
     """
     found = []
     for name in view.tag_names():
@@ -70,10 +70,10 @@ def publishes(view: Table) -> list[Published]:
 
 
 def last_publish(main: Table) -> Published:
-    """Find the publish that an undo is about: the newest one of a branch.
+    """Find the publish to undo: the newest one of a branch.
 
     Raises:
-        NotFoundError: there is none whose undo tag still stands. InvalidInputError: it is undone already.
+        NotFoundError: there is none with an undo tag. InvalidInputError: it is already undone.
     """
     known = publishes(main)
     latest = next((p for p in reversed(known) if p.operation != "rollback_to"), None)
@@ -94,11 +94,11 @@ def last_publish(main: Table) -> Published:
 
 
 def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapshot: int) -> dict[str, Any]:
-    """Compare a publish with its branch: every bucket that was to be taken holds its files, no other bucket changed.
+    """Compare a publish with its branch: every published bucket holds the branch's files, no other bucket changed.
 
     Raises:
-        FormatError: main does not hold what the branch held; the message lists the buckets.
-        NotFoundError: a snapshot that is needed is gone.
+        FormatError: main differs from the branch; the message lists the buckets.
+        NotFoundError: a required snapshot is gone.
     """
     view = main.branch(branch)
     published, theirs = main.snapshot(snapshot_id), view.snapshot(branch_snapshot)
@@ -121,18 +121,18 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
 def _taken(
     main: Table, view: Table, base: Snapshot, before: Snapshot, theirs: Snapshot, published: Snapshot
 ) -> set[BucketKey]:
-    """Which buckets the publish was to take from the branch."""
+    """The buckets that the publish took from the branch."""
     whole = published.properties.get(f"{_PREFIX}operation") == FastForward.operation
     sides, _ = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=main.schema(), whole=whole)
     return sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
 
 
 def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_later: bool) -> dict[str, Any]:
-    """Compare a rollback with its target: the buckets it was about hold the target's files, no other bucket changed.
+    """Compare a rollback with its target: the restored buckets hold the target's files, no other bucket changed.
 
     Raises:
-        FormatError: the branch does not hold them; the message lists the buckets.
-        NotFoundError: a snapshot that is needed is gone.
+        FormatError: the branch differs from the target; the message lists the buckets.
+        NotFoundError: a required snapshot is gone.
     """
     published = view.snapshot(snapshot_id)
     since = view.snapshot(target.id + 1) if keep_later else view.snapshot(snapshot_id - 1)
@@ -141,7 +141,7 @@ def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_lat
 
 
 def _verify(view: Table, *, source: Snapshot, published: Snapshot, wanted: set[BucketKey]) -> dict[str, Any]:
-    """``source``: whose files the ``wanted`` buckets must hold in ``published``; the others must be as before it."""
+    """Check that ``published`` holds the files of ``source`` in the ``wanted`` buckets and is unchanged elsewhere."""
     before = view.snapshot(published.id - 1)
     change = difference(view, before, published)
     name = bucket_namer(view.schema())
@@ -165,7 +165,7 @@ def _verify(view: Table, *, source: Snapshot, published: Snapshot, wanted: set[B
 
 
 def _by_partition(view: Table, change: Difference) -> dict[str, dict[str, int]]:
-    """Count, for each partition, the files and rows that a snapshot took out and put in."""
+    """Count, per partition, the files and rows that a snapshot removed and added."""
     name = bucket_namer(view.schema())
     counts: dict[str, dict[str, int]] = {}
     for side, word in ((change.removed, "out"), (change.added, "in")):

@@ -1,4 +1,4 @@
-"""rename_branch: copy under the new name, hide the old name, remove what is left."""
+"""rename_branch: copy to the new name, hide the old name, delete the rest."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from airflow_paimon.core.table.table import Table
 def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
     """Rename a branch with its record and protective tags. An interrupted rename is finished by running it again.
 
-    A commit that another engine makes meanwhile is carried along.
+    A commit that another engine makes meanwhile is copied too.
 
     Raises:
-        AlreadyExistsError: there is a branch of the new name.
+        AlreadyExistsError: a branch of the new name exists.
         ConflictError: the branch is being created or deleted; or the rename was interrupted and both branches were
             written since: then both stay.
     """
@@ -62,7 +62,7 @@ def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
 
 
 def _is_renamed(table: Table, old: str, new: str) -> bool:
-    """Whether a rename got to its end: the old branch's record goes last."""
+    """Whether a rename was completed: the old branch's record is deleted last."""
     before, after = read_lineage(table, old), read_lineage(table, new)
     under_way = (before is not None and before.peer == new) or (after is not None and after.peer == old)
     return not under_way and not table.branch(old).exists() and table.branch(new).exists()
@@ -102,7 +102,7 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
         both = gather_rename(table, old, new, context.now_iso, context.request.operation)
         execute(table, both.plan.undo)
         raise ConflictError(
-            f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since that was "
+            f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since the rename was "
             f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other",
             table=table.name,
         ) from error
@@ -110,12 +110,12 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
 
 
 def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
-    """Write both records, unless somebody else changes one of the branches, or makes a branch from the old one."""
+    """Write both records, unless another operation is changing one of the branches or branching from the old one."""
     stale = read_lineage(table, new)
     if stale is not None and stale.state == READY and not rename.going_on:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
-        gone = Delete(path=lineage_path(new), reason="record of a branch that is gone")
+        gone = Delete(path=lineage_path(new), reason="record of a deleted branch")
         execute(table, replace(rename.plan.claim, actions=(gone,)))
     if branch_record(table, old) != rename.record:
         raise _another(table, old)
@@ -132,16 +132,17 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
 
 def _another(table: Table, old: str) -> ConflictError:
     return ConflictError(
-        f"{table.name}: branch {old!r} is being changed by another operation at this moment; run it again",
+        f"{table.name}: branch {old!r} is being changed by another operation; run it again",
         table=table.name,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """``going_on``: it was interrupted. ``copied``: so late that only what is left of the old branch has to go.
+    """``going_on``: it was interrupted. ``copied``: interrupted so late that only the rest of the old branch is to
+    delete.
 
-    ``record``: the old branch's, on which the rename relies.
+    ``record``: the old branch's, for which the plan is valid.
     """
 
     plan: RenamePlan
@@ -151,7 +152,7 @@ class Rename:
 
 
 def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str) -> Rename:
-    """Plan a rename, or the rest of one that was interrupted.
+    """Plan a rename, or the rest of an interrupted one.
 
     Raises:
         NotFoundError: no such branch. ConflictError: it is being created, deleted or given another name.
@@ -189,7 +190,7 @@ def _files(table: Table, name: str) -> dict[str, bytes]:
 
 
 def _protective(table: Table, old: str, new: str) -> dict[str, tuple[str, bytes] | None]:
-    """The protective tags by path: path and content under the new name, None where that stands already."""
+    """The protective tags by path: path and content under the new name, None if that tag exists already."""
     paths = protective_paths(table, old)
     found: dict[str, tuple[str, bytes] | None] = {}
     for path, data in zip(paths, table.store.read_many(paths), strict=True):

@@ -1,10 +1,10 @@
-"""Tags that keep what a publish shares and what a publish or rollback brings back.
+"""Tags that retain the files that a publish shares, and those that a publish or rollback brings back.
 
-Paimon's expiry of a deletion asks one tag, the nearest one before it, and its deletion of a tag asks that tag's two
-neighbours; neither sees that a file came back meanwhile. A file that main held during several
-stretches of its history therefore needs a tag of ours in each stretch, for as long as any other tag is that old:
-one at its end, so that deleting a user's tag there deletes no file, and one where the next stretch begins, so that the
-next deletion's expiry finds the file held.
+When Paimon expires a deletion it checks only the nearest earlier tag, and when it deletes a tag only that tag's two
+neighbours; neither notices that a file has come back. A file that main held during several periods of its history
+therefore needs a keep tag in each period, as long as any other tag is that old: one at its end, so that deleting a
+user's tag there deletes no file, and one where the next period begins, so that the expiry of the next deletion finds
+the file retained.
 
 See docs/format.md, Who deletes files.
 """
@@ -30,23 +30,23 @@ BRANCH_PROPERTY = "airflow-paimon.branch"
 BRANCH_SNAPSHOT_PROPERTY = "airflow-paimon.branch-snapshot"
 BRANCH_IDENTITY_PROPERTY = "airflow-paimon.branch-identity"
 CAME_BACK_PROPERTY = "airflow-paimon.files-came-back"
-"""Snapshot property: it holds files that an earlier snapshot of the same branch had and a later one had not."""
+"""Snapshot property: it holds files that an earlier snapshot of the same branch had and a later one lacked."""
 
 
 def keep_tag(snapshot: Snapshot) -> Tag:
-    """Return the tag that keeps a snapshot's files although they came back later, or came back with it."""
+    """Return the tag that retains a snapshot's files which came back later, or came back with it."""
     return Tag(name=f"{KEEP_TAG_PREFIX}{snapshot.id}", snapshot=snapshot)
 
 
 def plan_keep_tags(
     view: Table, after: int, head: Snapshot, returning: set[str], operation: str, *targets: Snapshot
 ) -> tuple[Plan, tuple[Snapshot, ...]]:
-    """Plan the keep tags that must stand before files come back which ``head`` has not.
+    """Plan the keep tags that must exist before files that ``head`` lacks come back.
 
-    Tags the ``targets`` of a rollback, the snapshot before each deletion that is not expired yet, and the last tag of
-    each stretch that only tags tell of; looks at nothing before ``after``, where the files were live. ``returning``
-    holds the names of data and index files: expiry knows a file by its name, and one that compaction only moved comes
-    back on another level. Gives also the snapshots whose tags have to stand; none = no file comes back.
+    Tags the ``targets`` of a rollback, the snapshot before each unexpired deletion, and the last tag of each period
+    that is known only from tags; ignores the time before ``after``, when the files were live. ``returning``: names of
+    data and index files, as expiry identifies files by name (a file that compaction only moved comes back on another
+    level). Also returns the snapshots whose tags must exist; empty = no file comes back.
     """
     held = {s.id: s for s in targets}
     if returning:
@@ -66,13 +66,13 @@ def plan_keep_tags(
 
 
 def _stands(view: Table, tag: Tag) -> bool:
-    """Whether the tag is there, maybe from a snapshot file that another engine had copied without all of its keys."""
+    """Whether the tag exists, perhaps from a copy of the snapshot file that lacks some keys (another engine's)."""
     found = view.find_tag(tag.name)
     return found is not None and found.snapshot.identity == tag.snapshot.identity
 
 
 def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
-    """Snapshots of which the next one deletes some of the files; a handful of reads, however many there are."""
+    """Snapshots some of whose files the next snapshot deletes; few reads, however many snapshots there are."""
     known = _snapshots(view, [i for i in view.snapshot_ids() if after <= i <= head.id])
     deleted = _deleted_data_files(view, [s for i, s in known.items() if i > after and i - 1 in known])
     for number in sorted(deleted):
@@ -92,7 +92,7 @@ def _snapshots(view: Table, ids: list[int]) -> dict[int, Snapshot]:
 
 
 def _deleted_data_files(view: Table, snapshots: list[Snapshot]) -> dict[int, set[str]]:
-    """Name the data files that each snapshot's delta deletes, by snapshot id; those that only analyze are left out."""
+    """Return the data files that each snapshot's delta deletes, by snapshot id, without ANALYZE snapshots."""
     commits = [s for s in snapshots if s.commit_kind != CommitKind.ANALYZE]
     deltas = [[m for m in manifests if m.num_deleted_files] for manifests in read_each_delta_list(view, commits)]
     parts = iter(read_entries(view, [m for manifests in deltas for m in manifests]))
@@ -103,7 +103,7 @@ def _deleted_data_files(view: Table, snapshots: list[Snapshot]) -> dict[int, set
 
 
 def index_files(entries: Iterable[IndexEntry]) -> set[str]:
-    """Name the index files of some entries."""
+    """Return the names of the index files of some entries."""
     return {e.file_name for e in entries}
 
 
@@ -117,17 +117,17 @@ def _tagged_stretches(view: Table, after: int, head: Snapshot, returning: set[st
 
 
 def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
-    """Name the data and index files that a snapshot has and the head has not."""
+    """Return the names of the data and index files that a snapshot has and the head lacks."""
     change = difference(view, head, snapshot)
     data = {e.file.file_name for group in change.added.values() for e in group.values()}
     return data.union(*(index_files(group) for group in change.index.values()))
 
 
 def protect_published(view: Table, snapshot: Snapshot, held: Iterable[Snapshot] = ()) -> None:
-    """Set the tags that a publish or rollback needs from now on. Doing it again changes nothing.
+    """Set the tags that a publish or rollback needs from now on. Idempotent.
 
-    ``held``: the snapshots whose keep tags stood while it was planned; another try that was refused may have taken its
-    own away since.
+    ``held``: the snapshots whose keep tags existed when it was planned; another try that was refused may have deleted
+    its own since.
     """
     present = set(view.tag_names())
     again = [
@@ -145,7 +145,7 @@ def protect_published(view: Table, snapshot: Snapshot, held: Iterable[Snapshot] 
 
 
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
-    """Plan the tags on a publish or rollback, as its properties tell, that do not stand yet.
+    """Plan the missing tags of a publish or rollback, according to its properties.
 
     Main and the branch share the branch's files from now on, and so do the branches that this one was made from.
     """
@@ -169,14 +169,14 @@ def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
 
 
 def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
-    """The branch that a snapshot published, and those it was made from, as far as they live."""
+    """The branch that a snapshot published, and its ancestors, as far as they still exist."""
     branch = snapshot.properties.get(BRANCH_PROPERTY)
     number = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
     if branch is None or not number.isdigit():
         return
     published = view.branch(branch).find_snapshot(int(number))
     if published is None or published.identity != snapshot.properties.get(BRANCH_IDENTITY_PROPERTY):
-        return  # deleted; one of that name may have been made anew
+        return  # deleted; one of that name may have been created again
     living = set(view.branch_names())
     while branch in living:
         yield branch
@@ -186,10 +186,10 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
 
 
 def keep_tag_needed(view: Table, tag: Tag) -> str | None:
-    """Say whose end would delete what a keep tag keeps; None = nobody's, so the tag may go.
+    """Return what still needs a keep tag; None = nothing, so that the tag can be deleted.
 
-    Either a snapshot whose expiry still has the deletion before it, or any other tag that is as old: when another
-    engine deletes *that* tag, or expires a deletion after it, it must find the files held here.
+    Either a snapshot whose expiry will process the deletion before it, or any other tag that is as old: another engine
+    that deletes *that* tag, or expires a deletion after it, must find the files retained here.
     """
     ids = view.snapshot_ids()
     if len(ids) > 1 and ids[0] <= tag.snapshot.id + 1:

@@ -1,4 +1,4 @@
-"""rollback_to: an earlier state comes back as one new snapshot; an undo takes back just what a publish changed."""
+"""rollback_to: restores an earlier state as one new snapshot; an undo reverts only the changes of a publish."""
 
 from __future__ import annotations
 
@@ -37,17 +37,15 @@ from airflow_paimon.core.table.table import Table
 
 
 def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
-    """Give a branch the live files of an earlier snapshot or tag, as a new snapshot: ids and history go on.
+    """Restore the live files of an earlier snapshot or tag, as a new snapshot: ids and history continue.
 
-    With ``keep_later`` only the buckets that the publish right after the target changed go back.
+    With ``keep_later`` only the buckets that the publish right after the target changed are restored.
 
     Raises:
         NotFoundError: no such target. ConflictError: with ``keep_later``, such a bucket changed again.
     """
     if (request.tag is None) == (request.snapshot is None):
-        raise InvalidInputError(
-            "rollback_to: give a tag or a snapshot to go back to, one of the two", table=context.table.name
-        )
+        raise InvalidInputError("rollback_to: give either a tag or a snapshot to go back to", table=context.table.name)
     view = context.table.branch(request.branch).require()
     require_committable(view)
 
@@ -107,7 +105,7 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
     """Refuse to undo a snapshot that is not a publish: an undo tag outlives a publish that was rolled back.
 
     Raises:
-        UnsafeOperationError: undoing it would drop somebody else's commit.
+        UnsafeOperationError: undoing it would drop another commit.
     """
     try:
         replaced = view.snapshot(target.id).identity != target.identity

@@ -1,4 +1,4 @@
-"""What every publish and rollback does around its one snapshot: undo tag, keep tags, replay, checks."""
+"""Steps that all publishes and rollbacks share: undo tag, keep tags, replay, checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishMarks:
-    """The identity under which one operation publishes, and what it leaves behind for the next try and for people."""
+    """The commit identity of one publish, and the snapshot properties that it sets for retries and for people."""
 
     tried: Attempt
     undo_tag: str
@@ -63,7 +63,7 @@ class PublishMarks:
 
 
 def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
-    """Return the first try's result if it had landed; None = go on.
+    """Return the first try's result if it has landed, else None.
 
     Raises:
         OutcomeUnknownError: the snapshots that could tell are expired.
@@ -74,7 +74,7 @@ def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
 
 def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
-    protect_published(context.table.branch(marks.tried.branch), landed)  # that try may have been cut off before this
+    protect_published(context.table.branch(marks.tried.branch), landed)  # that try may have been interrupted here
     details: dict[str, object] = {
         k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
     }
@@ -85,7 +85,7 @@ def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> Operat
 
 
 def undo_retention(request: Publish) -> timedelta | None:
-    """Return how long the undo tag is to live; None = without end.
+    """Return the retention of the undo tag; None = unlimited.
 
     Raises:
         InvalidInputError: it is not a duration, or not longer than 0.
@@ -103,7 +103,7 @@ def undo_retention(request: Publish) -> timedelta | None:
 
 
 def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishMarks) -> Plan:
-    """Tag the head that the publish goes on top of, so that ``rollback_to`` that tag is the undo."""
+    """Tag the head on which the publish is based, so that ``rollback_to`` that tag is the undo."""
     request = context.request
     assert isinstance(request, Publish)
     retained = undo_retention(request)
@@ -119,7 +119,7 @@ def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishM
 
 
 def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:
-    """Return the undo tag as a plan lists it; without an operation id its name is made up when the tag is set."""
+    """Return the undo tag as an action of a plan; without an operation id its name is chosen when the tag is set."""
     name = undo_tag_name(request.operation_id) if request.operation_id else f"{UNDO_TAG_PREFIX}*"
     return SetTag(
         path=view.paths.tag(name),
@@ -130,7 +130,7 @@ def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:
 
 
 def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) -> bool:
-    """Whether a manifest of the head still holds a DELETE of a file that is to be added again."""
+    """Whether a manifest of the head still holds a DELETE of a file to be added again."""
     wanted = {e.identifier for e in adds}
     base, delta = read_lists(view, head)
     suspects = [m for m in base + delta if m.num_deleted_files]
@@ -146,10 +146,10 @@ def check_files_exist(
     index: Sequence[IndexEntry] = (),
     checked: set[str] | None = None,
 ) -> None:
-    """Refuse to publish a data or index file that is not there.
+    """Refuse to publish a missing data or index file.
 
-    ``checked``: names of files that were found there by an earlier attempt, since when tags keep them; this one adds
-    its own.
+    ``checked``: names of files that an earlier attempt found, and that tags have retained since; this attempt adds its
+    own.
 
     Raises:
         FormatError: names the first missing file.
@@ -169,7 +169,7 @@ def check_files_exist(
 
 
 def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
-    """Return a function that spells a bucket for people: ``dt=2025-01-01/bucket-3``."""
+    """Return a function that formats a bucket for people: ``dt=2025-01-01/bucket-3``."""
     text = StoredPartitions(schema).text
 
     def name(bucket: BucketKey) -> str:

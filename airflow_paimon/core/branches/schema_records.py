@@ -1,17 +1,17 @@
-"""Columns that a publish brings to main: they stay if its snapshot lands, and are taken back if it does not.
+"""Columns that a publish adds to main: they stay if its snapshot lands, and are removed again if it does not.
 
-A schema version has to be there before the snapshot that uses it, and can't be deleted again: another writer may have
-written with it in between. So a record is put before the schema, in ``_airflow_paimon/schema_changes/``, and whoever
-finds it later (the same operation, another publish, repair_table) compares it with the table:
+A schema version must exist before the snapshot that uses it, and can't be deleted again, as another writer may have
+used it meanwhile. So a record is put first, in ``_airflow_paimon/schema_changes/``, and later operations (a retry,
+another publish, repair_table) compare it with the table:
 
-- the publish landed and its columns are main's: the record goes;
-- it landed, but somebody took its columns back while it did: they are put again, as a newer version;
+- the publish landed and main has its columns: the record is deleted;
+- it landed, but its columns were removed at the same time: they are put again, as a newer version;
 - it did not land and its columns are main's latest: the old columns are put again, as a newer version;
-- it did not land, but another writer has put values into its columns: they stay, for those values would be lost;
-- it did not land and the old columns are back: the record stays until the branch is published or deleted, as it says
-  whose the unused field ids are.
+- it did not land, but another writer has written values of its columns: they stay, as those values would be lost;
+- it did not land and the old columns are back: the record stays until the branch is published or deleted, as it
+  reserves the unused field ids.
 
-Putting columns back and landing can cross each other; each side looks at the other's file after it has written its own.
+Restoring columns and landing can happen concurrently; each side reads the other's file after writing its own.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRecord:
-    """``before``: main's schema version without the columns. ``since``: main's head when they were brought.
+    """``before``: main's schema version without the columns. ``since``: main's head when they were added.
 
-    ``schemas``: the versions that bring them, each with the SHA-256 of its file, for another writer may win the id.
+    ``schemas``: the versions that add them, each with the SHA-256 of its file, as another writer may win the id.
     """
 
     branch: str
@@ -65,7 +65,7 @@ class SchemaRecord:
 
 
 class State(Enum):
-    """How a record compares with the table."""
+    """The state of a record relative to the table."""
 
     DONE = "done"
     LOST = "lost"
@@ -92,7 +92,7 @@ def _digest(data: bytes) -> str:
 
 
 def bring_schemas(main: Table, record: SchemaRecord, new: Sequence[TableSchema]) -> bool:
-    """Put the record, then the schema versions. False = somebody else altered main: plan again."""
+    """Put the record, then the schema versions. False = main was altered meanwhile: plan again."""
     for path, data in ((record.path, record.to_bytes()), *((main.paths.schema(s.id), s.to_bytes()) for s in new)):
         try:
             put_new(main, path, data)
@@ -103,7 +103,7 @@ def bring_schemas(main: Table, record: SchemaRecord, new: Sequence[TableSchema])
 
 
 def read_records(main: Table) -> list[SchemaRecord]:
-    """Read all records; one that was cut off while it was written is left out: no schema followed it."""
+    """Read all records, except truncated ones, which no schema followed."""
     found = []
     for name in sorted(main.store.names(FOLDER)):
         try:
@@ -120,12 +120,12 @@ def read_records(main: Table) -> list[SchemaRecord]:
                 )
             )
         except (NotFoundError, ValueError, KeyError, TypeError):
-            log.warning("%s: the record %s/%s is unreadable and left alone", main.label, FOLDER, name)
+            log.warning("%s: the record %s/%s is unreadable and was ignored", main.label, FOLDER, name)
     return found
 
 
 def compare(main: Table, record: SchemaRecord) -> tuple[State, tuple[FileAction, ...]]:
-    """Compare a record with the table, and give what brings the two together; nothing for most states."""
+    """Compare a record with the table, and return its state and the actions that reconcile the two (mostly none)."""
     brought = _brought(main, record)
     latest = main.schema()
     done = Delete(path=record.path, reason="the publish has landed, or its columns never reached main")
@@ -146,7 +146,7 @@ def compare(main: Table, record: SchemaRecord) -> tuple[State, tuple[FileAction,
 
 
 def _brought(main: Table, record: SchemaRecord) -> list[TableSchema]:
-    """Those of the record's schema versions that are in main's log as they were to be put."""
+    """The record's schema versions that main has with the recorded content."""
     found = []
     for schema_id, digest in record.schemas:
         try:
@@ -160,7 +160,7 @@ def _brought(main: Table, record: SchemaRecord) -> list[TableSchema]:
 
 
 def _landed(main: Table, record: SchemaRecord, brought: Sequence[TableSchema]) -> bool | None:
-    """Whether this publish, or a later one of the same branch with the same columns, is in main; None = expired."""
+    """Whether main has this publish, or a later one of the same branch with the same columns; None = expired."""
     if any(_identity(s) == (record.user, record.identifier) for s in _since(main, record)):
         return True
     schema_ids = {s.id for s in brought}
@@ -172,7 +172,7 @@ def _landed(main: Table, record: SchemaRecord, brought: Sequence[TableSchema]) -
 
 
 def _is_written_with(main: Table, old: TableSchema, brought: Sequence[TableSchema]) -> bool:
-    """Whether live files hold values that the columns of before can't: of a new column, or of a changed type."""
+    """Whether live files hold values that the previous columns can't hold: of a new column, or of a changed type."""
     before = {(f.id, f.type) for f in old.fields}
     wider = {s.id for s in brought if any((f.id, f.type) not in before for f in s.fields)}
     return bool(wider) and any(e.file.schema_id in wider for e in live_entries(main, main.latest_snapshot()).values())
@@ -192,15 +192,15 @@ def _later_publishes(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:
 
 
 def _again(main: Table, latest: TableSchema, content: TableSchema, what: str) -> PutNew:
-    """Put the columns of an earlier version as the newest one. Field ids are never given out twice."""
+    """Put the columns of an earlier version as the newest one. Field ids are never reused."""
     new = dataclasses.replace(latest, id=latest.id + 1, fields=content.fields)
     return PutNew(path=main.paths.schema(new.id), data=new.to_bytes(), reason=what)
 
 
 def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda record: False) -> None:
-    """Bring main's columns and the records together, except those to ``keep`` for the publish that goes on with them.
+    """Reconcile main's columns with the records, except those to ``keep`` for the publish that continues with them.
 
-    Doing it again changes nothing; two that do it at once end with the same.
+    Idempotent; concurrent calls have the same result.
     """
     for record in read_records(main):
         for _ in range(_ROUNDS):
@@ -216,7 +216,7 @@ def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda
 
 
 def to_go_on_with(main: Table, branch: Table) -> Callable[[SchemaRecord], bool]:
-    """Tell which records a publish of this branch goes on with: main has exactly the branch's columns by them."""
+    """Return a predicate for the records that a publish of this branch continues: main has its columns by them."""
     same = main.schema().content == branch.schema().content
 
     def keep(record: SchemaRecord) -> bool:
@@ -226,14 +226,14 @@ def to_go_on_with(main: Table, branch: Table) -> Callable[[SchemaRecord], bool]:
 
 
 def withdrawn_versions(main: Table, branch: str) -> Iterator[int]:
-    """Versions of main's schema log that a publish of this branch brought and that were taken back."""
+    """Main's schema versions that a publish of this branch added and that were withdrawn."""
     for record in read_records(main):
         if record.branch == branch:
             yield from (s.id for s in _brought(main, record))
 
 
 def record_findings(main: Table) -> Iterator[Finding]:
-    """Columns on main whose publish never landed, columns that a publish lost, and records that are not needed."""
+    """Findings: columns on main whose publish never landed, columns that a publish lost, and obsolete records."""
     for record in read_records(main):
         state, actions = compare(main, record)
         schema_id = record.schemas[0][0]
@@ -242,9 +242,9 @@ def record_findings(main: Table) -> Iterator[Finding]:
                 kind="schema-without-publish",
                 subject=str(schema_id),
                 severity=WARNING,
-                message=f"Schema {schema_id} of main was brought by a publish of branch {record.branch!r} that never "
-                f"landed: it is under way, or was cut off",
-                at_risk="main shows columns of the branch without their values, and writers have to give them",
+                message=f"Schema {schema_id} of main was added by a publish of branch {record.branch!r} that never "
+                f"landed: it is still running, or was interrupted",
+                at_risk="main shows columns of the branch without values, and writers have to supply them",
                 repair=f"put the columns of schema {record.before} again, as a newer version",
                 actions=actions,
             )
@@ -253,8 +253,8 @@ def record_findings(main: Table) -> Iterator[Finding]:
                 kind="publish-without-schema",
                 subject=str(schema_id),
                 severity=ERROR,
-                message=f"The columns that a publish of branch {record.branch!r} brought with schema {schema_id} were "
-                f"taken back while it landed",
+                message=f"The columns that a publish of branch {record.branch!r} added with schema {schema_id} were "
+                f"removed while it landed",
                 at_risk="reads of main leave out columns that the branch published",
                 repair="put those columns again, as a newer version",
                 actions=actions,
@@ -264,7 +264,7 @@ def record_findings(main: Table) -> Iterator[Finding]:
                 kind="schema-record",
                 subject=record.path.rpartition("/")[2],
                 severity=INFO,
-                message=f"A publish of branch {record.branch!r} was cut off before it removed its record",
+                message=f"A publish of branch {record.branch!r} was interrupted before it deleted its record",
                 at_risk="nothing",
                 repair="delete the record",
                 actions=actions,

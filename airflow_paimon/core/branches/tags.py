@@ -1,4 +1,4 @@
-"""create_tag, delete_tag, and the tag chores that need no job: rename, retention, expiry."""
+"""create_tag, delete_tag, and tag maintenance without a job: rename, retention, expiry."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
             execute(view, plan)
         except AlreadyExistsError:
             raise ConflictError(
-                f"{view.label}: tag {name!r} was created by somebody else at the same moment", table=view.name
+                f"{view.label}: tag {name!r} was created by a concurrent operation", table=view.name
             ) from None
         _recheck(view, snapshot)
     details = {"tag": name, "snapshot": snapshot.id, "time_retained": request.time_retained}
@@ -122,7 +122,7 @@ def _tag(context: Context, name: str, snapshot: Snapshot, time_retained: str | N
         return Tag(name=name, snapshot=snapshot)
     retained = parse_duration(time_retained, "time_retained")
     if retained.total_seconds() <= 0:
-        raise InvalidInputError(f"time_retained must be longer than nothing, got {time_retained!r}")
+        raise InvalidInputError(f"time_retained must be greater than 0, got {time_retained!r}")
     return Tag(name=name, snapshot=snapshot, create_time=context.now_local, time_retained=retained)
 
 
@@ -130,14 +130,14 @@ def _plan_create(operation: str, view: Table, tag: Tag, *, exists: bool) -> Plan
     path, reason = view.paths.tag(tag.name), f"names snapshot {tag.snapshot.id} of {view.branch_name}"
     action: Action
     if exists:
-        action = Replace(path=path, data=tag.to_bytes(), reason=f"{reason} (replaces the tag that is there)")
+        action = Replace(path=path, data=tag.to_bytes(), reason=f"{reason} (replaces the existing tag)")
     else:
         action = PutNew(path=path, data=tag.to_bytes(), reason=reason, same_ok=True)
     return Plan(operation=operation, table=view.name, actions=(action,), summary={"tag": tag.name})
 
 
 def _recheck(view: Table, snapshot: Snapshot) -> None:
-    """An expiry that was under way may have deleted files before our tag stood."""
+    """Check that a running expiry deleted no files before the tag was set."""
     lost = lost_between(view, snapshot)
     if lost:
         raise ConflictError(
@@ -157,10 +157,10 @@ def _refuse_reserved(table: Table, name: str) -> None:
 
 
 def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
-    """Delete a tag file. Data files are left to orphan cleaning: other branches may share them.
+    """Delete a tag file. Data files stay for orphan cleaning, as other branches may share them.
 
     Raises:
-        UnsafeOperationError: a living branch relies on it. NotFoundError: no such tag.
+        UnsafeOperationError: an existing branch needs it. NotFoundError: no such tag.
     """
     view = context.table.branch(request.branch).require()
     with attempt_of(context, request.branch) as tried:
@@ -187,10 +187,10 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
 
 
 def check_deletable(view: Table, tag: Tag) -> None:
-    """Refuse to delete a tag that files hang on.
+    """Refuse to delete a tag that retains needed files.
 
     Raises:
-        UnsafeOperationError: says what needs them.
+        UnsafeOperationError: names what needs them.
     """
     branch = protects(tag.name)
     if branch is not None and branch in view.branch_names():
@@ -202,7 +202,7 @@ def check_deletable(view: Table, tag: Tag) -> None:
         _check_keep_tag(view, tag)
     for name in _relying_branches(view, tag):
         raise UnsafeOperationError(
-            f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and tag {tag.name!r} is all that "
+            f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and only tag {tag.name!r} "
             f"keeps its files; delete the branch first",
             table=view.name,
         )
@@ -219,7 +219,7 @@ def _check_keep_tag(view: Table, tag: Tag) -> None:
 
 
 def _relying_branches(view: Table, tag: Tag) -> list[str]:
-    """Branches (another engine's, without our protective tag) whose base only this tag keeps."""
+    """Branches of another engine, without our protective tag, whose base is retained only by this tag."""
     if view.branch_name != MAIN:
         return []
     held = {t.name: t.snapshot.identity for t in view.tags() if t.name != tag.name and t.time_retained is None}
@@ -244,7 +244,7 @@ def rename_tag(view: Table, name: str, to_name: str) -> None:
     _refuse_reserved(view, check_tag_name(to_name))
     if protects(name) is not None or name.startswith(KEEP_TAG_PREFIX):
         raise UnsafeOperationError(
-            f"{view.label}: tag {name!r} is looked for under its name; it can't be renamed", table=view.name
+            f"{view.label}: tag {name!r} is needed under its name; it can't be renamed", table=view.name
         )
     data = view.store.read(view.paths.tag(name))
     if name == to_name:
@@ -259,7 +259,7 @@ def rename_tag(view: Table, name: str, to_name: str) -> None:
 
 
 def set_tag_retention(view: Table, name: str, time_retained: str | None, now: datetime) -> None:
-    """Change how long a tag lives, counted from ``now`` (local time, no zone); None = for ever."""
+    """Change the retention of a tag, counted from ``now`` (local time, no zone); None = unlimited."""
     tag = view.tag(name)
     if time_retained is not None and (protects(name) is not None or name.startswith(KEEP_TAG_PREFIX)):
         raise UnsafeOperationError(f"{view.label}: tag {name!r} must not expire", table=view.name)
@@ -270,7 +270,7 @@ def set_tag_retention(view: Table, name: str, time_retained: str | None, now: da
 
 
 def plan_expire_tags(tags: list[Tag], now: datetime, kept: dict[str, str]) -> tuple[list[Tag], dict[str, str]]:
-    """Choose the tags whose retention has passed (pure). ``kept``: name -> why it stays although it has."""
+    """Choose the tags whose retention has passed (pure). ``kept``: name -> why the tag stays nevertheless."""
     expired = [t for t in tags if (end := t.expires_at()) is not None and end < now]
     return [t for t in expired if t.name not in kept], {t.name: kept[t.name] for t in expired if t.name in kept}
 
@@ -278,10 +278,10 @@ def plan_expire_tags(tags: list[Tag], now: datetime, kept: dict[str, str]) -> tu
 def expire_tags(
     view: Table, now: datetime, *, prefix: str = "", dry_run: bool = False
 ) -> tuple[list[str], dict[str, str]]:
-    """Delete tags whose retention has passed; those that a branch relies on stay, and those without retention.
+    """Delete tags whose retention has passed, except those that a branch needs.
 
-    ``prefix``: only tags whose name begins so. Returns the names deleted, and why the others stayed. (Java's
-    ``expire_tags(older_than)`` deletes tags without retention, too.)
+    ``prefix``: only tags whose name begins with it. Returns the deleted names, and why other tags stayed. Tags without
+    retention stay (Java's ``expire_tags(older_than)`` deletes them, too).
     """
     tags = [t for t in view.tags() if t.name.startswith(prefix)]
     kept: dict[str, str] = {}
@@ -300,8 +300,8 @@ def expire_tags(
 
 
 def expire_undo_tags(context: Context) -> None:
-    """Delete main's undo tags whose retention has passed. Failing to is harmless: the next publish does it."""
+    """Delete main's undo tags whose retention has passed. A failure is harmless: the next publish does it."""
     try:
         expire_tags(context.table, context.now_local, prefix=UNDO_TAG_PREFIX)
     except (StorageError, OutcomeUnknownError, FormatError) as error:
-        log.warning("%s: left undo tags behind (%s)", context.table.name, error)
+        log.warning("%s: could not delete expired undo tags (%s)", context.table.name, error)

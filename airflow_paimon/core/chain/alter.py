@@ -1,4 +1,4 @@
-"""alter_chain_table: one schema change for the three branches, all or none; repeating a cut-off run finishes it."""
+"""alter_chain_table: one schema change for all three branches, or none; repeating an interrupted run finishes it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from airflow_paimon.core.table.table import Table
 
 
 def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
-    """Apply changes to all branches of a chain table and give main's schema. ``table`` is main's view.
+    """Apply changes to all branches of a chain table and return main's schema. ``table`` is main's view.
 
-    Changes that all branches have already are no error: nothing happens.
+    Changes that all branches already have are not an error; nothing is done.
 
     Raises:
         InvalidInputError: a rule is broken, or a branch can't take it: nothing was changed. NotFoundError: a branch
-            does not exist. ConflictError: somebody altered a branch meanwhile: run it again.
+            does not exist. ConflictError: a branch was altered meanwhile: run it again.
     """
     carry_out(table, _plan(table, changes, int(time.time() * 1000)))
     return table.schema()
 
 
 def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
-    """Run ``alter_chain_table`` as a job or operator asks for it."""
+    """Run ``alter_chain_table`` for a job or operator."""
     table = context.table
     plan = _plan(table, [parse_change(text) for text in request.change], context.now_ms)
     changed = carry_out_once(context, plan)

@@ -1,8 +1,8 @@
 """Plans one schema change for the three branches of a chain table (pure).
 
-No engine can alter three schema logs at once, so main comes last and a run that was cut off shows in the schemas
-themselves: some branches are what the change makes of the others. Until all three agree, Paimon refuses to read main
-when columns differ; the branches can be read and written all the time.
+No engine can alter three schema logs at once, so main comes last, and an interrupted run is recognised from the
+schemas: some branches have the changes already. Until all three agree, Paimon refuses to read main if columns differ;
+the branches can always be read and written.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from airflow_paimon.core.table.paths import MAIN, BranchPaths
 OPERATION = "alter_chain_table"
 _NEVER: Mapping[str, str] = {
     "chain-table.enabled": "main would be read alone from then on",
-    "scan.fallback-snapshot-branch": "main would be read through other data from then on",
-    "scan.fallback-delta-branch": "main would be read through other data from then on",
+    "scan.fallback-snapshot-branch": "main would then be read through other data",
+    "scan.fallback-delta-branch": "main would then be read through other data",
 }
-_MOVES_TIME = "the partitions that are there would get another partition time, and every read other rows"
-_REORDERS = "it says which version of a row wins in what is there"
+_MOVES_TIME = "the existing partitions would get another partition time, and every read other rows"
+_REORDERS = "it decides which version of an existing row wins"
 _WITH_DATA: Mapping[str, str] = {
     "bucket": "partitions with different numbers of buckets can't be merged into one",
-    "chain-table.chain-partition-keys": "the partitions that are there would make other chains",
+    "chain-table.chain-partition-keys": "the existing partitions would form other chains",
     "partition.timestamp-pattern": _MOVES_TIME,
     "partition.timestamp-formatter": _MOVES_TIME,
     "sequence.field.sort-order": _REORDERS,
-    "deletion-vectors.enabled": "deletes that are there would be read in another way",
-    "bucket-function.type": "rows that are there would be looked for in other buckets",
+    "deletion-vectors.enabled": "existing deletes would be read in another way",
+    "bucket-function.type": "existing rows would be looked up in other buckets",
     "partial-update.remove-record-on-delete": _REORDERS,
     "ignore-delete": _REORDERS,
 }
@@ -41,7 +41,7 @@ _WITH_DATA: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
-    """A schema version that the branches had, or have, in common, and what the changes make of it."""
+    """A schema version that the branches have, or had, in common, and the result of the changes on it."""
 
     before: TableSchema
     after: TableSchema
@@ -55,12 +55,12 @@ def plan_alter(
     changes: Sequence[SchemaChange],
     now_ms: int,
 ) -> Plan:
-    """Plan what is missing until all three branches have the changes; nothing if they have them.
+    """Plan the steps until all three branches have the changes; none if they have them.
 
     ``previous``: the version before main's newest.
 
     Raises:
-        InvalidInputError: a rule is broken, in any branch; nothing is to be written then. NotFoundError: a branch.
+        InvalidInputError: a rule is broken, in any branch; nothing may be written then. NotFoundError: a branch.
     """
     if not changes:
         raise InvalidInputError(f"{table}: name at least one change", table=table)
@@ -110,10 +110,10 @@ def _find_base(
     has_data: bool,
     now_ms: int,
 ) -> _Base:
-    """Find the version that every branch has as it was, or as the changes make it.
+    """Find the version that every branch has, unchanged or with the changes.
 
     Raises:
-        InvalidInputError: the changes break a rule, or a branch has something else.
+        InvalidInputError: the changes break a rule, or a branch has another schema.
     """
     newest = _schema(everyone[-1])
     candidates = [newest, *(_schema(b) for b in everyone[:-1]), *([previous] if previous is not None else [])]
@@ -130,8 +130,8 @@ def _find_base(
     if first_error is not None and not other:
         raise InvalidInputError(f"{table}: {first_error.message}", table=table) from first_error
     raise InvalidInputError(
-        f"{table}: branch {', '.join(map(repr, other))} has other columns or keys than main, and not what these "
-        f"changes make; nothing was changed. Run check_chain_table, and mend that first",
+        f"{table}: branch {', '.join(map(repr, other))} has other columns or keys than main, and not those after these "
+        f"changes; nothing was changed. Run check_chain_table and repair that first",
         table=table,
     )
 
@@ -139,7 +139,7 @@ def _find_base(
 def _target(
     table: str, branch: BranchNow, base: _Base, changes: Sequence[SchemaChange], has_data: bool, now_ms: int
 ) -> TableSchema:
-    """Return the branch's next version; the very same object when it has the changes."""
+    """Return the branch's next version; the same object when it already has the changes."""
     schema = _schema(branch)
     columns_done = schema.content == base.after.content and base.after.content != base.before.content
     left = [c for c in changes if isinstance(c, SetOption | RemoveOption)] if columns_done else list(changes)
@@ -147,7 +147,7 @@ def _target(
         target = apply_changes(schema, left, has_data=has_data, now_ms=now_ms)
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{table}: branch {branch.name!r} can't take it, so nothing was changed: {error.message}", table=table
+            f"{table}: branch {branch.name!r} refuses the change, so nothing was changed: {error.message}", table=table
         ) from None
     same = (target.fields, target.primary_keys, dict(target.options)) == (
         schema.fields,
@@ -167,7 +167,7 @@ def _check_targets(
     new = [p for p in problems(targets) if p not in known]
     if new:
         raise InvalidInputError(
-            f"{table}: nothing was changed, as it would be no sound chain table then: {'; '.join(new)}",
+            f"{table}: nothing was changed, as the result would not be a valid chain table: {'; '.join(new)}",
             table=table,
             details={"problems": new},
         )

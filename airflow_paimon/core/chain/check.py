@@ -1,4 +1,4 @@
-"""check_chain_table: what Paimon finds out about a chain table when it is read, or never. Reads only."""
+"""check_chain_table: finds problems of a chain table that Paimon reports only when it is read, or never. Reads only."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _COMPACTED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCheck:
-    """What was found. The other fields are empty when the schemas allow no look at the partitions."""
+    """The findings. The other fields are empty when the schemas don't allow reading the partitions."""
 
     findings: tuple[Finding, ...]
     state: ChainState | None = None
     groups: tuple[GroupReport, ...] = ()
     stale: tuple[StalePartition, ...] = ()
     recorded: int = 0
-    """Snapshot partitions of which somebody recorded what they were built from."""
+    """Snapshot partitions with a provenance record."""
 
 
 def check_chain(context: Context, request: CheckChainTable) -> OperationResult:
     """Check options, branches, schemas and partitions of a chain table; changes nothing.
 
-    ``details.findings`` lists what was found, worst first; ``details.ok`` is true when none is an error or a warning.
+    ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
     check = check_chain_table(context.table)
     head = context.table.latest_snapshot_id()
@@ -68,7 +68,7 @@ def check_chain(context: Context, request: CheckChainTable) -> OperationResult:
 
 
 def check_chain_table(table: Table) -> ChainCheck:
-    """Look at everything. ``table`` is main's view.
+    """Run all checks. ``table`` is main's view.
 
     Raises:
         NotFoundError: there is no such table.
@@ -126,12 +126,12 @@ def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _slug(text: str) -> str:
-    """A subject that stays the same from run to run, for what has no name of its own."""
+    """A subject that is the same in every run, for findings without a name of their own."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _drifting(problem: str) -> str:
-    """What a line of ``branch_problems`` speaks of: ``delta``, ``delta/columns``, ``delta/bucket``."""
+    """The subject of a line of ``branch_problems``: ``delta``, ``delta/columns``, ``delta/bucket``."""
     branch = re.search(r"branch '([^']+)'", problem)
     option = re.match(r"option (\S+) is ", problem)
     if branch is None:
@@ -155,7 +155,7 @@ def _settings(problem: str) -> Finding:
         subject=_slug(problem),
         severity=ERROR,
         message=problem,
-        at_risk="reads of main fail, read main alone, or take wrong partitions together",
+        at_risk="reads of main fail, read main alone, or merge wrong partitions",
     )
 
 
@@ -174,7 +174,7 @@ def _drift(problem: str) -> Finding:
 
 
 def _other_options(name: str, main: TableSchema, branch: TableSchema) -> Iterator[Finding]:
-    """Options that may differ, and that somebody may have meant to be the same."""
+    """Options that may differ, perhaps by mistake."""
     keys = {k for k in main.options.keys() | branch.options.keys() if main.options.get(k) != branch.options.get(k)}
     keys -= SAME_OPTIONS.keys()  # those are drift where they differ
     protective = keys & PROTECTIVE_OPTIONS.keys()
@@ -195,7 +195,7 @@ def _other_options(name: str, main: TableSchema, branch: TableSchema) -> Iterato
             subject=name,
             severity=INFO,
             message=f"Branch {name!r} has other values than main for {', '.join(different)}",
-            at_risk="nothing, if it is meant so",
+            at_risk="nothing, if it is intended",
         )
 
 
@@ -207,8 +207,8 @@ def _id_clashes(table: Table, name: str) -> Iterator[Finding]:
             kind="schema-id-clash",
             subject=name,
             severity=WARNING,
-            message=f"Schema {', '.join(map(str, clashing))} of branch {name!r} is not main's of that number",
-            at_risk="Paimon's chain reads go by the number alone and may read the branch's files with main's columns",
+            message=f"Schema {', '.join(map(str, clashing))} of branch {name!r} differs from main's schema of that id",
+            at_risk="Paimon's chain reads use the id alone and may read the branch's files with main's columns",
             repair="alter the branches together, with alter_chain_table",
         )
 
@@ -242,8 +242,8 @@ def _shadowing(state: ChainState) -> Iterator[Finding]:
             kind="shadowed-by-main",
             subject=MAIN,
             severity=WARNING,
-            message=f"Main holds partitions that the branches hold, too: {_listed(state.layout, hiding)}",
-            at_risk="reads of these give main's rows alone; later deltas of them are never seen",
+            message=f"Main holds partitions that the branches hold as well: {_listed(state.layout, hiding)}",
+            at_risk="reads of these return main's rows alone; later deltas of them are never seen",
             repair="drop them from main, or from the branches",
         )
     if alone:
@@ -258,19 +258,19 @@ def _shadowing(state: ChainState) -> Iterator[Finding]:
 
 def _stale(layout: ChainLayout, stale: StalePartition) -> Finding:
     text = layout.text_of(stale.values)
-    lost = f"; {_listed(layout, stale.lost)} can't be had back" if stale.lost else ""
+    lost = f"; {_listed(layout, stale.lost)} can't be restored" if stale.lost else ""
     return Finding(
         kind="stale-partition",
         subject=text,
         severity=WARNING,
         message=f"Snapshot partition {text} is stale: {stale.reason}",
-        at_risk="reads of it, and of the days behind it, give rows that the deltas no longer say",
-        repair=f"build it again with compact_chain_table and overwrite, or drop it{lost}",
+        at_risk="reads of it, and of the days after it, return rows that the deltas no longer contain",
+        repair=f"rebuild it with compact_chain_table and overwrite, or drop it{lost}",
     )
 
 
 def _hidden(state: ChainState, provenances: Mapping[Values, Provenance]) -> Iterator[Finding]:
-    """Deltas after a snapshot partition of unknown origin that got files after it: those are never read."""
+    """Deltas hidden by a snapshot partition of unknown origin that have newer files, which are never read."""
     full = {v: _newest(splits) for v, splits in splits_by_partition(state.snapshot).items()}
     changed = {v: _newest(splits, rewritten=False) for v, splits in splits_by_partition(state.delta).items()}
     late = sorted(
@@ -284,13 +284,13 @@ def _hidden(state: ChainState, provenances: Mapping[Values, Provenance]) -> Iter
             subject=text,
             severity=WARNING,
             message=f"Delta partition {text} has files that are newer than the snapshot partition that hides them",
-            at_risk="rows that came late are read neither there nor later",
-            repair="build the snapshot partition again with compact_chain_table and overwrite",
+            at_risk="late rows are read neither there nor later",
+            repair="rebuild the snapshot partition with compact_chain_table and overwrite",
         )
 
 
 def _newest(splits: Iterable[BucketSplit], *, rewritten: bool = True) -> int:
-    """When the newest file was written, in epoch milliseconds, 0 if none says so. ``rewritten``: count compaction's."""
+    """The newest file's creation time in epoch milliseconds, 0 if unknown. ``rewritten``: include compacted files."""
     found = (f for s in splits for f in s.files if rewritten or f.file_source != _COMPACTED)
     return max((f.creation_time_ms or 0 for f in found), default=0)
 
@@ -300,8 +300,8 @@ def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
     label = format_partition(group.group, layout.partition_keys[:width], layout.partition_types[:width]) or "all"
     kinds = (
         ("unparsable-partition", group.without_time, "are without a partition time"),
-        ("misspelt-partition", group.misspelt, "are not spelt as partition.timestamp-formatter writes them"),
-        ("off-grid-partition", group.off_grid, f"lie beside the {layout.clock.step.name.lower()}s of their group"),
+        ("misspelt-partition", group.misspelt, "are not written as partition.timestamp-formatter writes them"),
+        ("off-grid-partition", group.off_grid, f"lie between the {layout.clock.step.name.lower()}s of their group"),
     )
     for kind, some, what in kinds:
         if some:
@@ -310,7 +310,7 @@ def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
                 subject=label,
                 severity=ERROR,
                 message=f"Partitions {what}: {_listed(layout, some)}",
-                at_risk="Paimon leaves them out of chains in silence, or fails; we refuse to read their group",
+                at_risk="Paimon silently leaves them out of chains, or fails; reads of their group are refused here",
                 repair="write their rows to partitions of that form, and drop them",
             )
     if group.gaps is None or group.gaps:
@@ -320,5 +320,5 @@ def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
             subject=label,
             severity=INFO,
             message=f"{len(group.gaps or ())} gaps without any partition: {missing}",
-            at_risk="a read of such a day gives no rows; gap_policy='carry_forward' gives those of the day before",
+            at_risk="a read of such a day returns no rows; gap_policy='carry_forward' returns those of the day before",
         )

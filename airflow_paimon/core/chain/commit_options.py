@@ -1,4 +1,4 @@
-"""What a commit on a branch of a chain table tells its guard."""
+"""Options of a commit on a branch of a chain table, for the guard."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 OnStale = Literal["refuse", "record"]
-"""What becomes of a write to delta partitions that a full partition hides: it is refused, or done, and the full
-partitions that it makes stale are recorded. Rebuilding them is left to compaction."""
+"""For a write to delta partitions that a full partition hides: refuse it, or record what becomes stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainOptions:
-    """What a commit on a branch of a chain table tells the guard (``Draft.guard_options``).
+    """Options of a commit on a branch of a chain table (``Draft.guard_options``).
 
-    ``checked_by_caller``: whoever planned the commit compares the branches before and after it, and nothing has to be
-    recorded; the guard looks only at the anchors that it drops. ``on_stale`` None: appends are refused, overwrites and
-    drops are recorded.
+    ``checked_by_caller``: the caller compares the branches before and after the commit, so nothing has to be recorded;
+    the guard only checks dropped anchors. ``on_stale`` None: appends are refused, overwrites and drops are recorded.
     """
 
     on_stale: OnStale | None = None

@@ -1,8 +1,8 @@
 """Plans the compaction of chain tables: which partitions become full, from which anchor and deltas, and why. Pure.
 
-As in Paimon main is not looked at, and a partition that is built again comes from the *previous* anchor and the deltas
-after it: what it held itself counts for nothing. Beyond Paimon: every group has its own plan, ranges,
-several partitions at once (a later one starts from the earlier one's result), gaps, and stale partitions.
+As in Paimon, main is ignored, and a partition is rebuilt from the *previous* anchor and the deltas after it, not from
+its own rows. In addition: a plan per group, ranges, several partitions at once (a later one starts from the earlier
+one's result), gaps, and stale partitions.
 
 See docs/chain-tables.md, Compaction.
 """
@@ -21,7 +21,7 @@ from airflow_paimon.core.chain.timeline import TimeLine, TimeLines
 
 
 class Action(StrEnum):
-    """What a plan has in mind for a partition; the first two write it."""
+    """The planned action for a partition; the first two write it."""
 
     COMPACT = "compact"
     STALE_REBUILD = "stale-rebuild"
@@ -36,9 +36,9 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCompaction:
-    """The plan for one partition. ``deltas`` in the order of time. ``replaces``: the snapshot branch has it already.
+    """The plan for one partition. ``deltas``: in chronological order. ``replaces``: the snapshot branch has it already.
 
-    ``anchor_in_run``: the anchor is itself written by this run, before.
+    ``anchor_in_run``: the anchor is itself written earlier in this run.
     """
 
     target: Values
@@ -52,12 +52,11 @@ class PartitionCompaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staleness:
-    """What is known of how snapshot partitions came to be. ``stale``: those to build again, and why.
+    """What is known about the inputs of snapshot partitions. ``stale``: those to rebuild, and why.
 
-    ``lost``: those that can't be built again, because something that they were built from is gone (expired), and what.
-    ``unproven``: those that are built again only when they are asked for with overwrite, and why.
-    ``incomplete``: those of which deltas are gone: built without them only when named one by one, with overwrite.
-    ``anchors``: which snapshot partition each was built from, where that is known.
+    ``lost``: those that can't be rebuilt, because an input is gone (expired), and which. ``unproven``: those rebuilt
+    only on request with overwrite, and why. ``incomplete``: those with missing deltas: rebuilt without these only when
+    named individually, with overwrite. ``anchors``: the snapshot partition that each was built from, if known.
     """
 
     stale: Mapping[Values, str] = field(default_factory=dict)
@@ -70,10 +69,10 @@ class Staleness:
 def plan_compaction(
     layout: ChainLayout, partitions: Partitions, targets: ChainTargets, known: Staleness | None = None
 ) -> list[PartitionCompaction]:
-    """Plan every partition that is asked for, group by group, in the order of time.
+    """Plan all requested partitions, group by group, in chronological order.
 
     Raises:
-        InvalidInputError: a partition of a group that is asked for is without a partition time.
+        InvalidInputError: a requested group has a partition without a partition time.
     """
     known = known or Staleness()
     plans: list[PartitionCompaction] = []
@@ -84,7 +83,7 @@ def plan_compaction(
 
 
 def _groups(layout: ChainLayout, held: Set[Values], targets: ChainTargets) -> list[Values]:
-    """Return the groups that a target may be in, with those that a spec names in full though they hold nothing."""
+    """Return the groups of the targets, including empty groups that a spec names in full."""
     found = set(held)
     width = layout.group_width
     for spec in targets.specs:
@@ -96,7 +95,7 @@ def _groups(layout: ChainLayout, held: Set[Values], targets: ChainTargets) -> li
 
 
 class _GroupPlanner:
-    """Goes through one group in the order of time; what is to be written becomes an anchor for what follows."""
+    """Plans one group in chronological order; a partition to be written becomes an anchor for the following ones."""
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class _GroupPlanner:
         return [p for t in moments if (p := self._one(t, asked=t in asked)) is not None]
 
     def _pending(self, longest: int) -> list[PartitionCompaction]:
-        """Make full what would need more than so many deltas, and what is stale."""
+        """Select partitions that would need more than this many deltas, and stale ones."""
         plans: list[PartitionCompaction] = []
         length = 0
         for moment in sorted(self._deltas | set(self._snapshot)):
@@ -182,32 +181,32 @@ class _GroupPlanner:
         targets, lost = self._targets, self._known.lost.get(values)
         again = targets.overwrite or values in targets.again
         if not again and (why is None or (self._is_asked_by_name and not self._hangs(values))):
-            note = "" if why is None else f"; it is stale ({why}): --overwrite builds it again"
+            note = "" if why is None else f"; it is stale ({why}): --overwrite rebuilds it"
             return Action.ALREADY_THERE, f"the snapshot branch has it{note}"
         if why is None and moment not in self._deltas and values not in targets.again:
             return Action.NOTHING_TO_DO, "the snapshot branch has it, and there is no delta of its own to build it from"
         if lost is not None or (anchor is None and not deltas):
-            return Action.ALREADY_THERE, f"it can't be built again: {lost or 'nothing that it was built from is left'}"
+            return Action.ALREADY_THERE, f"it can't be rebuilt: {lost or 'none of its inputs is left'}"
         gone = self._known.incomplete.get(values)
         if gone is not None and not (targets.overwrite and targets.names(self._layout, moment)):
             return Action.ALREADY_THERE, (
-                f"it is stale: {gone}; where those rows are to be gone, name the partition with --overwrite, which "
-                f"builds it without them"
+                f"it is stale: {gone}; if those rows should be gone, name the partition with --overwrite, which "
+                f"rebuilds it without them"
             )
         if unproven is not None:
-            return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: --overwrite of it builds it again"
+            return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: --overwrite of it rebuilds it"
         if why is not None:
             return Action.STALE_REBUILD, why
-        return Action.COMPACT, f"built again: {self._parts(anchor, deltas)}"
+        return Action.COMPACT, f"rebuilt: {self._parts(anchor, deltas)}"
 
     def _judge_missing(self, moment: datetime, anchor: Values | None, deltas: tuple[Values, ...]) -> tuple[Action, str]:
         if anchor is None and not deltas:
-            return Action.NOTHING_TO_DO, "the group holds nothing up to then"
+            return Action.NOTHING_TO_DO, "the group has no partition up to then"
         if moment in self._deltas:
             return Action.COMPACT, self._parts(anchor, deltas)
         if self._targets.gap_policy == "carry_forward":
             return Action.COMPACT, f"a gap, carried forward: {self._parts(anchor, deltas)}"
-        return Action.GAP, "no delta of its own; --gap-policy carry_forward makes it full from what comes before"
+        return Action.GAP, "no delta of its own; --gap-policy carry_forward makes it full from the partitions before"
 
     def _parts(self, anchor: Values | None, deltas: tuple[Values, ...]) -> str:
         start = "no anchor" if anchor is None else f"anchor {self._layout.text_of(anchor)}"
@@ -221,7 +220,7 @@ class _GroupPlanner:
         if moment not in self._snapshot:
             return None
         if self._hangs(values):
-            return f"it was built from {self._layout.text_of(self._known.anchors[values])}, which is built again"
+            return f"it was built from {self._layout.text_of(self._known.anchors[values])}, which is rebuilt"
         looks = not self._is_asked_by_name and self._targets.matches(values)
         return self._known.stale.get(values) if asked or looks else None
 

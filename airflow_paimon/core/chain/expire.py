@@ -49,16 +49,16 @@ class _ChainExpiry:
 
     @property
     def branch(self) -> str:
-        """What readers see change: the table as a whole."""
+        """The branch whose readers see the change: the table as a whole."""
         return MAIN
 
     def plan(self, cutoff: datetime) -> ExpiryPlan:
         return self._plan(cutoff, self.snapshot.latest_snapshot(), self.delta.latest_snapshot())
 
     def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
-        """Plan again on the heads as they are: what is left of the plan must come out.
+        """Plan again on the current heads: the result must be the rest of the plan.
 
-        A new anchor, a lost one, late deltas between old anchors: each makes another plan.
+        A new or lost anchor, or late deltas between old anchors, result in another plan.
         """
         is_delta = step.branch == self.delta.branch_name
         other = (self.snapshot if is_delta else self.delta).latest_snapshot()
@@ -68,15 +68,15 @@ class _ChainExpiry:
         found = (now.keys(self.delta.branch_name), now.keys(self.snapshot.branch_name))
         if found != wanted:
             raise ConflictError(
-                f"{self.layout.label}: the branches changed since the expiry was planned, and the plan with them",
+                f"{self.layout.label}: the branches changed since the expiry was planned: its plan no longer holds",
                 table=self.layout.label,
             )
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
-        """Return the deltas, by key, that are needed after they were dropped: somebody dropped or replaced the anchor.
+        """Return the dropped deltas, by key, that are needed again because the anchor was dropped or replaced.
 
-        So they are where an older full partition was replaced: the anchor may be stale now, and is built from both.
-        A group whose old full partitions are gone as well needs none: without their base they would read wrong.
+        They are also needed where an older full partition was replaced: the anchor may be stale now, and is rebuilt
+        from both. A group without old full partitions needs none: without their base they would give wrong rows.
         """
         if step.branch != self.delta.branch_name or not plan.anchors:
             return frozenset()
@@ -131,7 +131,7 @@ class _ChainExpiry:
         )
 
     def _without_inputs(self, groups: list[GroupExpiry], snapshot: ScanPlan, delta: ScanPlan) -> list[GroupExpiry]:
-        """Keep what stale partitions that stay are to be built from again: without it nobody could, or would know."""
+        """Keep the inputs of remaining stale partitions, without which these could not be rebuilt."""
         going = {g.group for g in groups if g.segments}
         if not going:
             return groups
@@ -148,10 +148,10 @@ class _ChainExpiry:
 
 
 def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:
-    """Check what is asked of a chain table.
+    """Check a request to expire partitions of a chain table.
 
     Raises:
-        InvalidInputError: a branch, another strategy or another time than the table's own.
+        InvalidInputError: it names a branch, or another strategy or time pattern than the table's own.
     """
     label = context.table.label
     if request.branch != MAIN:
@@ -173,7 +173,7 @@ def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:
     options = TableOptions(context.table.schema().options)
     age = expiry_age(request.expiration_time, options, label)
     if request.min_anchors < 1:
-        raise InvalidInputError(f"{label}: min_anchors is at least 1, not {request.min_anchors}", table=label)
+        raise InvalidInputError(f"{label}: min_anchors must be at least 1, not {request.min_anchors}", table=label)
     return _ChainExpiry(
         layout=layout,
         snapshot=snapshot,
@@ -206,18 +206,20 @@ def _snapshot_reasons(layout: ChainLayout, groups: Sequence[GroupExpiry]) -> Ite
 
 def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held, deltas: _Held) -> dict[str, Any]:
     unreadable = [layout.text_of(v) for g in groups for v in g.without_time]
-    ordered = sorted(groups, key=lambda g: not g.segments)  # those that expire first; else in the groups' order
+    ordered = sorted(
+        groups, key=lambda g: not g.segments
+    )  # groups with expiring segments first, otherwise in their order
     warnings = []
     if unreadable:
         warnings.append(
             f"{len(unreadable)} partitions are without a partition time and stay (details.unreadable): drop them, or "
-            f"write their rows to partitions of the form of partition.timestamp-formatter"
+            f"write their rows to partitions that partition.timestamp-formatter can read"
         )
     waiting = [layout.text_of(v) for g in groups for v in g.waits_for]
     if waiting:
         warnings.append(
             f"old segments stay, because {len(waiting)} partitions that stay are stale and built from them "
-            f"(details.waits_for): build those again (compact_chain_table --pending) or load them anew, then expire"
+            f"(details.waits_for): rebuild those (compact_chain_table --pending) or reload them, then expire"
         )
     return {
         "strategy": VALUES_TIME,

@@ -1,4 +1,4 @@
-"""What expiry must leave to stale partitions of a chain table: the inputs that they are to be built from again."""
+"""The inputs that expiry must keep because stale partitions of a chain table are to be rebuilt from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_paimon.core.table.table import Table
 
 
 def stale_needs(main: Table, state: ChainState) -> dict[Values, dict[Values, datetime]]:
-    """Give, by group, each stale snapshot partition that may be built again, with the time of its first live input."""
+    """Return, by group, each stale snapshot partition that can be rebuilt, with the time of its first live input."""
     provenances = gather_provenances(main, state)
     stale = find_stale(state, provenances, history_of(state)) if provenances else ()
     held = state.partitions
@@ -37,9 +37,9 @@ def _to_rebuild(
     provenances: Mapping[Values, Provenance],
     deltas: frozenset[Values],
 ) -> list[StalePartition]:
-    """Leave out those that are stale only because inputs are gone: nothing can build them again.
+    """Leave out partitions that are stale only because inputs are gone: they can't be rebuilt.
 
-    So is every partition whose segment is about to go, between the two commits of an expiry.
+    Between the two commits of an expiry that includes every partition of an expiring segment.
     """
     by_values = {s.values: s for s in stale}
     found: dict[Values, StalePartition] = {}

@@ -27,10 +27,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExpiry:
-    """What expires in one group. ``anchor``: the oldest snapshot partition that stays, None if the group has none.
+    """The expiry of one group. ``anchor``: the oldest snapshot partition that stays, None if the group has none.
 
     ``orphans``: deltas older than the group's first snapshot partition. ``without_time``: partitions whose values
-    don't read as a time; they stay. ``waits_for``: stale partitions that stay, for which old segments stay, too.
+    are not a time; they stay. ``waits_for``: stale partitions that stay, for which old segments stay, too.
     """
 
     group: Values
@@ -54,17 +54,18 @@ class GroupExpiry:
 def plan_chain_expiry(
     layout: ChainLayout, partitions: Partitions, cutoff: datetime, *, max_segments: int = 100, min_anchors: int = 1
 ) -> list[GroupExpiry]:
-    """Plan which segments of each group are older than ``cutoff`` (a local time, exclusive) as a whole.
+    """Plan the expiry of the segments of each group that lie entirely before ``cutoff`` (a local time, exclusive).
 
-    The newest old snapshot partition stays as the anchor of what is younger. ``max_segments`` is per group, from the
-    oldest on. ``min_anchors``: how many snapshot partitions a group keeps at least. Main is never touched.
+    The newest old snapshot partition stays as the anchor of the younger ones. ``max_segments`` applies per group, from
+    the oldest on. ``min_anchors``: the minimum number of snapshot partitions that stay in a group. Main is never
+    touched.
 
     Raises:
         InvalidInputError: ``max_segments`` or ``min_anchors`` below 1.
     """
     for name, number in (("max_segments", max_segments), ("min_anchors", min_anchors)):
         if number < 1:
-            raise InvalidInputError(f"{layout.label}: {name} is at least 1, not {number}", table=layout.label)
+            raise InvalidInputError(f"{layout.label}: {name} must be at least 1, not {number}", table=layout.label)
     lines = TimeLines(layout, partitions.snapshot), TimeLines(layout, partitions.delta)
     groups = sorted(lines[0].groups | lines[1].groups, key=repr)
     return [_plan_group_expiry(group, *lines, cutoff, max_segments, min_anchors) for group in groups]
@@ -102,8 +103,8 @@ def _plan_group_expiry(
 def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, datetime]) -> GroupExpiry:
     """Keep the segments that hold an input of a stale partition that stays, and all after them.
 
-    ``needs``: the time of the earliest live input of each stale partition of the group. What stays for one may itself
-    be stale, and need more.
+    ``needs``: the time of the earliest live input of each stale partition of the group. A segment kept for one may
+    itself be stale and need more.
     """
     if not plan.segments or plan.anchor is None:
         return plan

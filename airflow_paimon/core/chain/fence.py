@@ -1,4 +1,4 @@
-"""Fences: whether what a plan was made on is still what a branch holds (docs/chain-tables.md, Compaction)."""
+"""Fences: whether a branch still holds the files on which a plan was based (docs/chain-tables.md, Compaction)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """What partitions of one branch held at the snapshot ``seen``: ``held``, the digests of those that ``concerns``.
+    """Contents of partitions of one branch at the snapshot ``seen``. ``held``: the digests of those that ``concerns``.
 
-    A partition that did not exist is one that ``concerns`` and is not in ``held``.
+    A partition that ``concerns`` and that is not in ``held`` did not exist.
     """
 
     table: Table
@@ -30,7 +30,7 @@ class Fence:
     concerns: Callable[[Values], bool]
 
     def moved(self, head: Snapshot | None) -> list[Values]:
-        """Return the partitions that hold other files at ``head``. An unmoved branch costs nothing, others little."""
+        """Return the partitions with other files at ``head``. No reads for an unmoved branch, few otherwise."""
         if _same(self.seen, head) or not self._may_have_moved(head):
             return []
         now: dict[Values, list[BucketSplit]] = {}
@@ -41,7 +41,7 @@ class Fence:
         return sorted((v for v in {*digests, *self.held} if digests.get(v) != self.held.get(v)), key=repr)
 
     def _may_have_moved(self, head: Snapshot | None) -> bool:
-        """Look at the commits in between alone, as long as the branch's history goes on from where it was seen."""
+        """Read only the commits in between, provided that the branch's history continues from ``seen``."""
         if self.seen is None or head is None or head.id < self.seen.id:
             return True
         try:

@@ -1,7 +1,7 @@
-"""The guard that every commit on a branch of a chain table passes, on every attempt, against the head it goes on.
+"""The guard that checks every commit on a branch of a chain table, on every attempt, against its head.
 
-It refuses to drop anchors that later deltas need and to append rows that nobody would see, and it records what snapshot
-partitions were built from before one of their deltas is changed, so that they are found to be stale afterwards.
+It refuses to drop anchors that later deltas need and to append rows that would be hidden, and it records the inputs of
+snapshot partitions before one of their deltas is changed, so that they are found to be stale afterwards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Held = dict[Values, tuple[BucketSplit, ...]]
 
 
 def chain_role(table: Table, schema: TableSchema) -> Branch | None:
-    """Tell what a branch is for its chain table; None: nothing."""
+    """Return the role of a branch in its chain table; None: it has none."""
     options = TableOptions(schema.options)
     names = ((options.snapshot_branch, Branch.SNAPSHOT), (options.delta_branch, Branch.DELTA), (MAIN, Branch.MAIN))
     if not options.chain_table or not options.snapshot_branch or not options.delta_branch:
@@ -57,7 +57,7 @@ def refuse_chain_branch(branch: Table) -> None:
 
 
 class ChainGuard:
-    """The guard of chain tables, as ``core/commit/guards.py`` wants it."""
+    """The guard of chain tables (a ``CommitGuard`` of ``core/commit/guards.py``)."""
 
     def check(self, table: Table, head: Snapshot | None, draft: Draft) -> DropCheck | None:
         """See ``guard_chain``."""
@@ -76,22 +76,24 @@ def guard_chain(
     kind: CommitKind,
     options: ChainOptions,
 ) -> DropCheck | None:
-    """Check a commit, and write what has to be recorded before it. Gives what to check again when it has landed.
+    """Check a commit, and write the records that must precede it. Returns the check to run when it has landed.
 
     Raises:
-        UnsafeOperationError: an anchor is needed, or rows would be hidden. InvalidInputError: the branches or the
-            numbers of buckets differ. NotFoundError: the other branch does not exist.
+        UnsafeOperationError: a dropped anchor is required, or rows would be hidden. InvalidInputError: the branches or
+            the numbers of buckets differ. NotFoundError: the other branch does not exist.
     """
     is_checked = options.checked_by_caller
     role = chain_role(table, schema)
     if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
         return None
     if is_checked and role == Branch.SNAPSHOT and all(e.kind == FileKind.ADD for e in entries):
-        return None  # a partition that compaction made full: nothing goes, and its chain had one number of buckets
+        return (
+            None  # a partition that compaction made full: nothing is dropped, and its chain had one number of buckets
+        )
     main = table.branch(MAIN)
     main_schema = main.schema()
     if chain_role(main, main_schema) is None:
-        return None  # being set up: nothing reads it as a chain yet
+        return None  # being set up: not read as a chain yet
     adds = any(e.kind == FileKind.ADD for e in entries)
     layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
     change = _change(table, head, schema, entries)
@@ -107,7 +109,7 @@ def guard_chain(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """``before``: what the branch holds; ``added``: the number of buckets of partitions that get files."""
+    """``before``: the branch's content; ``added``: the number of buckets of partitions that get files."""
 
     plan: ScanPlan
     before: _Held
@@ -200,7 +202,7 @@ def _assume(
     deltas: _Held,
     ids: dict[str, int | None],
 ) -> None:
-    """Record of partitions that another engine built that they were built from what is there now."""
+    """Record, for partitions that another engine built, that they were built from the current deltas."""
     if not found.rebuilt:
         return
     snapshots = splits_by_partition(snapshot)
@@ -224,7 +226,7 @@ def _assume(
 def _check_buckets(
     change: _Change, snapshots: _Held, deltas: _Held, anchors: TimeLines, chained: TimeLines, role: Branch
 ) -> None:
-    """Refuse partitions with another number of buckets than those that they are merged with."""
+    """Refuse partitions whose number of buckets differs from that of partitions with which they are merged."""
     layout = anchors.layout
     known: dict[Stretch, dict[int, list[Values]]] = {}
     for values, total in change.added.items():
@@ -235,7 +237,7 @@ def _check_buckets(
             near = [(v, snapshots[v]) for v in (stretch.anchor,) if v is not None]
             near += [(v, deltas[v]) for v in chained.of(stretch.group).inside(stretch.after, stretch.end)]
             known[stretch] = _bucket_counts(near)
-        # what the partition itself holds in its branch doesn't count: it may be what is replaced
+        # the partition's own files in its branch don't count: they may be the replaced ones
         others = [(n, v) for n, found in known[stretch].items() for v in found if role != Branch.DELTA or v != values]
         if role == Branch.DELTA:
             others += [(s.total_buckets, values) for s in snapshots.get(values, ())]
@@ -251,7 +253,7 @@ def _check_buckets(
 
 
 def _bucket_counts(held: Iterable[tuple[Values, Sequence[BucketSplit]]]) -> dict[int, list[Values]]:
-    """Return the partitions that have each number of buckets, no more than two of them."""
+    """Return the partitions with each number of buckets, at most two of them."""
     counts: dict[int, list[Values]] = {}
     for values, splits in held:
         for count in {s.total_buckets for s in splits}:

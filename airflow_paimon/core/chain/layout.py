@@ -1,6 +1,6 @@
-"""How a chain table is laid out: groups of partitions, each a line in time, in three branches.
+"""The layout of a chain table: groups of partitions, each a chronological line, in three branches.
 
-A partition is (group columns..., chain columns...); the chain columns make a time. The snapshot branch holds full
+A partition is (group columns..., chain columns...); the chain columns form a time. The snapshot branch holds full
 partitions, the delta branch changes.
 """
 
@@ -22,7 +22,7 @@ GapPolicy = Literal["empty", "carry_forward"]
 
 
 class Branch(StrEnum):
-    """What a branch is for a chain table; its name is an option."""
+    """The role of a branch in a chain table; its name is set by an option."""
 
     MAIN = "main"
     SNAPSHOT = "snapshot"
@@ -31,7 +31,7 @@ class Branch(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainLayout:
-    """How a chain table is laid out. ``group_width`` partition columns are the group, the others make the time."""
+    """The layout of a chain table. The first ``group_width`` partition columns are the group, the others the time."""
 
     label: str
     snapshot_branch: str
@@ -45,11 +45,11 @@ class ChainLayout:
         return values[: self.group_width]
 
     def text_of(self, values: Values) -> str:
-        """Name a partition in a message."""
+        """Format a partition for messages."""
         return format_partition(values, self.partition_keys, self.partition_types)
 
     def parsed_time(self, values: Values) -> datetime | None:
-        """Return the time that a partition's values read as, None if they don't read as one."""
+        """Return the time of a partition's values, None if they are not a time."""
         try:
             return self.clock.time_of(self._texts(values))
         except ValueError:
@@ -59,15 +59,15 @@ class ChainLayout:
         """Return the time of a partition that takes part in a chain.
 
         Raises:
-            InvalidInputError: it has none, or is spelt in a way that Paimon skips in silence (``5`` where the formatter
-                writes ``05``).
+            InvalidInputError: it has none, or is written in a form that Paimon silently skips (``5`` where the
+            formatter writes ``05``).
         """
         moment = self.parsed_time(values)
         if moment is None:
             why, way_out = "is without a partition time", "drop it, or write its rows to a partition of that form"
         elif self.clock.texts_at(moment) != self._texts(values):
             right = self.text_of(self.values_at(self.group_of(values), moment))
-            why, way_out = "is not spelt as the formatter writes it", f"write its rows to {right}"
+            why, way_out = "is not written as the formatter writes it", f"write its rows to {right}"
         else:
             return moment
         raise InvalidInputError(
@@ -89,7 +89,7 @@ class ChainLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions:
-    """What each branch holds: partitions with at least one live file, even if all its rows are deletes."""
+    """The partitions of each branch with at least one live file, even if all its rows are deletes."""
 
     main: frozenset[Values] = frozenset()
     snapshot: frozenset[Values] = frozenset()

@@ -1,8 +1,8 @@
-"""The check after a commit that drops partitions of a chain table: no lock spans two branches.
+"""The check after a commit that drops partitions of a chain table, as no lock spans two branches.
 
-The guard lets an anchor go because deltas give its rows again, and deltas because an anchor holds theirs. Two such
-commits at the same moment each rely on what the other one drops. So each looks at the other branch once more when it
-has landed: whichever looks last sees both, and restores what it dropped.
+The guard allows dropping an anchor whose rows the deltas hold, and deltas whose rows an anchor holds. Two concurrent
+commits of these kinds can each drop what the other one needs. So each checks the other branch again after it has
+landed: the later check sees both commits, and restores the dropped partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheck:
-    """What a commit that drops partitions of ``role``'s branch relied on.
+    """The assumptions of a commit that drops partitions of ``role``'s branch.
 
     ``plan``: that branch before the commit; ``after``: the partitions that it holds with it; ``other``: the other
     branch, as the guard saw it.
@@ -48,7 +48,7 @@ class DropCheck:
         return self.layout.snapshot_branch if self.role == Branch.SNAPSHOT else self.layout.delta_branch
 
     def run(self) -> LostPartitions | None:
-        """Find what has to be restored, as the other branch has lost what the commit relied on; None: nothing."""
+        """Return the partitions to restore because the other branch has lost their rows; None: none."""
         view, seen = self.other.table, self.other.snapshot
         head = view.latest_snapshot()
         if (seen.identity if seen else None) == (head.identity if head else None):
@@ -57,12 +57,12 @@ class DropCheck:
         return self._needed_anchors(now) if self.role == Branch.SNAPSHOT else self._needed_deltas(now)
 
     def not_made(self, why: str) -> UnsafeOperationError:
-        """Describe a commit that stands although ``run`` failed."""
+        """Describe a commit that landed although ``run`` failed."""
         texts = sorted(map(self.layout.text_of, self.dropped))
         before = self.plan.snapshot.id if self.plan.snapshot is not None else None
         return UnsafeOperationError(
             f"{self.main.label}: {self.role} partitions {listed(texts)} are dropped, but the check whether another "
-            f"writer dropped at the same moment what they rely on could not be made ({why}). Look at them with "
+            f"writer dropped the partitions with their rows at the same time failed ({why}). Inspect them with "
             f"check_chain_table; rollback_to --branch {self.branch} --snapshot {before} restores them",
             table=self.main.name,
             details={"partitions": texts, "snapshot": before},
@@ -94,7 +94,7 @@ class DropCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPartitions:
-    """Partitions that a commit dropped and that are needed after all; ``why`` goes after their names."""
+    """Dropped partitions that are still needed; ``why`` follows their names in the message."""
 
     check: DropCheck
     partitions: frozenset[Values]
@@ -103,17 +103,17 @@ class LostPartitions:
 
     @property
     def beside_appends(self) -> bool:
-        """Late rows of a delta come on top of it; a snapshot partition that is there again was loaded anew."""
+        """True for deltas, which late rows add to; a snapshot partition that exists again was reloaded."""
         return self.check.role == Branch.DELTA
 
     def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
-        """Describe what happened. ``snapshot_id``: the one that restored them; None: somebody else had."""
+        """Describe the restoration. ``snapshot_id``: the one that restored them; None: another commit had."""
         branch = self.check.branch
-        back = "are there" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {branch}"
-        return self._error(f"they {back}: look at what else drops partitions there, then run it again", snapshot_id)
+        back = "exist again" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {branch}"
+        return self._error(f"they {back}: find the other job that drops partitions, then run it again", snapshot_id)
 
     def not_restored(self, before: int | None, why: str) -> UnsafeOperationError:
-        """Describe what happened when restoring failed. ``before``: the snapshot that holds them."""
+        """Describe a failed restoration. ``before``: the snapshot that holds them."""
         way = f"run rollback_to --branch {self.check.branch} --snapshot {before}"
         return self._error(f"they can't be restored ({why}): {way}", before)
 
@@ -133,7 +133,7 @@ def partitions_in(plan: ScanPlan) -> frozenset[Values]:
 
 
 def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:
-    """Return a function that tells what a partition was built from, as it is recorded; groups are looked up once."""
+    """Return a function that looks up the provenance record of a partition; each group is listed once."""
     known: dict[Values, dict[Values, Provenance]] = {}
     full = splits_by_partition(snapshot).keys()
 
@@ -150,11 +150,11 @@ def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFro
 
 
 def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[RequiredAnchor]) -> UnsafeOperationError:
-    """Say why anchors can't be dropped."""
+    """Return the error for anchors that can't be dropped."""
     first, text = needed[0], layout.text_of
     lacking = [m for m in first.missing if m is not None]
     why = (
-        f"of what it was built from {listed([text(m) for m in lacking])} is gone"
+        f"of its inputs {listed([text(m) for m in lacking])} is gone"
         if lacking
         else "no earlier snapshot partition would be left for them"
     )
@@ -162,12 +162,12 @@ def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[RequiredAn
     return UnsafeOperationError(
         f"{main.label}: snapshot partition {text(first.values)} can't be dropped{more}: "
         f"{listed([text(f) for f in first.followers])} of branch {layout.delta_branch} builds on it, and {why}. Make "
-        f"the first delta behind it full first (compact_chain_table), or drop those deltas first",
+        f"the first delta after it full first (compact_chain_table), or drop those deltas first",
         table=main.name,
         details={"needed": [text(n.values) for n in needed], "followers": [text(f) for f in first.followers]},
     )
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Name the first few."""
+    """List the first few."""
     return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")

@@ -1,8 +1,8 @@
-"""What each partition of a chain table's snapshot branch was built from: files under ``_airflow_paimon/chain/``.
+"""Provenance records of partitions of a chain table's snapshot branch: files under ``_airflow_paimon/chain/``.
 
-A record is written before the commit that it describes and counts only while the partition's live files are the ones
-that it names: a commit that never landed, or another engine's overwrite, leaves a record that speaks of nothing.
-Files are named by a digest of their names, which never recur.
+A record is written before the commit that it describes, and is valid only while the partition's live files are those
+that it names: after a commit that never landed, or another engine's overwrite, it is ignored. Files are identified by a
+digest of their names, which are never reused.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_type
 from airflow_paimon.core.table.table import Table
 
 FOLDER = f"{PRIVATE_DIR}/chain"
-"""Holds a folder for each group."""
+"""Parent of one folder per group."""
 _LISTED_ONE_BY_ONE = 8
 
 
 def files_digest(splits: Iterable[BucketSplit]) -> str:
-    """Identify the files of a partition."""
+    """Return a digest of the files of a partition."""
     return names_digest(f.file_name for s in splits for f in s.files)
 
 
 def names_digest(file_names: Iterable[str]) -> str:
-    """Identify files by their names, which never recur."""
+    """Return a digest of files by their names, which are never reused."""
     names = sorted(file_names)
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
 
 
 def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
-    """Identify the deletion vectors of each partition that has some: there rows go without any change of files."""
+    """Return a digest of each partition's deletion vectors, which delete rows without changing files."""
     types = partition_types(plan.schema)
     found: dict[Values, list[str]] = {}
     for entry in plan.index_entries:
@@ -50,18 +50,18 @@ def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
 
 
 def read_identities(state: ChainState) -> dict[str, str]:
-    """Identify the snapshot that each branch is pinned at, by the branch's name."""
+    """Return the identity of the snapshot at which each branch was read, by branch name."""
     plans = (state.main, state.snapshot, state.delta)
     return {p.table.branch_name: p.snapshot.identity for p in plans if p.snapshot is not None}
 
 
 def state_digests(state: ChainState, branch: Branch) -> dict[Values, str]:
-    """Identify what each partition of a branch holds."""
+    """Return a digest of each partition's files in a branch."""
     return {v: files_digest(splits) for v, splits in splits_by_partition(state.plan(branch)).items()}
 
 
 def record_provenance(table: Table, layout: ChainLayout, built: Provenance) -> None:
-    """Write a record, before the commit; the same one twice is fine."""
+    """Write a record, before the commit. Idempotent."""
     data = json.dumps(_to_json(layout, built), indent=2, ensure_ascii=False).encode()
     try:
         put_new(table, _path(layout, built.values, built.files), data)
@@ -70,7 +70,7 @@ def record_provenance(table: Table, layout: ChainLayout, built: Provenance) -> N
 
 
 def read_provenance(table: Table, layout: ChainLayout, values: Values, files: str) -> Provenance | None:
-    """Read how a partition that holds these files was built; None when nobody recorded it, or it is unreadable."""
+    """Read the provenance of a partition with these files; None without a readable record."""
     return _read_one(table, layout, _path(layout, values, files))
 
 
@@ -89,7 +89,7 @@ def _parse(layout: ChainLayout, data: bytes) -> Provenance | None:
 
 
 class Records:
-    """The records of some groups, listed once; contents are read when they are asked for."""
+    """The records of some groups, listed once; contents are read on demand."""
 
     def __init__(self, table: Table, layout: ChainLayout, groups: Collection[Values]) -> None:
         self._table = table
@@ -97,13 +97,13 @@ class Records:
         self.paths = frozenset(_listed(table, layout, groups))
 
     def matching(self, digests: Mapping[Values, str]) -> dict[Values, Provenance]:
-        """Read how partitions that hold these files were built, as far as it was recorded."""
+        """Read the recorded provenance of partitions with these files."""
         paths = {v: path for v, f in digests.items() if (path := _path(self._layout, v, f)) in self.paths}
         found = zip(paths, self._read(list(paths.values())), strict=True)
         return {v: built for v, built in found if built is not None}
 
     def of_partitions(self, partitions: Collection[Values]) -> dict[Values, list[Provenance]]:
-        """Read all records of partitions, whatever files they speak of; partitions without any are left out."""
+        """Read all records of partitions, for any files; partitions without records are left out."""
         by_prefix: dict[str, list[str]] = {}
         for path in sorted(self.paths) if partitions else ():
             by_prefix.setdefault(path.rpartition("-")[0], []).append(path)
@@ -115,14 +115,14 @@ class Records:
         return out
 
     def all(self) -> dict[str, Provenance]:
-        """Read all of them, by path; those that can't be read are left out."""
+        """Read all of them, by path; unreadable ones are left out."""
         paths = sorted(self.paths)
         return {p: r for p, r in zip(paths, self._read(paths), strict=True) if r is not None}
 
     def _read(self, paths: Sequence[str]) -> list[Provenance | None]:
         try:
             return [_parse(self._layout, data) for data in self._table.store.read_many(paths)] if paths else []
-        except NotFoundError:  # somebody pruned one meanwhile
+        except NotFoundError:  # one was pruned meanwhile
             return [_read_one(self._table, self._layout, path) for path in paths]
 
 
@@ -134,12 +134,12 @@ def _listed(table: Table, layout: ChainLayout, groups: Collection[Values]) -> It
 
 
 def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values, str]) -> dict[Values, Provenance]:
-    """Read how partitions that hold these files were built, as far as it was recorded."""
+    """Read the recorded provenance of partitions with these files."""
     return Records(table, layout, {layout.group_of(v) for v in digests}).matching(digests)
 
 
 def group_folder(layout: ChainLayout, group: Values) -> str:
-    """Name the folder of a group's records."""
+    """Return the name of the folder of a group's records."""
     width = layout.group_width
     text = format_partition(group, layout.partition_keys[:width], layout.partition_types[:width])
     return f"{FOLDER}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Deletes provenance records whose partitions are gone, so that they don't grow with the age of a table."""
+"""Deletes provenance records whose partitions are gone, so that their number stays bounded."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ log = logging.getLogger(__name__)
 def prune_records(
     table: Table, now_ms: int, state: ChainState | None = None, groups: Collection[Values] | None = None
 ) -> int:
-    """Prune the groups (None: all) that have many more records than full partitions, and give how many went.
+    """Prune the groups (None: all) that have many more records than full partitions; return how many were deleted.
 
-    ``state``: what the branches held lately (None: it is read). Records are listed before the branches are read again,
-    so that the record of a commit that lands in between is of live files. It is housekeeping: a failure is logged,
-    never raised.
+    ``state``: a recent state of the branches (None: it is read). Records are listed before the branches are read again,
+    so that the record of a commit that lands in between belongs to live files. A failure is logged, never raised.
     """
     try:
         return _prune(table, state or gather_chain(table), now_ms, groups)
@@ -49,7 +48,7 @@ def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Valu
     found = Records(table, layout, crowded).all()
     now = gather_chain(table)
     live = state_digests(now, Branch.SNAPSHOT)
-    moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # nobody knows the future's records
+    moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # never later than the clock
     found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
     gone = superfluous(found, live, now.partitions.delta, moment)
     actions = tuple(Delete(path=path, reason="its partition is gone") for path in gone)

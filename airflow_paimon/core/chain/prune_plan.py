@@ -1,4 +1,4 @@
-"""Which provenance records nobody needs any more. Values only, no storage."""
+"""Selects the provenance records that are no longer needed. Values only, no storage."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.record import Provenance
 
 KEPT_FOR = timedelta(days=7)
-"""A younger record may be of a commit that has not landed yet, or be wanted again after a rollback."""
+"""A younger record may belong to a commit that has not landed yet, or be needed again after a rollback."""
 _SPARE = 32
 
 
 def has_too_many(records: int, partitions: int) -> bool:
-    """Return whether it is time to prune a group: then it pays to read its records."""
+    """Return whether a group has so many records that pruning it pays off."""
     return records > 2 * partitions + _SPARE
 
 
 def superfluous(
     records: Mapping[str, Provenance], live: Mapping[Values, str], deltas: Set[Values], now: datetime
 ) -> list[str]:
-    """Return the keys of the records that can go. ``live``: the files digest of each partition of the snapshot branch.
+    """Return the keys of the records to delete. ``live``: the files digest of each partition of the snapshot branch.
 
-    What stays: the records of live files; all records of a live partition none of whose records is of its live files
-    (compaction may have rewritten them); anchors that are gone, but that live partitions can be rebuilt through; and
-    young records.
+    Kept are: records of live files; all records of a live partition without a record of its live files (compaction may
+    have rewritten them); records of dropped anchors through which live partitions can be rebuilt; and young records.
     """
     by_part = {(r.values, r.files): key for key, r in records.items()}
     matched = {r.values for r in records.values() if live.get(r.values) == r.files}

@@ -18,11 +18,11 @@ from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Par
 from airflow_paimon.core.chain.timeline import TimeLines
 
 ChainReadMode = Literal["full", "incremental", "hybrid"]
-"""The partitions in full, the changes as the delta branch stores them, or both one after the other."""
+"""Full partitions, the changes as the delta branch stores them, or both concatenated."""
 
 
 class Source(StrEnum):
-    """Where the rows of a partition come from, by priority."""
+    """The sources of a partition's rows, by priority."""
 
     MAIN = "main"
     SNAPSHOT = "snapshot"
@@ -35,9 +35,9 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRead:
-    """How one partition is read. ``anchor`` and ``deltas`` (in the order of time) are the parts of a chain.
+    """The read of one partition. ``anchor`` and ``deltas`` (in chronological order) are the parts of a chain.
 
-    ``hidden``: the branches whose own partition of these values is not looked at.
+    ``hidden``: the branches whose own partition of these values is not read.
     """
 
     target: Values
@@ -57,11 +57,11 @@ class PartitionRead:
 
 
 Choose = Callable[[Sequence[Values]], Sequence[Values]]
-"""Returns those of some partitions that are wanted, in their order: all at once, as each look by itself is dear."""
+"""Filters partitions, keeping their order: all at once, as single calls are expensive."""
 
 
 def every_partition(values: Sequence[Values]) -> Sequence[Values]:
-    """Ask for all partitions."""
+    """Select all partitions."""
     return values
 
 
@@ -75,11 +75,11 @@ def plan_chain_read(
 ) -> list[PartitionRead]:
     """Plan a full read: main's partition, else the snapshot branch's, else the chain; each target on its own.
 
-    ``wanted`` chooses targets and never what their chains are made of. With ``carry_forward`` the gaps of each group's
+    ``wanted`` chooses targets, not the parts of their chains. With ``carry_forward`` the gaps of each group's
     grid are targets too; ``until`` extends the grids.
 
     Raises:
-        InvalidInputError: a partition that may belong to a chain that is read is without a partition time.
+        InvalidInputError: a partition that may belong to a requested chain is without a partition time.
     """
     chains = _Chains(layout, partitions)
     targets = wanted(sorted(partitions.all, key=layout.text_of))
@@ -105,7 +105,7 @@ def plan_hybrid_read(
     gap_policy: GapPolicy = "empty",
     until: datetime | None = None,
 ) -> list[PartitionRead]:
-    """Plan a full read and, besides it, the changes as they are stored: a union, a row can come twice."""
+    """Plan a full read and a read of the changes as they are stored: a union, in which a row can occur twice."""
     full = plan_chain_read(layout, partitions, wanted, gap_policy=gap_policy, until=until)
     return full + plan_incremental_read(partitions, wanted)
 
@@ -126,7 +126,7 @@ def plan_reads(
 
 
 def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | None = None) -> list[Values]:
-    """Return what no branch holds of each group's grid: the steps from its first partition to its last.
+    """Return the gaps of each group's grid (the steps from its first partition to its last): steps in no branch.
 
     ``until``: extend grids that end earlier.
 
@@ -144,7 +144,7 @@ def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | 
 
 
 class _Chains:
-    """Chains of targets. Only groups that a read needs are looked at: the others may hold anything."""
+    """Chains of targets. Only groups that a read needs are checked: the others may be invalid."""
 
     def __init__(self, layout: ChainLayout, partitions: Partitions) -> None:
         self._layout = layout
@@ -153,7 +153,7 @@ class _Chains:
         self._deltas = TimeLines(layout, partitions.delta, strict=True)
 
     def of(self, target: Values) -> PartitionRead:
-        """Return the chain of a partition: the nearest earlier full partition, and the deltas from there on."""
+        """Return the chain of a partition: the nearest earlier full partition, and the deltas after it."""
         group, moment = self._layout.group_of(target), self._layout.time_of(target)
         start, anchor = self._snapshots.of(group).before(moment)
         return PartitionRead(

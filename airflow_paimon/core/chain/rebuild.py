@@ -1,7 +1,7 @@
-"""Whether a snapshot partition of a chain table can be had again from what the branches hold, or its rows be lost.
+"""Whether a snapshot partition of a chain table could be rebuilt from the branches, or its rows would be lost.
 
-That is so if its record says what it was built from, and all of that is there: the deltas, and the anchor, or what the
-anchor itself was built from.
+It can be rebuilt if its record names its inputs and all of them exist: the deltas, and the anchor or the anchor's own
+inputs.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.table.table import Table
 
 ASSUMED = "assumed"
-"""Origin of records that nobody made when the partition was built."""
+"""Origin of records that were not written when the partition was built."""
 
-UNPROVEN = "nobody recorded what it was built from, and its rows may be nowhere else"
+UNPROVEN = "its inputs were not recorded, and its rows may be nowhere else"
 
 RecordOf = Callable[[Part], Provenance | None]
-"""Returns the record of a partition as it was when something was built from it."""
+"""Returns the record of a partition as of the time when another one was built from it."""
 
 _LONGEST = 10_000
 
 
 def records_of(table: Table, layout: ChainLayout) -> RecordOf:
-    """Look records up by what a partition held, whether it is still there or not."""
+    """Look up records by the files of a partition, whether or not it still exists."""
     return lambda part: read_provenance(table, layout, part.values, part.files)
 
 
 def is_proven(built: Provenance | None) -> bool:
-    """Return whether a record was made when the partition was built."""
+    """Return whether a record was written when the partition was built."""
     return built is not None and built.origin != ASSUMED
 
 
@@ -41,7 +41,7 @@ def what_is_lacking(
     deltas: Set[Values],
     record_of: RecordOf,
 ) -> str | None:
-    """Say why a partition can't be rebuilt from live partitions; None: it can."""
+    """Return why a partition can't be rebuilt from live partitions; None: it can."""
     if built is None or not is_proven(built):
         return UNPROVEN
     current: Provenance | None = built

@@ -1,4 +1,4 @@
-"""The provenance record of a partition of the snapshot branch: what it was built from. A value."""
+"""The provenance record of a partition of the snapshot branch: its inputs. A value."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from airflow_paimon.core.chain.layout import Values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One input: a partition and the ``files_digest`` of what it held.
+    """One input: a partition and the ``files_digest`` of its files.
 
-    ``vectors``: what identifies its deletion vectors (see ``vectors_digests``), "" without any; None: not recorded.
+    ``vectors``: the digest of its deletion vectors (see ``vectors_digests``), "" without any; None: not recorded.
     """
 
     values: Values
@@ -25,8 +25,8 @@ class Provenance:
     """``files`` is the digest of the built partition's files; ``snapshots`` the ids read, by branch name.
 
     ``identities``: the read snapshots' identities, by branch name: after a rollback another one may get the same id.
-    ``origin``: the operation that built the partition, or ``assumed`` for one that another engine built and that was
-    there, built from whatever its deltas held, when one of them was about to be overwritten.
+    ``origin``: the operation that built the partition, or ``assumed`` if another engine built it: then the inputs are
+    those that existed when one of its deltas was about to be overwritten.
     """
 
     values: Values

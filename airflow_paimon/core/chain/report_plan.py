@@ -1,4 +1,4 @@
-"""What a chain table looks like, group by group: for check_chain_table and for people. Values only, no storage."""
+"""A report on a chain table, group by group, for check_chain_table and for people. Values only, no storage."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
 from airflow_paimon.core.errors import InvalidInputError
 
 MAX_GRID = 200_000
-"""Steps of one group's grid that are walked through for gaps: about 137 days by the minute."""
+"""The most steps of one group's grid that are checked for gaps: about 137 days of minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """The partitions of one group, in the order of time. ``gaps`` None: the grid is too long to walk through.
+    """The partitions of one group, in chronological order. ``gaps`` None: the grid is too long to check.
 
-    ``misspelt``: partitions with a time that are not written as the formatter writes it; ``without_time``: those
-    whose values don't read as a time; ``off_grid``: at a time that no step from the group's first partition reaches.
-    Paimon skips or refuses all of these.
+    ``misspelt``: partitions whose time is not written as the formatter writes it; ``without_time``: those whose values
+    are not a time; ``off_grid``: those at a time off the steps from the group's first partition. Paimon skips or
+    refuses all of these.
     """
 
     group: Values
@@ -33,12 +33,12 @@ class GroupReport:
 
     @property
     def pending(self) -> tuple[Values, ...]:
-        """The deltas after the last full partition: what a read of the newest day merges."""
+        """The deltas after the last full partition, which a read of the newest day merges."""
         return self.delta if not self.snapshot else tuple(d for d in self.delta if d > self.snapshot[-1])
 
 
 def report_groups(layout: ChainLayout, partitions: Partitions) -> tuple[GroupReport, ...]:
-    """Sort all partitions into groups; nothing that is wrong with one raises."""
+    """Sort all partitions into groups; invalid ones are reported, not raised."""
     groups: dict[Values, set[Values]] = {}
     for values in partitions.all:
         groups.setdefault(layout.group_of(values), set()).add(values)
@@ -77,7 +77,7 @@ def _report(layout: ChainLayout, partitions: Partitions, group: Values, held: se
 def _walk(
     layout: ChainLayout, group: Values, times: dict[Values, datetime]
 ) -> tuple[tuple[Values, ...] | None, set[Values]]:
-    """Return the gaps of a group's grid, and the partitions beside it."""
+    """Return the gaps of a group's grid, and the partitions off the grid."""
     if not times:
         return (), set()
     first, last = min(times.values()), max(times.values())

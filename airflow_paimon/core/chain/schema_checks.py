@@ -1,6 +1,6 @@
-"""What a chain table's schemas must be, and the layout that follows from them. Pure checks.
+"""Rules for the schemas of a chain table, and the layout that follows from them. Pure checks.
 
-Paimon finds most of this out at the first read, or never.
+Paimon checks most of this at the first read, or never.
 
 See docs/chain-tables.md, Set up.
 """
@@ -27,18 +27,18 @@ SAME_OPTIONS = {
     "sequence.field.sort-order": "ascending",
     "deletion-vectors.enabled": "false",
 }
-"""Options that mean the same table only if the three branches agree on them, with their defaults."""
+"""Options on which the three branches must agree, with their defaults."""
 
 
 def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
     """Return the layout of a chain table from main's schema.
 
     Raises:
-        InvalidInputError: it is not a chain table, or ``schema_problems`` finds something; all of it is named.
+        InvalidInputError: it is not a chain table, or violates rules of ``schema_problems``, all of which are listed.
     """
     problems = schema_problems(schema)
     if not TableOptions(schema.options).chain_table:
-        problems = problems[:1]  # the rest is no news about an ordinary table
+        problems = problems[:1]  # the other rules don't matter for an ordinary table
     if problems:
         raise InvalidInputError(
             f"{label} can't be used as a chain table: {'; '.join(problems)}",
@@ -60,7 +60,7 @@ def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
 
 
 def schema_problems(schema: TableSchema) -> list[str]:
-    """Say what keeps one branch's schema from being a chain table's; each line names the option and the way out."""
+    """Return the rules that one branch's schema violates; each line names the option and the way out."""
     options = TableOptions(schema.options)
     problems = (
         []
@@ -69,7 +69,7 @@ def schema_problems(schema: TableSchema) -> list[str]:
     )
     for key in _BRANCH_OPTIONS:
         if not options.text(key):
-            problems.append(f"option {key} is missing: without it Paimon reads main alone, in silence")
+            problems.append(f"option {key} is missing: without it Paimon silently reads main alone")
     names = [options.text(key).lower() for key in _BRANCH_OPTIONS]
     if names[0] and names[0] == names[1]:
         problems.append(f"{' and '.join(_BRANCH_OPTIONS)} name the same branch {names[0]!r}")
@@ -97,7 +97,7 @@ def _key_problems(schema: TableSchema, options: TableOptions) -> list[str]:
 def _merge_problems(schema: TableSchema, options: TableOptions) -> list[str]:
     problems = []
     if not options.sequence_fields:
-        problems.append("option sequence.field is required: nothing else says which version of a row is newer")
+        problems.append("option sequence.field is required: it decides which version of a row is newer")
     for name in options.sequence_fields:
         if name in schema.partition_keys:
             problems.append(f"sequence.field {name} is a partition column, so every version of a row would tie")
@@ -116,7 +116,7 @@ def _merge_problems(schema: TableSchema, options: TableOptions) -> list[str]:
 
 
 def chain_keys(schema: TableSchema) -> tuple[str, ...]:
-    """Name the partition columns that make the time: option ``chain-table.chain-partition-keys``, else all."""
+    """Return the partition columns that form the time: option ``chain-table.chain-partition-keys``, else all."""
     return TableOptions(schema.options).chain_partition_keys or schema.partition_keys
 
 
@@ -146,7 +146,7 @@ def _clock(schema: TableSchema) -> tuple[PartitionClock | None, list[str]]:
 
 
 def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None) -> list[str]:
-    """Say what keeps the three branches from being one chain table; None = the branch does not exist."""
+    """Return the rules that the three branches together violate; None = the branch does not exist."""
     problems = []
     options = TableOptions(main.options)
     for name, schema in ((options.snapshot_branch, snapshot), (options.delta_branch, delta)):
@@ -165,14 +165,14 @@ def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: Tabl
                 problems.append(f"option {key} is {theirs!r} in branch {name!r}, but {ours!r} in main: make them equal")
         if _deletes(schema) != _deletes(main):
             problems.append(
-                f"branch {name!r} takes deletes in another way than main (options ignore-delete, "
+                f"branch {name!r} handles deletes differently from main (options ignore-delete, "
                 f"partial-update.remove-record-on-delete), so their rows can't be merged: make them equal"
             )
     return problems
 
 
 def _deletes(schema: TableSchema) -> tuple[bool, bool]:
-    """Say what a delete means where this branch's rows are merged: does it count, does it take rows away."""
+    """The meaning of a delete when this branch's rows are merged: is it ignored, does it remove rows."""
     options = TableOptions(schema.options)
     removes = options.merge_engine == "partial-update" and options.flag("partial-update.remove-record-on-delete")
     return options.ignore_delete, removes
@@ -185,7 +185,7 @@ def _columns(schema: TableSchema) -> list[object]:
 def check_chain_branches(
     label: str, main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None
 ) -> ChainLayout:
-    """Check all of it and give the layout.
+    """Check the schemas of all three branches and return the layout.
 
     Raises:
         NotFoundError: a branch does not exist. InvalidInputError: the schemas are not those of one chain table.

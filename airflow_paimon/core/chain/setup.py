@@ -1,6 +1,6 @@
 """create_chain_table: a new chain table, or an existing primary-key table made one, with both branches and all options.
 
-Nothing is written before everything is checked; a run that was cut off is finished by running it again.
+Nothing is written before everything is checked; an interrupted run is finished by running it again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewColumns:
-    """What a new table is made of. ``columns``: (name, type as Paimon spells it), in order."""
+    """The columns and keys of a new table. ``columns``: (name, type in Paimon's notation), in order."""
 
     columns: Sequence[tuple[str, str | DataType]]
     partition_keys: Sequence[str] = ()
@@ -65,11 +65,11 @@ def create_chain_table(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Create a chain table, or without ``new`` make an existing primary-key table one. Doing it twice is fine.
+    """Create a chain table, or without ``new`` convert an existing primary-key table into one. Idempotent.
 
     Raises:
-        InvalidInputError: a rule is broken; all that is wrong is named, nothing is written. AlreadyExistsError: the new
-            table exists with other columns. ConflictError: somebody altered the table meanwhile: run it again.
+        InvalidInputError: rules are broken; all are listed, nothing is written. AlreadyExistsError: the new
+            table exists with other columns. ConflictError: the table was altered meanwhile: run it again.
     """
     table = open_table(warehouse, name, storage_options=storage_options)
     if table.branch_name != MAIN:
@@ -80,7 +80,7 @@ def create_chain_table(
 
 
 def create_chain(context: Context, request: CreateChainTable) -> OperationResult:
-    """Run ``create_chain_table`` as a job or operator asks for it."""
+    """Run ``create_chain_table`` for a job or operator."""
     table = context.table
     settings = ChainSettings(
         snapshot_branch=request.snapshot_branch,
@@ -102,7 +102,7 @@ def _new_columns(request: CreateChainTable) -> NewColumns | None:
     if not request.column:
         if request.primary_key or request.partition_key:
             raise InvalidInputError(
-                "create_chain_table: primary_key and partition_key say how a new table is; give its columns, too"
+                "create_chain_table: primary_key and partition_key are for a new table; give its columns, too"
             )
         return None
     parsed = [parse_column(text) for text in request.column]
@@ -165,7 +165,7 @@ def _lineage(branch: str, role: str, now_ms: int, operation_id: str | None) -> L
 
 
 def look_at_branch(table: Table, name: str) -> BranchNow:
-    """Look at a branch. One that a cut-off set-up has not given all its schemas yet counts as not there."""
+    """Read the state of a branch. One without all its schemas, from an interrupted set-up, counts as missing."""
     view = table.branch(name)
     ids = view.schema_ids() if "/" not in name else []
     if "/" not in name:
@@ -186,7 +186,7 @@ def _schema_files(table: Table) -> dict[int, bytes]:
 
 
 def _check_partitions(table: Table, target: TableSchema, names: Sequence[str]) -> None:
-    """Every partition there is must have a partition time: Paimon skips others in silence, or fails."""
+    """Check that every partition has a partition time: Paimon silently skips others, or fails."""
     layout = chain_layout(target, table.name)
     problems = [p for name in names for p in _partition_problems(table.branch(name), layout)]
     if problems:
@@ -212,21 +212,20 @@ def carry_out(table: Table, plan: Plan) -> None:
     """Put the schemas.
 
     Raises:
-        ConflictError: somebody else was faster with one of them.
+        ConflictError: a concurrent operation has put one of them.
     """
     try:
         execute(table, plan)
     except AlreadyExistsError as error:
         raise ConflictError(
-            f"{table.name}: somebody altered it, or set up a branch, at the same moment; run it again", table=table.name
+            f"{table.name}: it was altered, or a branch was set up, at the same time; run it again", table=table.name
         ) from error
 
 
 def carry_out_once(context: Context, plan: Plan) -> bool:
-    """Put the schemas unless it is a dry run; tell whether this operation changed, or would change, anything.
+    """Put the schemas unless it is a dry run; return whether this operation changed, or would change, anything.
 
-    An earlier try may have finished: then nothing is left to do, and it was this operation all the same. One that had
-    nothing to do leaves no operation record.
+    True also if an earlier try of this operation made the changes. A run without changes leaves no operation record.
     """
     if context.request.dry_run:
         return bool(plan)

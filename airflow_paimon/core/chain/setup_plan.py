@@ -1,10 +1,10 @@
-"""Plans that make a chain table: of nothing, or of a primary-key table (pure).
+"""Plans that create a chain table, or convert a primary-key table into one (pure).
 
-The order keeps every state in between readable and writable for Paimon, which fails when a chain table's branch does
-not exist (at each read of main) or when ``chain-table.enabled`` stands without both branch options (at each commit).
-So no schema ever holds a part of the chain options, and main's comes last: until then main is what it was, and the
-branches, which carry the same columns, are plain branches or ends of a chain that nobody reads yet. A new table comes
-into being with main's schema: before, no engine sees a table.
+The order keeps every intermediate state readable and writable for Paimon, which fails when a branch of a chain table
+does not exist (at each read of main) or when ``chain-table.enabled`` is set without both branch options (at each
+commit). So no schema ever holds only a part of the chain options, and main's comes last: until then main is unchanged,
+and the branches, which have the same columns, are not read as a chain yet. A new table exists only with main's schema:
+before, no engine sees it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BY_ARGUMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSettings:
-    """What the table's options are to say; None and empty ones stay as the table has them."""
+    """The requested options; None and empty ones keep the table's values."""
 
     snapshot_branch: str = "snapshot"
     delta_branch: str = "delta"
@@ -49,10 +49,10 @@ class ChainSettings:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def as_options(self) -> dict[str, str]:
-        """Return all of it as table options.
+        """Return the settings as table options.
 
         Raises:
-            InvalidInputError: ``options`` says again, or otherwise, what an argument says.
+            InvalidInputError: ``options`` repeats or contradicts an argument.
         """
         if self.options.get(_ENABLED, "true").strip().lower() != "true":
             raise InvalidInputError(f"Option {_ENABLED} must be true for a chain table; leave it out")
@@ -72,7 +72,7 @@ class ChainSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchNow:
-    """A branch as it stands: its newest schema (None: there is no such branch) and whether it has a snapshot.
+    """The current state of a branch: its newest schema (None: no such branch) and whether it has a snapshot.
 
     ``shared``: its history begins with main's, so that both hold the same files.
     """
@@ -87,27 +87,28 @@ class BranchNow:
 def plan_new_chain(
     table: str, schema: TableSchema, branches: Sequence[BranchNow], lineage: Mapping[str, Lineage]
 ) -> Plan:
-    """Plan a table that is not there: schema 0 of both branches, then main's. ``branches``: what a cut-off run left.
+    """Plan a new table: schema 0 of both branches, then main's. ``branches``: left by an interrupted run.
 
     Raises:
-        InvalidInputError: the schema is no chain table's. AlreadyExistsError: something else lies there.
+        InvalidInputError: the schema is not valid for a chain table. AlreadyExistsError: the folder holds another
+        branch.
     """
     _check(table, schema, {b.name: schema for b in branches})
     for found in (b for b in branches if b.schema is not None):
         assert found.schema is not None
         if found.has_data or not same_schema(found.schema, schema):
             raise AlreadyExistsError(
-                f"{table}: there is no such table, but in its folder is a branch {found.name!r} with another schema, "
-                f"left by a set-up that was cut off; repeat that request, or remove the folder",
+                f"{table}: there is no such table, but its folder has a branch {found.name!r} with another schema, "
+                f"left by an interrupted set-up; repeat that request, or remove the folder",
                 table=table,
             )
-        schema = found.schema  # with its time stamp: the three are the same bytes
+        schema = found.schema  # including its time stamp: all three are the same bytes
     actions: list[Action] = []
     for found in branches:
         if found.schema is None:
             actions.append(_lineage_action(lineage[found.name], schema.id))
             actions.append(_schema_action(found.name, schema, "the branch's schema, the same as main's"))
-    actions.append(_schema_action(MAIN, schema, "main's schema, last: with it the table is there, as a whole"))
+    actions.append(_schema_action(MAIN, schema, "main's schema, last: it makes the table visible"))
     return _plan(table, actions, (), schema)
 
 
@@ -120,13 +121,13 @@ def plan_conversion(
     lineage: Mapping[str, Lineage],
     now_ms: int,
 ) -> tuple[Plan, TableSchema]:
-    """Plan what is missing to make a table a chain table, nothing if it is one; returns main's new schema, too.
+    """Plan the steps to convert a table into a chain table, none if it is one; also return main's new schema.
 
     ``history``: main's schema files, which new branches get. The new version has one id in all three branches: Paimon
     caches how to read a file by the schema id alone.
 
     Raises:
-        InvalidInputError: a rule is broken, or it is a chain table with other settings.
+        InvalidInputError: a rule is broken, or it is already a chain table with other settings.
     """
     assert main.schema is not None
     for branch in branches:
@@ -153,12 +154,12 @@ def plan_conversion(
 
 
 def same_schema(one: TableSchema, other: TableSchema) -> bool:
-    """Whether two schema versions say the same: columns, keys and options."""
+    """Whether two schema versions have the same columns, keys and options."""
     return one.content == other.content and one.options == other.options
 
 
 def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_ms: int) -> TableSchema:
-    """Return the schema with all options; the very same object when it has them."""
+    """Return the schema with all options; the same object if it already has them."""
     schema = branch.schema
     assert schema is not None
     missing = {k: v for k, v in wanted.items() if _said(schema, k) != v.strip()}
@@ -169,7 +170,7 @@ def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_
     if other is not None and TableOptions(schema.options).chain_table:
         raise InvalidInputError(
             f"{label} is a chain table already, with {other}={_said(schema, other)!r} instead of {wanted[other]!r}; on "
-            f"a table with data that would change every answer: ask for what it has, or create a new table",
+            f"a table with data that would change every read: use the existing settings, or create a new table",
             table=table,
         )
     try:
@@ -180,7 +181,7 @@ def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_
 
 
 def _branch_options(main: TableSchema, wanted: Mapping[str, str]) -> dict[str, str]:
-    """What an existing branch is to get: what is asked for, and the chain options that main has already."""
+    """The options for an existing branch: the requested ones, and the chain options that main already has."""
     known = {k: main.options[k] for k in (_ENABLED, *_BY_ARGUMENT) if k in main.options}
     return {**known, **wanted}
 
@@ -190,7 +191,7 @@ def _said(schema: TableSchema, key: str) -> str:
 
 
 def _own_id(branch: BranchNow, target: TableSchema) -> int:
-    """The id of the version that this branch has, or is to get."""
+    """The id of the schema version that this branch has or gets."""
     assert branch.schema is not None
     return branch.schema.id if target is branch.schema else branch.schema.id + 1
 
@@ -198,8 +199,8 @@ def _own_id(branch: BranchNow, target: TableSchema) -> int:
 def _check_branch(table: str, branch: BranchNow) -> None:
     if branch.shared or (branch.schema is not None and is_protective(branch.schema)):
         raise InvalidInputError(
-            f"{table}: branch {branch.name!r} shares files with main, where one side's expiry would take them from the "
-            f"other; name a branch that is empty or not there",
+            f"{table}: branch {branch.name!r} shares files with main, so that expiry of one would delete files of the "
+            f"other; name an empty or new branch",
             table=table,
         )
 
@@ -216,10 +217,10 @@ def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -
 
 
 def _more_problems(schema: TableSchema) -> list[str]:
-    """What only a new chain table is held to: an existing one of another engine may be read all the same."""
+    """Rules for new chain tables only: existing ones of another engine can be read nevertheless."""
     problems = time_column_problems(schema)
     if schema.primary_keys and set(schema.primary_keys) == set(schema.partition_keys):
-        problems.append("the primary key must have a column that is no partition column")
+        problems.append("the primary key must have a column that is not a partition column")
     for key in ("scan.fallback-branch", "scan.primary-branch"):
         if schema.options.get(key, "").strip():
             problems.append(f"option {key} makes it a table with a fallback, and it can't be both: reset that option")
@@ -227,32 +228,30 @@ def _more_problems(schema: TableSchema) -> list[str]:
 
 
 def time_column_problems(schema: TableSchema) -> list[str]:
-    """Name the columns of time whose values Paimon spells in a way that its own formatter fails at (measured)."""
+    """List time columns whose values Paimon writes in a form that its own formatter can't parse (measured)."""
     problems = []
     for name in chain_keys(schema):
         root = getattr(schema.field(name).type, "root", "") if name in schema.field_names else ""
         if root == "DATE" and TableOptions(schema.options).legacy_partition_name:
             problems.append(
-                f"partition column {name} is a DATE, which Paimon spells as a number of days that "
+                f"partition column {name} is a DATE, which Paimon writes as a number of days that "
                 f"partition.timestamp-formatter can't read: use STRING, or set partition.legacy-name=false while "
                 f"there is no data"
             )
         elif root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
-            problems.append(
-                f"partition column {name} is a {root}, whose spelling differs from value to value: use STRING"
-            )
+            problems.append(f"partition column {name} is a {root}, whose text form varies: use STRING")
     return problems
 
 
 def _spelling_problems(schema: TableSchema, table: str) -> list[str]:
-    """Whether the chain columns' types hold what the formatter writes, and give it back: an INT drops leading zeros."""
+    """Whether the chain columns' types preserve the formatter's texts: an INT drops leading zeros."""
     layout = chain_layout(schema, table)
     try:
         layout.time_of(layout.values_at((None,) * layout.group_width, _SAMPLE))
     except InvalidInputError:
         columns = ", ".join(f"{k} {t}" for k, t in zip(layout.partition_keys, layout.partition_types, strict=True))
         return [
-            f"the chain columns' types ({columns}) don't give back what partition.timestamp-formatter "
+            f"the chain columns' types ({columns}) don't preserve what partition.timestamp-formatter "
             f"{layout.clock.formatter.text!r} writes, e.g. for {_SAMPLE}: use STRING"
         ]
     return []

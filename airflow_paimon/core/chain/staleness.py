@@ -1,8 +1,8 @@
-"""Which snapshot partitions of a chain table no longer are what a chain read would give: their inputs changed.
+"""Finds stale snapshot partitions of a chain table: those that differ from a chain read, as their inputs changed.
 
 A partition's provenance names the files that it was built from. It is stale once one of these inputs holds other files
 (and not only because compaction rewrote them), one is gone, a delta came late, the anchor was replaced, or the anchor
-is stale itself. What nobody recorded is not judged.
+is stale itself. Partitions without a record are not checked.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta
 from airflow_paimon.core.table.table import Table
 
 Touched = Callable[[Branch, int | None, str | None], frozenset[Values] | None]
-"""The partitions of a branch that commits other than compaction touched after a snapshot (id and identity, as far as it
-is known); None: nobody can tell, or the snapshot of that id is another one."""
+"""The partitions that commits other than compaction changed after a snapshot (id and, if known, identity); None:
+unknown, or another snapshot has that id now."""
 
 _NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalePartition:
-    """A snapshot partition that is to be rebuilt or dropped.
+    """A snapshot partition to rebuild or drop.
 
-    ``because``: the inputs that it differs in. ``cascade``: only for an anchor that is stale itself. ``lost``: inputs
-    that are gone, so that building it again would leave their rows out: nothing may do so unasked.
+    ``because``: the inputs that differ. ``cascade``: only its anchor is stale. ``lost``: inputs that are gone, so that
+    a rebuild would lose their rows and must be requested explicitly.
     """
 
     values: Values
@@ -46,12 +46,12 @@ class StalePartition:
 
 
 def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, ...]:
-    """Find the stale snapshot partitions of a chain table as it stands."""
+    """Find the stale snapshot partitions of a chain table."""
     return find_stale(state, gather_provenances(table, state), history_of(state))
 
 
 def gather_provenances(table: Table, state: ChainState, asked: Set[Values] | None = None) -> dict[Values, Provenance]:
-    """Read what the live snapshot partitions (or those asked for) were built from; those without record are left out.
+    """Read the provenance of the live (or the given) snapshot partitions; those without a record are left out.
 
     A partition that only compaction has rewritten since keeps its record.
     """
@@ -61,7 +61,7 @@ def gather_provenances(table: Table, state: ChainState, asked: Set[Values] | Non
 def provenances_in(
     table: Table, layout: ChainLayout, snapshot: ScanPlan, asked: Set[Values] | None = None
 ) -> dict[Values, Provenance]:
-    """Do what ``gather_provenances`` does with what the snapshot branch held in one snapshot of it."""
+    """Like ``gather_provenances``, for one snapshot of the snapshot branch."""
     held = splits_by_partition(snapshot)
     digests = {v: files_digest(splits) for v, splits in held.items() if asked is None or v in asked}
     if not digests:
@@ -74,8 +74,8 @@ def provenances_in(
 def _rewritten(records: Records, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values]) -> dict[Values, Provenance]:
     """Find the records of partitions whose files compaction has rewritten since.
 
-    A record speaks for the live files if, since what it was built from, one commit put exactly the files that it names,
-    and only compaction touched them afterwards.
+    A record applies to the live files if one commit after its inputs were read added exactly the files that it names,
+    and only compaction changed them afterwards.
     """
     earlier = records.of_partitions(unknown)
     pairs = [(r, r.snapshots.get(layout.snapshot_branch)) for found in earlier.values() for r in found]
@@ -92,7 +92,7 @@ def _rewritten(records: Records, layout: ChainLayout, plan: ScanPlan, unknown: S
 
 
 def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, list[str]]]]:
-    """What each commit but compactions put into partitions (file names), by snapshot id; nothing if some are gone."""
+    """File names that each commit except compactions added, by snapshot id; empty if some snapshots are gone."""
     head = plan.snapshot
     commits = snapshots_between(plan.table, since, head.id) if head is not None and since <= head.id else None
     out = []
@@ -111,7 +111,7 @@ def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, li
 
 
 def history_of(state: ChainState) -> Touched:
-    """Return a function that looks into the branches' histories, up to the pinned snapshots, once for each question."""
+    """Return a function that searches the branches' histories, up to the snapshots read, with cached results."""
     known: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
 
     def ask(branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
@@ -129,7 +129,7 @@ def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> f
     if identity is not None:
         read = plan.table.find_snapshot(since)
         if read is None or read.identity != identity:
-            return None  # a rollback took it, and others got its id
+            return None  # removed by a rollback, and its id was reused
     commits = snapshots_between(plan.table, since, plan.snapshot.id)
     if commits is None:
         return None
@@ -142,19 +142,19 @@ def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> f
 def find_stale(
     state: ChainState, provenances: Mapping[Values, Provenance], history: Touched
 ) -> tuple[StalePartition, ...]:
-    """Judge every snapshot partition whose provenance is known, group by group in the order of time."""
+    """Check every snapshot partition with known provenance, group by group in chronological order."""
     return _Judge(state, provenances, history).all()
 
 
 @dataclass(slots=True)
 class _Findings:
-    """What was found about one partition."""
+    """The findings about one partition."""
 
     reasons: list[str] = field(default_factory=list)
     because: list[Values] = field(default_factory=list)
     lost: list[Values] = field(default_factory=list)
     own: bool = False
-    """Whether anything but a stale anchor speaks against it."""
+    """Whether there is another reason than a stale anchor."""
 
     def add(self, reason: str, because: Values, *, lost: bool = False, own: bool = True) -> None:
         self.reasons.append(reason)
@@ -215,13 +215,13 @@ class _Judge:
                 found.add(f"delta {text(part.values)} was changed after it was built", part.values)
 
     def _expired(self, built: Provenance) -> set[Values]:
-        """The recorded deltas that went with their anchor, as whole segments do when partitions expire."""
+        """The recorded deltas that were dropped with their anchor, as expiry of whole segments does."""
         earlier = {d.values for d in built.deltas if d.values != built.values}
         gone = built.anchor is not None and built.anchor.values not in self.live[Branch.SNAPSHOT]
         return earlier if gone and not earlier & self.live[Branch.DELTA].keys() else set()
 
     def _judge_anchor(self, built: Provenance, moment: datetime, found: _Findings) -> None:
-        """An anchor that is gone changes nothing: what was built on it holds its rows."""
+        """A missing anchor has no effect: the partition built on it holds its rows."""
         _, now = self.anchors.of(self.layout.group_of(built.values)).before(moment)
         recorded, text = built.anchor, self.layout.text_of
         if recorded is not None and recorded.values in self.live[Branch.SNAPSHOT]:
@@ -243,7 +243,7 @@ class _Judge:
         return before is None or (after is not None and after > before)
 
     def _made_of_the_same(self, anchor: Values, built: Provenance) -> bool:
-        """Whether a nearer anchor was built from what the partition itself was built from: then both agree."""
+        """Whether a nearer anchor was built from the same inputs as the partition: then both agree."""
         other = self.provenances.get(anchor)
         if other is None:
             return False

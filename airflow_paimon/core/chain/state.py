@@ -1,4 +1,4 @@
-"""Gathers what the three branches of a chain table hold, each at one pinned snapshot."""
+"""Reads the three branches of a chain table, each at one snapshot."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ChainState:
 
     @property
     def snapshot_ids(self) -> dict[str, int | None]:
-        """The snapshot that each branch is pinned at, by the branch's name."""
+        """The snapshot id at which each branch was read, by branch name."""
         return {
             p.table.branch_name: p.snapshot.id if p.snapshot else None for p in (self.main, self.snapshot, self.delta)
         }
 
     @property
     def preconditions(self) -> tuple[Precondition, ...]:
-        """What a plan made from this state relied on."""
+        """The preconditions of a plan made from this state."""
         return tuple(
             Precondition(
                 branch=p.table.branch_name,
@@ -70,7 +70,7 @@ def chain_views(table: Table) -> tuple[ChainLayout, Table, Table]:
 
 
 def gather_chain(table: Table) -> ChainState:
-    """Read the newest snapshot of each branch, as they were at one moment.
+    """Read the newest snapshot of each branch, consistently at one moment.
 
     Raises:
         ConflictError: as ``pin_together``; and what ``chain_views`` raises.
@@ -83,10 +83,10 @@ def gather_chain(table: Table) -> ChainState:
 def pin_together(views: Sequence[Table]) -> list[ScanPlan]:
     """Plan the newest snapshots of branches such that all of them were the newest at one moment.
 
-    Pinned one after the other, a branch might be older than what another one holds instead of its rows.
+    Read one after the other, a branch might miss rows that another branch no longer holds.
 
     Raises:
-        ConflictError: they kept moving while they were looked at.
+        ConflictError: commits kept changing them meanwhile.
     """
     for _ in range(_MAX_LOOKS):
         heads = [view.latest_snapshot() for view in views]

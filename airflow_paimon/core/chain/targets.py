@@ -1,4 +1,4 @@
-"""Which partitions of a chain table a compaction is asked for: texts of a request, parsed and checked. No storage."""
+"""Parses and checks the partitions that a compaction request names. No storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.partitions import parse_partition_spec
 
 _SAMPLE = datetime(2000, 1, 1)
-"""Fills in the chain columns that a spec leaves out when one column's form is checked: a leap year, a long month."""
+"""Stands in for chain columns missing in a spec when one column's form is checked: a leap year, a long month."""
 
 Spec = tuple[tuple[int, Any], ...]
 """Positions of partition columns and their values."""
@@ -20,10 +20,10 @@ Spec = tuple[tuple[int, Any], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainTargets:
-    """What to make full. ``specs`` name partitions or, with a range or ``max_chain_length``, narrow the choice.
+    """The partitions to make full. ``specs`` name partitions or, with a range or ``max_chain_length``, filter them.
 
-    ``first`` and ``last`` are the range, both with. ``max_chain_length`` is not None for whatever has grown longer.
-    ``finished`` partitions are left as they are; those of ``again`` are built again though they are there.
+    ``first`` and ``last``: the range, both inclusive. ``max_chain_length``: if given, select longer chains.
+    ``finished`` partitions are skipped; those of ``again`` are rebuilt.
     """
 
     specs: tuple[Spec, ...] = ()
@@ -44,7 +44,7 @@ class ChainTargets:
         return not self.specs or any(_fits(spec, values) for spec in self.specs)
 
     def names(self, layout: ChainLayout, moment: datetime) -> bool:
-        """Return whether a spec names the partitions of this very time, rather than many at once."""
+        """Return whether a spec names the partitions of exactly this time."""
         return any(moment_of(layout, spec) == moment for spec in self.specs) and not self.is_range
 
     def in_range(self, moment: datetime) -> bool:
@@ -69,8 +69,8 @@ def parse_targets(
     """Check a request against the layout. ``partitions`` are ``k=v,...``, full or partial; quotes change nothing.
 
     Raises:
-        InvalidInputError: nothing or too much is asked for, a key is no partition column, a value is none of its
-            type's or does not have the form of the table's ``partition.timestamp-formatter``.
+        InvalidInputError: no or contradictory selections, a key is not a partition column, a value is not of its type
+        or not in the form of the table's ``partition.timestamp-formatter``.
     """
     is_range = first is not None or last is not None
     if pending and is_range:
@@ -80,7 +80,7 @@ def parse_targets(
     if pending != (max_chain_length is not None):
         raise _refused(layout, "--pending and --max-chain-length N go together: N deltas may stay unmerged")
     if max_chain_length is not None and max_chain_length < 0:
-        raise _refused(layout, f"--max-chain-length is 0 or more, not {max_chain_length}")
+        raise _refused(layout, f"--max-chain-length must be 0 or more, not {max_chain_length}")
     bounds = [None if text is None else _moment(layout, text) for text in (first, last)]
     if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
         raise _refused(layout, f"--from {first} is later than --to {last}")
@@ -95,7 +95,7 @@ def parse_targets(
 
 
 def moment_of(layout: ChainLayout, spec: Spec) -> datetime | None:
-    """Return the time that a spec names; None if it leaves a chain column out."""
+    """Return the time that a spec names; None if it lacks a chain column."""
     chain = dict(spec)
     width = len(layout.partition_keys)
     if any(at not in chain for at in range(layout.group_width, width)):
@@ -116,7 +116,7 @@ def _spec(layout: ChainLayout, text: str) -> Spec:
 
 
 def _check_form(layout: ChainLayout, text: str, given: dict[int, Any]) -> None:
-    """Refuse a value that no partition of this table can have: Paimon finds nothing and says nothing."""
+    """Refuse a value that no partition of this table can have, for which Paimon silently finds nothing."""
     width = layout.group_width
     if not any(at >= width for at in given):
         return
@@ -129,7 +129,7 @@ def _check_form(layout: ChainLayout, text: str, given: dict[int, Any]) -> None:
         like = layout.text_of(layout.values_at(group, moment or _SAMPLE)).split("/")[width:]
         raise _refused(
             layout,
-            f"partition {text} is not spelt as the table's partitions are (partition.timestamp-pattern "
+            f"partition {text} is not written as the table's partitions are (partition.timestamp-pattern "
             f"{clock.pattern!r}, partition.timestamp-formatter {clock.formatter.text!r}); write it like "
             f"{','.join(like)}",
         )

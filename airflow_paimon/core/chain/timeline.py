@@ -1,6 +1,6 @@
-"""The partitions of a chain table in the order of time, group by group: the one walker over chain time. Values only.
+"""The partitions of a chain table in chronological order, group by group. Values only.
 
-``TimeLines`` is made once for what a branch holds. A group's line is ordered when it is first asked for, and kept.
+``TimeLines`` is created once per branch state. A group's line is sorted on first use, and cached.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from airflow_paimon.core.chain.layout import ChainLayout, Values
 
 @dataclass(frozen=True, slots=True)
 class TimeLine:
-    """Partitions of one group and branch in the order of time."""
+    """Partitions of one group and branch in chronological order."""
 
     times: tuple[datetime, ...] = ()
     values: tuple[Values, ...] = ()
 
     def between(self, first: datetime | None, end: datetime | None) -> tuple[Values, ...]:
-        """Return those from ``first`` on and before ``end``; None: no such bound."""
+        """Return those from ``first`` (inclusive) to ``end`` (exclusive); None: no such bound."""
         low = 0 if first is None else bisect_left(self.times, first)
         high = len(self.times) if end is None else bisect_left(self.times, end)
         return self.values[low:high]
@@ -57,8 +57,8 @@ class TimeLines:
     """The time line of each group. ``held``: all partitions, with a time or without.
 
     Args:
-        strict: A partition that takes part in no chain (``ChainLayout.time_of``) makes its group's line an
-            ``InvalidInputError``. Otherwise it is left out; see ``without_time``.
+        strict: Raise ``InvalidInputError`` for a group with a partition that can't be part of a chain
+        (``ChainLayout.time_of``). Otherwise it is left out; see ``without_time``.
     """
 
     def __init__(self, layout: ChainLayout, held: Iterable[Values], *, strict: bool = False) -> None:
@@ -79,7 +79,7 @@ class TimeLines:
         """Return a group's line; an empty one for a group without partitions.
 
         Raises:
-            InvalidInputError: ``strict``, and a partition of the group takes part in no chain.
+            InvalidInputError: ``strict``, and a partition of the group can't be part of a chain.
         """
         if group not in self._lines:
             time_of = self.layout.time_of if self._strict else self.layout.parsed_time
@@ -89,6 +89,6 @@ class TimeLines:
         return self._lines[group]
 
     def without_time(self, group: Values) -> tuple[Values, ...]:
-        """Return the partitions of a group whose values make no time."""
+        """Return the partitions of a group whose values are not a time."""
         timed = frozenset(self.of(group).values)
         return tuple(v for v in self._groups.get(group, ()) if v not in timed)

@@ -1,7 +1,7 @@
-"""What commits on a chain table's branches mean for the others: needed anchors, partitions that go stale. Pure.
+"""Effects of commits on the other branches of a chain table: required anchors, stale partitions. Pure.
 
-Stricter than Paimon: partitions dropped together don't stand in for each other, whatever kind of
-commit drops them, and an anchor may only go if what it was built from is still there.
+Stricter than Paimon: partitions dropped together can't replace each other, in any kind of commit, and an anchor may
+only be dropped while its inputs exist.
 
 See docs/chain-tables.md, Writes.
 """
@@ -17,13 +17,13 @@ from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.timeline import TimeLine, TimeLines
 
 BuiltFrom = Callable[[Values], tuple[Values | None, tuple[Values, ...]] | None]
-"""Anchor and deltas that a snapshot partition is recorded to be built from; None: nobody recorded it."""
+"""Anchor and deltas that a snapshot partition was built from; None: not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredAnchor:
-    """A snapshot partition that can't go. ``followers``: deltas that build on it; ``missing``: what would have to be
-    there in its place: deltas, or an earlier snapshot partition (None among them).
+    """A snapshot partition that must not be dropped. ``followers``: deltas based on it; ``missing``: the partitions
+    that would have to exist in its place: deltas, or an earlier snapshot partition (None).
     """
 
     values: Values
@@ -38,11 +38,11 @@ def required_anchors(
     deltas: frozenset[Values],
     built_from: BuiltFrom,
 ) -> list[RequiredAnchor]:
-    """Find what keeps snapshot partitions (``before`` to ``after`` the commit) from being dropped.
+    """Find required anchors among the snapshot partitions that a commit drops (``before`` to ``after`` it).
 
-    One may go if no delta builds on it, or if the nearest one that stays and the deltas after that, up to its own,
-    give its rows again. Its own delta builds on it, too: without it a read of that partition merges. What it was built
-    from is taken from the record, else each step of the grid is asked for.
+    One can be dropped if no delta is based on it, or if its rows follow from the nearest remaining one and the deltas
+    after that, up to its own. Its own delta is based on it, too: without the anchor a read of that partition merges.
+    Its inputs are taken from the record, otherwise every step of the grid must exist.
     """
     needed = []
     earlier, stays, own = (TimeLines(layout, held) for held in (before, after, deltas))
@@ -57,7 +57,7 @@ def required_anchors(
         alone, recorded = followers == (values,), built_from(values)
         missing: list[Values | None] = [None]
         if alone and recorded is None and start is not None:
-            missing = []  # as in Paimon: the earlier one and its own delta are what is left of it
+            missing = []  # as in Paimon: the earlier one and its own delta remain
         elif start is not None:
             parts = _parts(layout, values, start, earlier.of(group), built_from)
             missing = [d for d in parts if d not in deltas]
@@ -71,7 +71,7 @@ def required_anchors(
 def _parts(
     layout: ChainLayout, values: Values, start: datetime, snapshots: TimeLine, built_from: BuiltFrom
 ) -> list[Values]:
-    """Return the deltas after ``start`` that a snapshot partition's rows came from."""
+    """Return the deltas after ``start`` that contributed rows to a snapshot partition."""
     parts: list[Values] = []
     current: Values | None = values
     for _ in range(len(snapshots.values) + 1):
@@ -91,10 +91,10 @@ def _parts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affected:
-    """What a change of delta partitions does. ``hidden``: those that a snapshot partition of the same values hides.
+    """The effects of a change of delta partitions. ``hidden``: those hidden by a snapshot partition of the same values.
 
-    ``rebuilt``: for each snapshot partition that may have been built from a changed delta, in the order of time, the
-    anchor and the deltas that it would be built from.
+    ``rebuilt``: for each snapshot partition that may have been built from a changed delta, in chronological order, the
+    anchor and the deltas from which it would be rebuilt.
     """
 
     hidden: tuple[Values, ...]
@@ -104,7 +104,7 @@ class Affected:
 def affected(changed: Iterable[Values], snapshots: TimeLines, deltas: TimeLines) -> Affected:
     """Find the snapshot partitions at or after changed deltas. ``deltas``: as they were before the change.
 
-    A snapshot partition without a delta of its own was not built from a chain: it was loaded as it is.
+    A snapshot partition without a delta of its own was not built from a chain but loaded directly.
     """
     layout, changed = snapshots.layout, frozenset(changed)
     firsts: dict[Values, datetime] = {}
@@ -126,8 +126,8 @@ def affected(changed: Iterable[Values], snapshots: TimeLines, deltas: TimeLines)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Partitions that may be merged with each other, so that they need one number of buckets: the anchor that a chain
-    starts from, and the deltas up to the next one. ``after`` and ``end``: the times of the two, exclusive.
+    """Partitions that may be merged with each other and so need the same number of buckets: the anchor of a chain, and
+    the deltas up to the next anchor. ``after`` and ``end``: the times of the two anchors, exclusive.
     """
 
     group: Values
@@ -137,7 +137,7 @@ class Stretch:
 
 
 def stretch_of(values: Values, snapshots: TimeLines) -> Stretch | None:
-    """Return the stretch of time that a partition belongs to; None: it has no time, and is merged with nothing."""
+    """Return the stretch of time that a partition belongs to; None: it has no time, and is never merged."""
     layout = snapshots.layout
     moment, group = layout.parsed_time(values), layout.group_of(values)
     if moment is None:

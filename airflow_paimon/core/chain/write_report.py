@@ -1,6 +1,6 @@
-"""What a write to a branch of a chain table says about the other branches: stale full partitions, hidden rows.
+"""The effects of a write on the other branches of a chain table, for its result: stale full partitions, hidden rows.
 
-All of it follows from what the branches hold, so that a retry of the write reports the same.
+The report is derived from the branches, so that a retry of the write reports the same.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from airflow_paimon.core.table.table import Table
 
 
 def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
-    """Check what a caller gives as ``on_stale``; None: the guard decides by the kind of the write.
+    """Check the argument ``on_stale``; None: the guard decides by the kind of the write.
 
     Raises:
-        InvalidInputError: an unknown choice, or one for anything but the delta branch of a chain table.
+        InvalidInputError: an unknown value, or a branch other than the delta branch of a chain table.
     """
     if on_stale is None:
         return None
     if on_stale in ("rebuild", "drop"):
         raise InvalidInputError(
-            f"{table.label}: on_stale={on_stale!r} is not a choice of writes: write with on_stale='record', then "
+            f"{table.label}: on_stale={on_stale!r} is not supported for writes: write with on_stale='record', then "
             f"rebuild the stale partitions with compact_chain_table --pending",
             table=table.name,
         )
@@ -41,13 +41,13 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
         raise InvalidInputError(f"on_stale is one of refuse, record, not {on_stale!r}", table=table.name)
     if chain_role(table, table.schema()) != Branch.DELTA:
         raise InvalidInputError(
-            f"{table.label}: on_stale goes with writes to the delta branch of a chain table only", table=table.name
+            f"{table.label}: on_stale applies only to writes to the delta branch of a chain table", table=table.name
         )
     return "refuse" if on_stale == "refuse" else "record"
 
 
 def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
-    """Return what the result of a write says besides: ``stale`` (full partitions to rebuild) or ``warnings``.
+    """Return additional fields of a write's result: ``stale`` (full partitions to rebuild) or ``warnings``.
 
     ``landed``: the write's snapshot; None: nothing was committed.
     """
@@ -62,7 +62,7 @@ def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
     if role == Branch.MAIN:
         held = state.partitions
         over = sorted(text(v) for v in changed if v in held.snapshot | held.delta)
-        warning = f"main's rows of {', '.join(over)} hide what the snapshot and delta branches hold there, for good"
+        warning = f"main's rows of {', '.join(over)} hide those of the snapshot and delta branches permanently"
         return {"warnings": [warning]} if over else {}
     stale = _stale_behind(main, state, changed)
     rows = [{"partition": text(s.values), "reason": s.reason, "cascade": s.cascade} for s in stale]
@@ -70,13 +70,13 @@ def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
 
 
 def _changed_partitions(table: Table, landed: Snapshot) -> frozenset[Values]:
-    """Those of an expired snapshot are not known: none."""
+    """Empty for an expired snapshot, as its files are unknown."""
     types = partition_types(table.schema())
     return frozenset(decode_row(p, types) for p in {b.partition for b in touched(table, [landed]) or ()})
 
 
 def _stale_behind(main: Table, state: ChainState, changed: frozenset[Values]) -> tuple[StalePartition, ...]:
-    """Judge the snapshot partitions at and after the changed ones."""
+    """Check the snapshot partitions at and after the changed ones."""
     layout, held = state.layout, state.partitions
     found = affected(changed, TimeLines(layout, held.snapshot), TimeLines(layout, held.delta | held.snapshot))
     groups = {layout.group_of(v) for v in changed}

@@ -327,7 +327,7 @@ def test_a_retry_that_fails_keeps_the_record_of_a_half_made_branch(after: bool) 
             assert read_lineage(table, "fix") == record
             assert tags <= set(table.tag_names())
             if table.branch("fix").exists():
-                with pytest.raises(ConflictError, match="is being created"):
+                with pytest.raises(ConflictError, match="being created"):
                     append(table.branch("fix"), "a", seq=50)
         run_on(table, table.store, case)
         check(table)
@@ -383,7 +383,7 @@ def test_a_branch_that_was_replaced_meanwhile_is_not_deleted_although_its_head_h
 
 
 def test_a_commit_that_goes_on_from_one_to_be_withdrawn_stays_readable() -> None:
-    """A slow writer lands in a branch that was made anew; before it withdraws that, somebody goes on from it."""
+    """A slow writer lands in a recreated branch; before it withdraws its snapshot, another commit is based on it."""
     table = start(CASES["delete"])
     view = table.branch("fix")
     head = view.latest_snapshot_id() or 0
@@ -404,7 +404,7 @@ def test_a_commit_that_goes_on_from_one_to_be_withdrawn_stays_readable() -> None
             append(view, "a", 1, seq=300)
             others.update(names(view) - before)
 
-    with pytest.raises(OutcomeUnknownError, match="goes on from it"):
+    with pytest.raises(OutcomeUnknownError, match="is based on it"):
         append(replace(view, store=FaultStore(table.store, on_mutation=interfere)), "a", 1, seq=100)
     assert others and others <= names(view)
     assert [s.id for s in view.snapshots()] == [2, 3, 4, 5]

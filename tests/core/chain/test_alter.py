@@ -135,7 +135,7 @@ def test_a_branch_whose_own_options_forbid_it() -> None:
     table = fresh(data=False)
     alter_table(table.branch("delta"), [SetOption(key="fields.v.ignore-retract", value="true")])
     before = shape(table)
-    with pytest.raises(InvalidInputError, match="branch 'delta' can't take it, so nothing was changed"):
+    with pytest.raises(InvalidInputError, match="branch 'delta' refuses the change, so nothing was changed"):
         alter(table, "drop column v")
     assert shape(table) == before
 

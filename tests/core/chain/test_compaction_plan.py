@@ -179,7 +179,7 @@ def test_stale_partitions_are_built_again_with_what_hangs_on_them() -> None:
         "20260203": (Action.STALE_REBUILD, "20260202", ["20260203"]),
         "20260204": (Action.STALE_REBUILD, "20260203", ["20260204"]),
     }
-    assert found["20260203"].reason == "it was built from dt=20260202, which is built again"
+    assert found["20260203"].reason == "it was built from dt=20260202, which is rebuilt"
     asked = plan(DAY, *FULL, "dt=20260202", overwrite=True, known=STALE)
     assert shape(asked) == shape(found)
     told = plan(DAY, *FULL, "dt=20260202", known=STALE)
@@ -194,7 +194,7 @@ def test_what_cannot_be_built_again_stays() -> None:
     for how in ({"overwrite": True}, {"pending": True, "max_chain_length": 5}):
         found = plan(DAY, "20260202", "20260202", *(("dt=20260202",) if "overwrite" in how else ()), known=known, **how)
         assert found["20260202"].action == Action.ALREADY_THERE
-        assert "can't be built again: its anchor dt=20260201 is gone" in found["20260202"].reason
+        assert "can't be rebuilt: its anchor dt=20260201 is gone" in found["20260202"].reason
 
 
 @pytest.mark.parametrize(
@@ -223,10 +223,10 @@ def test_quoted_partitions_hold_any_value() -> None:
         ({"partitions": ["day=20250810"]}, "'day' is not a partition column"),
         ({"partitions": ["20250810"]}, "not of the form key=value"),
         ({"partitions": ["dt=20250810,dt=20250811"]}, "each key once"),
-        ({"partitions": ["dt=2025-08-10"]}, "not spelt as the table's partitions are .*write it like dt=20000101"),
-        ({"partitions": ["hour=5"]}, "not spelt .*write it like dt=20000101,hour=00"),
-        ({"partitions": ["dt=20250810,hour=24"]}, "not spelt"),
-        ({"partitions": ["dt=__DEFAULT_PARTITION__,hour=01"]}, "not spelt"),
+        ({"partitions": ["dt=2025-08-10"]}, "not written as the table's partitions are .*write it like dt=20000101"),
+        ({"partitions": ["hour=5"]}, "not written as .*write it like dt=20000101,hour=00"),
+        ({"partitions": ["dt=20250810,hour=24"]}, "not written as"),
+        ({"partitions": ["dt=__DEFAULT_PARTITION__,hour=01"]}, "not written as"),
         ({"first": "dt=20250810"}, "an end of a range names the columns dt, hour"),
         ({"first": "dt=20250810,hour=03", "last": "dt=20250810,hour=02"}, "is later than"),
         ({"first": "dt=20250810,hour=03", "pending": True, "max_chain_length": 1}, "not both"),

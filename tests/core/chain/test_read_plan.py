@@ -249,7 +249,7 @@ def test_null_has_no_place_in_time() -> None:
 def test_a_spelling_that_paimon_would_skip_in_silence_is_refused() -> None:
     layout = layout_of("dt", "hour", form=("$dt $hour", "yyyyMMdd H"))
     partitions = Partitions(snapshot=held("20250810/1"), delta=held("20250810/05"))
-    with pytest.raises(InvalidInputError, match=r"hour=05 is not spelt .* write its rows to dt=20250810/hour=5"):
+    with pytest.raises(InvalidInputError, match=r"hour=05 is not written .* write its rows to dt=20250810/hour=5"):
         plan_chain_read(layout, partitions)
 
 

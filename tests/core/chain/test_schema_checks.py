@@ -154,7 +154,7 @@ def test_the_branches_must_agree() -> None:
 def test_deletes_mean_the_same_in_all_branches(engine: str, option: str, ours: str) -> None:
     main, other = schema_of(merge__engine=engine), schema_of(merge__engine=engine, **{option: ours})
     (problem,) = branch_problems(main, main, other)
-    assert "branch 'delta' takes deletes in another way than main" in problem
+    assert "branch 'delta' handles deletes differently from main" in problem
     assert branch_problems(other, other, other) == []
     assert branch_problems(other, schema_of(merge__engine=engine, ignore__delete="false"), other) != []
 

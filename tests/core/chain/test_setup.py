@@ -92,15 +92,15 @@ def test_the_python_function() -> None:
         ({"delta_branch": "a/b"}, "not allowed"),
         ({"primary_key": []}, "primary key is required"),
         ({"primary_key": ["dt", "k"]}, "must include the partition columns"),
-        ({"primary_key": ["region", "dt"]}, "no partition column"),
+        ({"primary_key": ["region", "dt"]}, "not a partition column"),
         ({"partition_key": []}, "must be partitioned"),
         ({"column": ["k"]}, "not of the form"),
         ({"column": ["k WHATEVER"]}, "is not a type"),
         ({"column": []}, "give its columns"),
         ({"column": ["k BIGINT", "s INT", "region STRING", "dt DATE"]}, "is a DATE"),
-        ({"column": ["k BIGINT", "s INT", "region STRING", "dt TIMESTAMP(3)"]}, "spelling differs"),
-        ({"column": ["k BIGINT", "s INT", "region STRING", "dt SMALLINT"]}, "don't give back"),
-        ({**HOURLY, "column": ["k BIGINT", "s INT", "dt STRING", "hour INT"]}, "don't give back"),
+        ({"column": ["k BIGINT", "s INT", "region STRING", "dt TIMESTAMP(3)"]}, "text form varies"),
+        ({"column": ["k BIGINT", "s INT", "region STRING", "dt SMALLINT"]}, "don't preserve"),
+        ({**HOURLY, "column": ["k BIGINT", "s INT", "dt STRING", "hour INT"]}, "don't preserve"),
     ],
 )
 def test_what_is_refused_before_anything_is_written(change: dict[str, Any], message: str) -> None:
@@ -173,7 +173,7 @@ def test_the_new_version_has_one_id_in_all_three_branches() -> None:
     [
         ("CN/2025-01-01", "without a partition time"),
         ("CN/oops", "without a partition time"),
-        ("CN/20250230", "not spelt as the formatter writes it"),
+        ("CN/20250230", "not written as the formatter writes it"),
     ],
 )
 def test_partitions_without_a_place_in_time(partition: str, message: str) -> None:

@@ -246,7 +246,7 @@ def test_needed_anchors_stay(table: Table) -> None:
 def test_an_anchor_whose_deltas_are_gone_stays(table: Table) -> None:
     """Paimon asks for an earlier anchor only; without the delta in between its rows would be lost."""
     drop(table.branch("delta"), "20250812", on_stale="record")
-    with pytest.raises(UnsafeOperationError, match="of what it was built from dt=20250812 is gone"):
+    with pytest.raises(UnsafeOperationError, match="of its inputs dt=20250812 is gone"):
         drop(table.branch("snapshot"), "20250813", "20250812")
     drop(table.branch("snapshot"), "20250813")
 
@@ -258,7 +258,7 @@ def test_an_anchor_that_nobody_built_needs_every_step(tmp_path: Path) -> None:
         ("delta", "20250806", [(3, 1, "a")]),
     ]
     table = chain_table(tmp_path, writes)
-    with pytest.raises(UnsafeOperationError, match="of what it was built from dt=20250802, "):
+    with pytest.raises(UnsafeOperationError, match="of its inputs dt=20250802, "):
         drop(table.branch("snapshot"), "20250805")
 
 
