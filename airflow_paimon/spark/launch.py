@@ -7,6 +7,7 @@ needs it: a metadata-only job run by plain ``python`` starts no JVM and imports 
 from __future__ import annotations
 
 import dataclasses
+import importlib.abc
 import json
 import logging
 import math
@@ -15,7 +16,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -154,8 +156,37 @@ def _run_metadata_operation(request: Request) -> OperationResult:
     return run_operation(request, fold=resolve(fold))
 
 
+class _NoPandas(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("not needed here", name=name)
+
+
+@contextmanager
+def _without_pandas(request: Request) -> Iterator[None]:
+    """Leave pandas out unless a function of the user runs here: importing it is a tenth of a small job.
+
+    PyArrow and PySpark import it where it is installed, only to recognise its objects, and go on without it. Python
+    workers are not affected.
+    """
+    if getattr(request, "function", None) is not None:
+        yield
+        return
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 @verified_commits()
 def _run_operation(request: Request) -> OperationResult:
+    with _without_pandas(request):
+        return _run_where_it_belongs(request)
+
+
+def _run_where_it_belongs(request: Request) -> OperationResult:
     if not operation_of(request.operation).needs_spark:
         if not _in_yarn_cluster():
             return _run_metadata_operation(request)

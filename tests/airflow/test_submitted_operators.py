@@ -96,7 +96,10 @@ def test_on_s3_with_the_credentials_of_the_connection(
 
 
 MODULE = """
+import pandas
+
 def double(spark, views):
+    assert pandas.NA is not None
     print("a line on stdout that is no result")
     return views["branch"].where("dt = '1'").selectExpr("k", "concat(v, v) as v", "dt")
 """

@@ -123,10 +123,14 @@ def test_a_wrong_correction_is_refused_before_spark_starts(
     assert text in ended.result["error"]["message"]
 
 
-def test_a_small_diff_needs_no_spark(warehouse: Path, without_spark: dict[str, str]) -> None:
+def test_a_small_diff_needs_no_spark_and_no_pandas(
+    warehouse: Path, without_spark: dict[str, str], tmp_path: Path
+) -> None:
     assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    (tmp_path / "poisoned" / "pandas.py").write_text("import sys\nprint('imported pandas', file=sys.stderr)\n")
     same = run_job("diff_branches", *on(warehouse, "--branch=fix"), env=without_spark)
     assert (same.code, same.result["details"]["different"]) == (0, False)
+    assert "imported pandas" not in same.stderr
 
 
 def test_a_dry_run_of_a_compaction_needs_no_spark(tmp_path: Path, without_spark: dict[str, str]) -> None:
