@@ -25,6 +25,9 @@ REPO_ROOT = Path(__file__).resolve().parent.parent
 _RUN_MARK = "AIRFLOW_PAIMON_TEST_RUN"
 _GRACE_SECONDS = 10.0
 
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Spark that runs for seconds: compiling thoroughly takes longer than all of its work."""
+
 
 def _pin_environment() -> str:
     """Make a run independent of who starts it, before anything that reads the environment at import is imported."""
@@ -50,6 +53,8 @@ def _pin_environment() -> str:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": QUICK_JVM,
+            "SPARK_LAUNCHER_OPTS": QUICK_JVM,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }

@@ -25,14 +25,14 @@ def running(text: str) -> dict[int, str]:
     return found
 
 
-def wait_until(probe: Callable[[], T], what: str, seconds: float) -> T:
-    """Probe until it gives something true; fail after the given time."""
+def wait_until(probe: Callable[[], T], what: str, seconds: float, pause: float = 0.05) -> T:
+    """Probe until it gives something true; fail after the given time. A probe that costs something pauses longer."""
     deadline = time.monotonic() + seconds
     while True:
         if found := probe():
             return found
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def writing_end(pipe: Path) -> int | None:

@@ -243,7 +243,7 @@ def test_on_kill_ends_the_driver_within_five_seconds(stuck: Path) -> None:
 
     worker = threading.Thread(target=work)
     worker.start()
-    wait_until(lambda: _both_drivers(stuck), "the driver is up", 60)
+    wait_until(lambda: _both_drivers(stuck), "the driver is up", 180)
     hook.on_kill()
     wait_until(lambda: not running(f"--warehouse={stuck}"), "no driver is left", 5)
     worker.join(10)
@@ -264,7 +264,7 @@ def test_a_worker_that_is_killed_leaves_no_driver(stuck: Path) -> None:
         [sys.executable, "-c", WORKER, str(stuck)], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
     )
     try:
-        wait_until(lambda: _both_drivers(stuck), "the driver is up", 60)
+        wait_until(lambda: _both_drivers(stuck), "the driver is up", 180)
     finally:
         worker.kill()
         worker.wait()

@@ -102,7 +102,7 @@ class Nights:
         def state() -> bool:
             return self.api.call(f"/api/v2/dags/{DAG}/dagRuns/{run_id}")["state"] in ("success", "failed")
 
-        wait_until(state, f"{run_id} is over", 240)
+        wait_until(state, f"{run_id} is over", 480, pause=1)
 
     def xcom(self, run_id: str, task_id: str, map_index: int = -1) -> Any:
         path = f"/api/v2/dags/{DAG}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
@@ -133,7 +133,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterato
     with live_airflow(folder / "home", dags, env, apps="all") as airflow:
         api = load_program("demo_ui").Api(airflow.port)
         api.token = api.call("/auth/token")["access_token"]
-        wait_until(lambda: airflow.rows("select 1 from dag where dag_id = ?", DAG), "the DAG is parsed", 90)
+        wait_until(lambda: airflow.rows("select 1 from dag where dag_id = ?", DAG), "the DAG is parsed", 240)
         yield Nights(api, folder)
 
 

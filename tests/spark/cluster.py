@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_paimon.bundled import package_archive
+from tests.conftest import QUICK_JVM
 
 # What the README says a cluster needs, and PySpark itself.
 NEEDED = ("pyspark", "py4j", "pyarrow", "numpy", "fsspec", "fastavro", "backports")
@@ -42,6 +43,7 @@ class Cluster:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": QUICK_JVM,
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
         }
@@ -72,6 +74,9 @@ def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
         "JAVA_HOME": str(java_home),
         "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
+        "SPARK_LAUNCHER_OPTS": QUICK_JVM,
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_WORKER_DIR": str(folder / "work"),
         "PYSPARK_PYTHON": str(python),
