@@ -1,0 +1,133 @@
+"""The app behind the page: GET only, rendered on the server, every answer within about a second.
+
+Addresses: ``/`` the connections, ``/<connection>`` its databases, ``/<connection>/<database>`` its tables,
+``/<connection>/<database>/<table>`` one table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from airflow_paimon import __version__
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.plugin import auth, catalog, listing, table_page
+from airflow_paimon.plugin.panel import Asked
+from airflow_paimon.plugin.reading import Reader, StillReadingError
+from airflow_paimon.plugin.rendering import Pages
+from airflow_paimon.plugin.urls import TABS
+
+_HERE = Path(__file__).parent
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "private, no-store",
+}
+User = Annotated[BaseUser, Depends(get_user)]
+Search = Annotated[str, Query(max_length=200)]
+Page = Annotated[int, Query(ge=1, le=1_000_000)]
+Millis = Annotated[int | None, Query(ge=0, le=1 << 53)]
+
+
+def build_app(reader: Reader | None = None) -> FastAPI:
+    """Build the app. ``reader``: the one that runs its reads; a new one by default."""
+    app = FastAPI(title="Paimon", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    pages = Pages(_HERE / "templates")
+    app.mount("/_static", StaticFiles(directory=_HERE / "static"), name="static")
+    _add_listings(app, pages, reader := reader or Reader())
+    _add_table(app, pages, reader)
+    _add_errors(app, pages)
+    return app
+
+
+def _add_listings(app: FastAPI, pages: Pages, reader: Reader) -> None:
+    @app.get("/", dependencies=[auth.signed_in])
+    def connections(request: Request, user: User, q: Search = "", page: Page = 1) -> Response:
+        auth.require_any_connection(user)
+        known = catalog.known_connections()
+        allowed = auth.readable_connections(user, [k.conn_id for k in known if k.origin != "database"])
+        sheet = listing.connections([k for k in known if k.conn_id in allowed], q, page)
+        return _answer(pages.render(request, "connections.html", title="Paimon", sheet=sheet))
+
+    @app.get("/{connection_id}", dependencies=[auth.signed_in, auth.may_read_connection])
+    def databases(request: Request, connection_id: str, q: Search = "", page: Page = 1) -> Response:
+        warehouse = catalog.Warehouse(connection_id)
+        sheet = listing.databases(warehouse, reader, q, page)
+        return _answer(pages.render(request, "listing.html", title=connection_id, sheet=sheet, trail=[connection_id]))
+
+    @app.get("/{connection_id}/{database}", dependencies=[auth.signed_in, auth.may_read_connection])
+    def tables(request: Request, connection_id: str, database: str, q: Search = "", page: Page = 1) -> Response:
+        warehouse = catalog.Warehouse(connection_id)
+        sheet, pending = listing.tables(warehouse, reader, database, q, page)
+        trail = [connection_id, database]
+        return _answer(
+            pages.render(request, "listing.html", title=database, sheet=sheet, trail=trail, pending=pending)
+        )  # fmt: skip
+
+
+def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
+    @app.get("/{connection_id}/{database}/{name}", dependencies=[auth.signed_in, auth.may_read_connection])
+    def table(
+        request: Request,
+        user: User,
+        connection_id: str,
+        database: str,
+        name: str,
+        tab: Annotated[str, Query(max_length=20)] = TABS[0],
+        branch: Search = MAIN,
+        q: Search = "",
+        page: Page = 1,
+        sort: Annotated[str, Query(max_length=20)] = "",
+        since: Millis = None,
+        until: Millis = None,
+        at: Annotated[str, Query(max_length=250)] = "",
+    ) -> Response:
+        if tab not in TABS:
+            raise HTTPException(404, f"There is no tab {tab!r}")
+        asked = Asked(tab=tab, branch=branch, q=q, page=page, sort=sort, since=since, until=until, at=at)
+        warehouse = catalog.Warehouse(connection_id)
+        shown = table_page.show(
+            warehouse, reader, database, name, asked, user=user, airflow=pages.airflow_address(request)
+        )  # fmt: skip
+        return _answer(pages.render(request, "table.html", **shown))
+
+
+def _answer(body: str, status: int = 200) -> HTMLResponse:
+    return HTMLResponse(body, status, headers=_HEADERS)
+
+
+def _add_errors(app: FastAPI, pages: Pages) -> None:
+    def failed(request: Request, status: int, message: str) -> Response:
+        connection = request.path_params.get("connection_id")
+        if connection and status not in (401, 403):
+            message = catalog.without_secrets_of(connection, message)
+        return _answer(pages.render(request, "error.html", title=str(status), status=status, message=message), status)
+
+    @app.exception_handler(AnyHTTPException)
+    def refused(request: Request, error: Any) -> Response:
+        return failed(request, error.status_code, str(error.detail))
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: Any) -> Response:
+        fields = sorted({str(e["loc"][-1]) for e in error.errors()})
+        return failed(request, 422, f"This address has a parameter that is out of bounds: {', '.join(fields)}")
+
+    @app.exception_handler(StillReadingError)
+    def pending(request: Request, error: Any) -> Response:
+        return _answer(pages.render(request, "waiting.html", title="Paimon", pending=True))
+
+    @app.exception_handler(PaimonError)
+    def unreadable(request: Request, error: Any) -> Response:
+        status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, InvalidInputError) else 502
+        return failed(request, status, error.message)

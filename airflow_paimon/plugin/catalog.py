@@ -1,0 +1,168 @@
+"""Connections of type ``paimon``, and the databases and tables of their warehouses."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from airflow_paimon._compat import AirflowNotFoundException
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN, parse_identifier
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.hooks.paimon import PaimonHook
+
+_ENVIRONMENT = "AIRFLOW_CONN_"
+_SHORTEST_SECRET = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A connection that the page lists. Nothing of its settings but the description."""
+
+    conn_id: str
+    description: str
+    origin: str
+
+
+def known_connections() -> list[Known]:
+    """Find the connections of type ``paimon`` in Airflow's database and in the API server's environment.
+
+    Those of a secrets backend can't be listed; they open by their id.
+    """
+    found = {name: Known(name, "", "environment") for name in _of_environment()}
+    with create_session() as session:
+        rows = session.execute(
+            select(Connection.conn_id, Connection.description).where(Connection.conn_type == PaimonHook.conn_type)
+        ).all()
+    for conn_id, description in rows:
+        found.setdefault(conn_id, Known(conn_id, description or "", "database"))
+    return sorted(found.values(), key=lambda known: known.conn_id)
+
+
+def _of_environment() -> list[str]:
+    names = [n.removeprefix(_ENVIRONMENT).lower() for n in os.environ if n.startswith(_ENVIRONMENT)]
+    return [name for name in names if _type_of(name) == PaimonHook.conn_type]
+
+
+def _type_of(conn_id: str) -> str | None:
+    try:
+        return Connection.get_connection_from_secrets(conn_id).conn_type
+    except Exception:  # what somebody wrote there may not parse; that is no reason to show nothing
+        return None
+
+
+class Warehouse:
+    """One connection's warehouse. It knows the connection's secrets only to keep them out of what is shown."""
+
+    def __init__(self, conn_id: str) -> None:
+        try:
+            connection: Any = Connection.get_connection_from_secrets(conn_id)
+        except AirflowNotFoundException:
+            raise NotFoundError(f"There is no Airflow connection {conn_id!r}") from None
+        self.conn_id = conn_id
+        self._hook = PaimonHook(conn_id, connection=connection)
+        extras = connection.extra_dejson
+        known = [*secret_values(extras), connection.password, connection.login, *_texts(extras.get("storage_options"))]
+        self._secrets = sorted({s for s in known if s and len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+    def without_secrets(self, text: str) -> str:
+        """Blank out the connection's secrets in a message of a storage."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def store(self) -> Store:
+        """Open the warehouse. ``PaimonError`` when its settings are wrong."""
+        self._hook.require_filesystem_catalog("Listing tables")
+        opened: Store = self._hook.get_conn()
+        return opened
+
+    def databases(self) -> list[str]:
+        """Name the databases; one listing."""
+        folders = [e.name for e in self.store().list("") if e.is_dir and e.name.endswith(".db")]
+        return sorted(f.removesuffix(".db") for f in folders if len(f) > len(".db"))
+
+    def tables(self, database: str) -> list[str]:
+        """Name the folders of a database that can be tables; one listing."""
+        checked_name(f"{database}.t")
+        return sorted(e.name for e in self.store().list(f"{database}.db") if e.is_dir and _is_plain(e.name))
+
+    def table(self, database: str, name: str) -> Table:
+        """Open a table on main; reads nothing."""
+        return self._hook.get_table(checked_name(f"{database}.{name}"))
+
+
+def _texts(options: Any) -> list[str]:
+    """``storage_options`` may be a text that holds secrets."""
+    return [options] if isinstance(options, str) else secret_values(options) if isinstance(options, dict) else []
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        checked_name(f"d.{name}")
+    except InvalidInputError:
+        return False
+    return True
+
+
+def checked_name(name: str) -> str:
+    """Return a table's name as ``db.table``. ``InvalidInputError`` for all that could be a path or another table."""
+    identifier = parse_identifier(name)
+    odd = any(unicodedata.category(c) in ("Cc", "Cs") for c in name)
+    if odd or identifier.branch != MAIN or identifier.system_table or str(identifier) != name:
+        raise InvalidInputError(f"{name!r} is not the name of a table, db.table")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """What the list of tables says of one. ``problem`` instead of the rest when it can't be read."""
+
+    kind: str = ""
+    partitioned_by: Sequence[str] = ()
+    branches: int = 0
+    newest: Snapshot | None = None
+    rows: int | None = None
+    problem: str = ""
+
+
+def glance(table: Table) -> Glance | None:
+    """Read a table's newest schema and snapshot: a few small reads. None: the folder holds no table."""
+    try:
+        if not table.exists():
+            return None
+        schema = table.schema()
+        options = TableOptions(schema.options)
+        chain = [options.snapshot_branch, options.delta_branch] if options.chain_table else []
+        heads = [table.branch(name).hinted_snapshot() for name in (MAIN, *chain) if name]
+        newest = max((h for h in heads if h), key=lambda h: h.time_millis, default=None)
+        return Glance(
+            kind="chain" if options.chain_table else "primary key" if schema.primary_keys else "append",
+            partitioned_by=schema.partition_keys,
+            branches=len(table.branch_names()),
+            newest=newest,
+            rows=heads[0].total_record_count if heads[0] and not chain else None,
+        )
+    except PaimonError as error:
+        return Glance(problem=error.message)
+
+
+def without_secrets_of(conn_id: str, message: str) -> str:
+    """Blank out a connection's secrets; the message is withheld when it can't be told what those are."""
+    try:
+        return Warehouse(conn_id).without_secrets(message)
+    except NotFoundError as error:
+        return error.message
+    except Exception:  # a connection that can't be parsed: its settings may be in the message
+        return f"Connection {conn_id!r} can't be read; see the API server's log"

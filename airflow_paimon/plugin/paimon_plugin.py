@@ -1,0 +1,60 @@
+"""The Airflow plugin: a navigation entry and the app behind it.
+
+Every component of Airflow imports this module. The app itself, and all that it needs, is imported by the API server
+at the page's first request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+from airflow_paimon.plugin.urls import URL_PREFIX
+
+_Message = MutableMapping[str, Any]
+_App = Callable[
+    [_Message, Callable[[], Awaitable[_Message]], Callable[[_Message], Awaitable[None]]], Awaitable[None]
+]  # fmt: skip
+
+
+class PaimonPage:
+    """An ASGI app that builds the real one when it is asked for something."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._app: _App | None = None
+
+    async def __call__(
+        self,
+        scope: _Message,
+        receive: Callable[[], Awaitable[_Message]],
+        send: Callable[[_Message], Awaitable[None]],
+    ) -> None:
+        await self._built()(scope, receive, send)
+
+    def _built(self) -> _App:
+        with self._lock:
+            if self._app is None:
+                from airflow_paimon.plugin.app import build_app
+
+                self._app = build_app()
+            return self._app
+
+
+class PaimonPlugin(AirflowPlugin):
+    """The page *Paimon* under Browse, served by the API server at ``/paimon``."""
+
+    name = "airflow_paimon"
+    fastapi_apps = [{"app": PaimonPage(), "url_prefix": URL_PREFIX, "name": "Paimon"}]  # noqa: RUF012
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Paimon",
+            "href": f"{URL_PREFIX}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "paimon",
+        }
+    ]

@@ -1,0 +1,84 @@
+"""What a tab is asked, and what it gives: values for a template, never markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.plugin.reading import Reader
+from airflow_paimon.plugin.sheet import Sheet, paged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The query of a table's page. ``since`` and ``until``: epoch milliseconds; ``at``: a snapshot as ``branch:7``."""
+
+    tab: str = "history"
+    branch: str = MAIN
+    q: str = ""
+    page: int = 1
+    sort: str = ""
+    since: int | None = None
+    until: int | None = None
+    at: str = ""
+
+    def href(self, **changes: Any) -> str:
+        """Spell the address of this page with other parameters, relative to the page."""
+        now = replace(self, **changes)
+        values = {name: getattr(now, name) for name in self.__dataclass_fields__}
+        kept = {
+            n: v for n, v in values.items() if v not in ("", None) and (n, v) not in (("page", 1), ("branch", MAIN))
+        }
+        return f"?{urlencode(kept)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageContext:
+    """A table that is looked at. ``until`` is when the answer must go out, a moment of ``time.monotonic``.
+
+    ``airflow``: Airflow's own address, without a slash at the end.
+    """
+
+    conn_id: str
+    main: Table
+    view: Table
+    schema: TableSchema
+    head: Snapshot | None
+    branches: Sequence[str]
+    asked: Asked
+    reader: Reader
+    now_ms: int
+    until: float
+    user: Any = None
+    airflow: str = ""
+
+    @property
+    def options(self) -> TableOptions:
+        return TableOptions(self.schema.options)
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies: what keys of results begin with."""
+        return self.main.store.uri
+
+    def page_of(self, count: int, size: int) -> tuple[int, int, int, int]:
+        """See ``paged``."""
+        return paged(count, self.asked.page, size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """``template`` gets ``data``; ``pending``: something is still being read, the page asks again by itself."""
+
+    template: str = "sheets.html"
+    sheets: Sequence[Sheet] = ()
+    notes: Sequence[str] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    pending: bool = False

@@ -1,0 +1,112 @@
+"""Tables of the page as values, and how numbers, sizes and times are spelled in them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from airflow_paimon.cli.listing import size_text
+
+_SPANS = ((86_400_000 * 365, "y"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``mark``: how it is coloured (good, warn, bad, muted). ``airflow``: the link leads to Airflow's own pages."""
+
+    text: str
+    title: str = ""
+    href: str = ""
+    mark: str = ""
+    airflow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``number``: aligned to the right. ``help`` is shown on hovering over the heading, ``href`` sorts by it.
+
+    ``order``: ascending or descending when the rows are sorted by it.
+    """
+
+    title: str
+    number: bool = False
+    help: str = ""
+    href: str = ""
+    order: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """``total``: rows that there are, of which ``rows`` is page ``page`` of ``pages``."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    note: str = ""
+    empty: str = "Nothing here"
+    total: int = 0
+    page: int = 1
+    pages: int = 1
+    search: str | None = None
+    hidden: dict[str, str] = field(default_factory=dict)
+
+
+def paged(count: int, page: int, size: int) -> tuple[int, int, int, int]:
+    """Return the page that exists nearest to the one asked for, the number of pages, and its first and last row."""
+    pages = max(1, -(-count // size))
+    page = min(max(1, page), pages)
+    return page, pages, (page - 1) * size, min(count, page * size)
+
+
+def number(value: int | None) -> Cell:
+    """A count: ``1,234``; a dash when nobody knows."""
+    return Cell("-", mark="muted") if value is None else Cell(f"{value:,}")
+
+
+def signed(value: int | None) -> str:
+    """A difference: ``+1,234``, ``-5``, ``0``."""
+    return "?" if value is None else f"{value:+,}" if value else "0"
+
+
+def size(count: int | None) -> Cell:
+    """A number of bytes, the exact one on hovering."""
+    return Cell("-", mark="muted") if count is None else Cell(size_text(count), title=f"{count:,} bytes")
+
+
+def moment_text(millis: int) -> str:
+    """Spell a time in UTC, as minutes: what people compare."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return f"{millis} ms"
+
+
+def exact_text(millis: int) -> str:
+    """Spell a time in UTC to the second."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{millis} ms"
+
+
+def ago(millis: int, now_ms: int) -> str:
+    """Spell how long ago something was: ``3 h``, ``12 d``."""
+    passed = now_ms - millis
+    for length, unit in _SPANS:
+        if abs(passed) >= length:
+            return f"{passed // length:,} {unit} ago" if passed >= 0 else f"in {-passed // length:,} {unit}"
+    return "now"
+
+
+def moment(millis: int | None, now_ms: int) -> Cell:
+    """A time, with the exact one and its age on hovering."""
+    if millis is None:
+        return Cell("-", mark="muted")
+    return Cell(moment_text(millis), title=f"{exact_text(millis)}, {ago(millis, now_ms)}")
+
+
+def text(value: object) -> Cell:
+    """Any text; a dash for None and for nothing."""
+    shown = "" if value is None else str(value)
+    return Cell(shown) if shown else Cell("-", mark="muted")

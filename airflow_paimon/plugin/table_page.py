@@ -1,0 +1,164 @@
+"""One table's page: what is read of it before any tab, then the tab. A broken table shows what check_table says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.plugin.catalog import Warehouse
+from airflow_paimon.plugin.panel import Asked, PageContext, Panel
+from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, StillReadingError
+from airflow_paimon.plugin.sheet import moment, number
+from airflow_paimon.plugin.tabs import branches, check, options, partitions, schemas, tags
+
+_SHOW: Mapping[str, Callable[[PageContext], Panel]] = {
+    "branches": branches.show,
+    "tags": tags.show,
+    "schemas": schemas.show,
+    "partitions": partitions.show,
+    "files": partitions.show_files,
+    "options": options.show,
+    "check": check.show,
+}
+_BRANCH_TABS = ("history", "tags", "schemas", "partitions", "files", "options")
+"""Tabs that show one branch, which can be chosen."""
+_MOST_BRANCHES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Basics:
+    """What every tab needs: a few small reads."""
+
+    branches: list[str]
+    schema: TableSchema
+    head: Snapshot | None
+
+
+def read_basics(main: Table, branch: str) -> Basics:
+    """Read the branches, and the schema and main's newest snapshot.
+
+    Raises:
+        NotFoundError: there is no such table or branch.
+    """
+    names = main.require().branch_names()
+    if branch != MAIN and branch not in names:
+        shown = ", ".join(names[:10]) or "none"
+        raise NotFoundError(f"{main.name} has no branch {branch!r} (its branches: {shown})", table=main.name)
+    return Basics(names, main.branch(branch).schema(), main.latest_snapshot())
+
+
+def show(
+    warehouse: Warehouse, reader: Reader, database: str, name: str, asked: Asked, *, user: Any, airflow: str
+) -> dict[str, Any]:
+    """Give the values of the page.
+
+    Raises:
+        NotFoundError: there is no such table or branch. InvalidInputError: the name is none.
+    """
+    until, now_ms = time.monotonic() + PATIENCE_SECONDS, int(time.time() * 1000)
+    main = warehouse.table(database, name)
+    shown: dict[str, Any] = {
+        "title": main.name,
+        "trail": [warehouse.conn_id, database, name],
+        "asked": asked,
+        "tabs": [],
+        "branches": [],
+        "facts": [],
+        "problem": "",
+        "panel": Panel(),
+    }
+    try:
+        basics = _basics(reader, main, asked.branch, until)
+        context = _context(warehouse, main, basics, asked, reader, now_ms, until, user, airflow)
+        shown |= _frame(context, basics)
+        shown["panel"] = _panel(context)
+    except StillReadingError:
+        shown["panel"] = Panel(template="pending.html", pending=True)
+    except _BrokenError as broken:
+        shown |= _broken(warehouse, reader, main, broken.error, now_ms, until)
+    shown["pending"] = shown["panel"].pending
+    return shown
+
+
+class _BrokenError(Exception):
+    """The table is there, and something of it can't be read."""
+
+    def __init__(self, error: PaimonError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def _basics(reader: Reader, main: Table, branch: str, until: float) -> Basics:
+    try:
+        key = (main.store.uri, "basics", branch)
+        return reader.get(key, partial(read_basics, main, branch), until=until, fresh=FRESH_SECONDS)
+    except NotFoundError:
+        raise
+    except PaimonError as error:
+        raise _BrokenError(error) from None
+
+
+def _panel(context: PageContext) -> Panel:
+    try:
+        return _SHOW[context.asked.tab](context)
+    except PaimonError as error:
+        raise _BrokenError(error) from None
+
+
+def _context(
+    warehouse: Warehouse, main: Table, basics: Basics, asked: Asked, reader: Reader, now_ms: int, until: float,
+    user: Any, airflow: str
+) -> PageContext:  # fmt: skip
+    view = main if asked.branch == MAIN else main.branch(asked.branch)
+    return PageContext(
+        conn_id=warehouse.conn_id, main=main, view=view, schema=basics.schema, head=basics.head,
+        branches=basics.branches, asked=asked, reader=reader, now_ms=now_ms, until=until, user=user, airflow=airflow,
+    )  # fmt: skip
+
+
+def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
+    """What stands around the tab."""
+    head, schema = basics.head, basics.schema
+    chain = TableOptions(schema.options).chain_table
+    kind = "chain table" if chain else "primary-key table" if schema.primary_keys else "append table"
+    facts: list[tuple[str, Any]] = [("", kind)]
+    if schema.partition_keys:
+        facts.append(("partitioned by", ", ".join(schema.partition_keys)))
+    if head is not None:
+        facts += [("snapshot", head.id), ("committed", moment(head.time_millis, context.now_ms))]
+        facts.append(("rows", number(head.total_record_count)))
+    if schema.comment:
+        facts.append(("comment", schema.comment))
+    names = [t for t in _SHOW if t != "grid" or chain]
+    choices = [MAIN, *basics.branches[:_MOST_BRANCHES]]
+    return {
+        "facts": facts,
+        "tabs": names,
+        "branches": choices if context.asked.tab in _BRANCH_TABS and len(choices) > 1 else [],
+    }
+
+
+def _broken(
+    warehouse: Warehouse, reader: Reader, main: Table, error: PaimonError, now_ms: int, until: float
+) -> dict[str, Any]:
+    """The message, and below it what check_table says."""
+    shown: dict[str, Any] = {"problem": warehouse.without_secrets(error.message), "tabs": list(_SHOW)}
+    try:
+        found = reader.get(
+            (main.store.uri, "check"), partial(check.findings_of, main, now_ms), until=until, fresh=FRESH_SECONDS
+        )  # fmt: skip
+        shown["panel"] = Panel(sheets=[check.findings_sheet(found)], notes=["This is what check_table says:"])
+    except StillReadingError:
+        shown["panel"] = Panel(template="pending.html", pending=True)
+    except PaimonError as again:
+        shown["panel"] = Panel(notes=[f"check_table can't read it either: {warehouse.without_secrets(again.message)}"])
+    return shown

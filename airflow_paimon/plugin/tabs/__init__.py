@@ -1,0 +1,1 @@
+"""One module for each tab of a table's page: `show(context)` gives its panel."""

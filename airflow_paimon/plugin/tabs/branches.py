@@ -1,0 +1,181 @@
+"""The tab Branches: whose each is, where it came from, and how far it is ahead of and behind main."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.lineage import READY, Lineage, read_lineage, verified_lineage
+from airflow_paimon.core.table.paths import MAIN, protects
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.reading import FRESH_SECONDS
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, signed, text
+
+_ROWS = 50
+_COLUMNS = (
+    Column("Branch"),
+    Column("Owner"),
+    Column("Reason"),
+    Column("Made from", help="The branch, the snapshot and the tag that it was made from"),
+    Column("Created (UTC)"),
+    Column("Last commit (UTC)"),
+    Column("Snapshot", number=True),
+    Column("Ahead of main", number=True, help="Buckets that it changed since it parted from main, and rows more"),
+    Column("Behind main", number=True, help="Buckets that main changed since then, and rows more"),
+    Column("Protected", help="Whether a tag on main keeps the files that the branch shares with main"),
+    Column("Expires"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side changed since the two parted. Rows as files count them, before any merge."""
+
+    buckets: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """None where the two share no snapshot."""
+
+    ahead: Side | None
+    behind: Side | None
+
+
+def distance(main: Table, view: Table, head: Snapshot | None, theirs: Snapshot | None) -> Distance:
+    """Compare a branch with main, by files: reads only the manifests that they don't share."""
+    base = branch_point(main, view)
+    if base is None or head is None or theirs is None:
+        return Distance(None, None)
+    return Distance(_side(difference(view, base, theirs)), _side(difference(main, base, head)))
+
+
+def _side(changed: Difference) -> Side:
+    added, removed = (
+        sum(e.file.row_count for files in part.values() for e in files.values())
+        for part in (changed.added, changed.removed)
+    )
+    return Side(len(changed.buckets), added - removed)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchFacts:
+    """What a few small reads of a branch say."""
+
+    head: Snapshot | None
+    lineage: Lineage | None
+    verified: bool
+
+
+def branch_facts(main: Table, name: str) -> BranchFacts:
+    """Read a branch's newest snapshot and its record."""
+    sure = verified_lineage(main, name)
+    return BranchFacts(main.branch(name).hinted_snapshot(), sure or read_lineage(main, name), sure is not None)
+
+
+def show(context: PageContext) -> Panel:
+    """Show a page of the branches."""
+    wanted = [n for n in context.branches if context.asked.q.lower() in n.lower()]
+    page, pages, first, last = context.page_of(len(wanted), _ROWS)
+    names = wanted[first:last]
+    facts, far, pending = _gather(context, names)
+    guarded = {branch for tag in context.main.tag_names() if (branch := protects(tag)) is not None}
+    rows = [_row(context, n, facts.get(n), far.get(n), n in guarded) for n in names]
+    sheet = Sheet(columns=_COLUMNS, rows=rows, total=len(wanted), page=page, pages=pages, search=context.asked.q,
+                  empty="There is no branch but main")  # fmt: skip
+    return Panel(sheets=[sheet], pending=pending)
+
+
+def _gather(
+    context: PageContext, names: Sequence[str]
+) -> tuple[dict[str, BranchFacts | PaimonError], dict[str, Distance | PaimonError], bool]:
+    main, uri, head = context.main, context.uri, context.head
+    reads = {(uri, "branch", n): partial(branch_facts, main, n) for n in names}
+    found = context.reader.gather(reads, until=context.until, fresh=FRESH_SECONDS)
+    facts = {n: found[key] for n in names if (key := (uri, "branch", n)) in found}
+    jobs = {
+        n: (
+            (uri, "distance", n, head.identity, one.head.identity),
+            partial(distance, main, main.branch(n), head, one.head),
+        )
+        for n, one in facts.items()
+        if head and not isinstance(one, PaimonError) and one.head
+    }
+    done = context.reader.gather(dict(jobs.values()), until=context.until)
+    far = {n: done[key] for n, (key, _) in jobs.items() if key in done}
+    return facts, far, len(facts) < len(names) or len(far) < len(jobs)
+
+
+def _row(
+    context: PageContext,
+    name: str,
+    facts: BranchFacts | PaimonError | None,
+    far: Distance | PaimonError | None,
+    guarded: bool,
+) -> list[Cell]:
+    link = Cell(
+        name, title=f"History of branch {name}", href=context.asked.href(tab="history", branch=name, page=1, q="")
+    )
+    if isinstance(facts, PaimonError):
+        return [link, Cell("unreadable", title=facts.message, mark="bad"), *[text(None)] * (len(_COLUMNS) - 2)]
+    if facts is None:
+        return [link, *[Cell("…", mark="muted")] * (len(_COLUMNS) - 1)]
+    made, head = facts.lineage, facts.head
+    return [
+        link,
+        text(made.owner if made else None),
+        text(made.reason if made else None),
+        _origin(made, facts.verified),
+        moment(_millis(made.created_at) if made else None, context.now_ms),
+        moment(head.time_millis if head else None, context.now_ms),
+        text(head.id if head else None),
+        _side_cell(far, "ahead"),
+        _side_cell(far, "behind"),
+        Cell("yes", mark="good") if guarded else Cell("no", mark="warn", title=_UNGUARDED) if made else text(None),
+        _expires(made),
+    ]
+
+
+_UNGUARDED = "No tag on main keeps its files; see the tab Check"
+
+
+def _origin(made: Lineage | None, verified: bool) -> Cell:
+    if made is None:
+        return Cell("unknown", mark="muted", title="Made by another engine: it keeps no record of where from")
+    where = [] if made.from_branch == MAIN else [made.from_branch]
+    where += [] if made.snapshot_id is None else [f"snapshot {made.snapshot_id}"]
+    where += [f"tag {made.from_tag}"] if made.from_tag else []
+    title = "" if verified else "The record does not fit the branch that is there now"
+    return Cell(", ".join(where) or "empty", title=title, mark="" if verified else "warn")
+
+
+def _side_cell(far: Distance | PaimonError | None, which: str) -> Cell:
+    if isinstance(far, PaimonError):
+        return Cell("unreadable", title=far.message, mark="bad")
+    side: Side | None = getattr(far, which, None)
+    if side is None:
+        return Cell("…" if far is None else "-", mark="muted", title="" if far is None else "They share no snapshot")
+    if not side.buckets:
+        return Cell("0", title="No bucket differs")
+    noun = "bucket" if side.buckets == 1 else "buckets"
+    return Cell(f"{side.buckets:,} {noun}, {signed(side.rows)} rows")
+
+
+def _expires(made: Lineage | None) -> Cell:
+    if made is not None and made.state != READY:
+        return Cell(f"being changed: {made.state}", mark="warn", title="See the tab Check")
+    return Cell("never", title="It stays until delete_branch or data_correction_cleanup removes it")
+
+
+def _millis(iso: str) -> int | None:
+    try:
+        return round(datetime.fromisoformat(iso).timestamp() * 1000)
+    except ValueError:
+        return None

@@ -1,0 +1,56 @@
+"""The tab Check: what check_table and check_chain_table say, without a look for every data file."""
+
+from __future__ import annotations
+
+from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.maintenance.check import find_all
+from airflow_paimon.core.requests.findings import Finding
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.reading import FRESH_SECONDS
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
+
+_MARKS = {"error": "bad", "warning": "warn", "info": "muted"}
+_COLUMNS = (
+    Column("Severity"),
+    Column("Finding"),
+    Column("What was found"),
+    Column("At risk"),
+    Column("What repair_table would do"),
+)
+_MOST = 500
+
+
+def findings_of(main: Table, now_ms: int) -> list[Finding]:
+    """Look through a table, without asking for every data file."""
+    found = find_all(main, now_ms, verify_files=False)
+    try:
+        if TableOptions(main.schema().options).chain_table:
+            found += check_chain_table(main).findings
+    except PaimonError:
+        pass  # what can't be read is among the findings already
+    order = {"error": 0, "warning": 1, "info": 2}
+    return sorted(found, key=lambda f: (order[f.severity], f.id))
+
+
+def findings_sheet(findings: list[Finding]) -> Sheet:
+    """Show findings, the worst first."""
+    rows = [
+        [Cell(f.severity, mark=_MARKS[f.severity]), Cell(f.id), Cell(f.message), text(f.at_risk), text(f.repair)]
+        for f in findings[:_MOST]
+    ]
+    return Sheet(columns=_COLUMNS, rows=rows, total=len(findings), empty="Nothing is wrong with this table's metadata")
+
+
+def show(context: PageContext) -> Panel:
+    """Show the findings."""
+    found = context.reader.get(
+        (context.uri, "check"),
+        lambda: findings_of(context.main, context.now_ms),
+        until=context.until,
+        fresh=FRESH_SECONDS,
+    )
+    note = "The metadata was looked through, not the data files: the job check_table looks for every one of them."
+    return Panel(sheets=[findings_sheet(found)], notes=[note])

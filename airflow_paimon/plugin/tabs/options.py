@@ -1,0 +1,41 @@
+"""The tab Options: those of the branch, beside main's where they differ. Values that look secret are not shown."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
+
+_SECRET = re.compile(r"secret|token|password|credential|access[-_.]?key|account[-_.]?key|sas[-_.]", re.IGNORECASE)
+
+
+def shown_value(key: str, value: str) -> str:
+    """Blank out the value of an option whose name speaks of a secret (``primary-key`` doesn't)."""
+    return "***" if _SECRET.search(key) else value
+
+
+def show(context: PageContext) -> Panel:
+    """Show all options."""
+    here = context.schema.options
+    main = here if context.view.branch_name == context.main.branch_name else context.main.schema().options
+    keys = sorted(here.keys() | main.keys())
+    differing = here is not main
+    columns = [Column("Option"), Column("Value"), *([Column("On main")] if differing else [])]
+    rows = [
+        [Cell(key), _value(key, here.get(key)), *([_main(key, here.get(key), main.get(key))] if differing else [])]
+        for key in keys
+        if context.asked.q.lower() in key.lower()
+    ]
+    sheet = Sheet(columns=columns, rows=rows, total=len(rows), search=context.asked.q, empty="No options are set")
+    return Panel(sheets=[sheet])
+
+
+def _value(key: str, value: str | None) -> Cell:
+    return text(None) if value is None else text(shown_value(key, value))
+
+
+def _main(key: str, here: str | None, main: str | None) -> Cell:
+    if here == main:
+        return Cell("same", mark="muted")
+    return Cell("not set", mark="warn") if main is None else Cell(shown_value(key, main), mark="warn")

@@ -1,0 +1,156 @@
+"""The tabs Partitions and Files: what is live in the branch's newest snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.cli.listing import size_text
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.plugin.live_files import LiveFiles, read_live_files, source_name
+from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, size, text
+
+_ROWS = 100
+_MANY_SMALL = 10
+"""Small files in each bucket, on average, from which the page speaks of compaction."""
+_PARTITIONS = (
+    ("partition", Column("Partition")),
+    ("rows", Column("Rows", number=True, help="As files count them, before any merge")),
+    ("files", Column("Files", number=True)),
+    ("bytes", Column("Size", number=True)),
+    ("average", Column("Average file", number=True)),
+    ("newest", Column("Last update (UTC)", help="When its newest file was written")),
+    ("small", Column("Small files", number=True, help="Files below a quarter of option target-file-size")),
+)
+_FILES = (
+    ("partition", Column("Partition")),
+    ("bucket", Column("Bucket", number=True)),
+    ("level", Column("Level", number=True)),
+    ("rows", Column("Rows", number=True)),
+    ("bytes", Column("Size", number=True)),
+    ("schema", Column("Schema", number=True)),
+    ("source", Column("Written by")),
+    ("created", Column("Created (UTC)")),
+    ("name", Column("File")),
+)
+
+
+def _live(context: PageContext) -> tuple[LiveFiles, int]:
+    """Raises ``StillReadingError`` while a large table is read for the first time."""
+    head = context.head if context.view is context.main else context.view.latest_snapshot()
+    small = _small_below(context.options)
+    key = (context.uri, "files", context.view.branch_name, head.identity if head else None, context.schema.id, small)
+    found = context.reader.get(
+        key, lambda: read_live_files(context.view, head, small), until=context.until, weigh=lambda live: live.weight
+    )
+    return found, small
+
+
+def _small_below(options: TableOptions) -> int:
+    return max(1, options.target_file_size // 4)
+
+
+def show(context: PageContext) -> Panel:
+    """Show a page of the partitions."""
+    live, small = _live(context)
+    table = live.partitions
+    average = pc.divide(table["bytes"], pc.max_element_wise(table["files"], 1))
+    table, page, pages = _page(context, table.append_column("average", average), "-partition", ("partition",))
+    rows = [_partition(context, r, small) for r in table[0].to_pylist()]
+    sheet = Sheet(columns=_sortable(context, _PARTITIONS), rows=rows, total=table[1], page=page, pages=pages,
+                  search=context.asked.q, empty="No partition holds a file")  # fmt: skip
+    many = sum(_is_many_small(r) for r in live.partitions.select(["small", "buckets"]).to_pylist())
+    notes = [f"{many:,} of {live.partitions.num_rows:,} partitions have many small files (below {size_text(small)}): "
+             f"compact them."] if many else []  # fmt: skip
+    return Panel(sheets=[sheet], notes=[*notes, *_elsewhere(context)])
+
+
+def _is_many_small(row: dict[str, Any]) -> bool:
+    return bool(row["small"] >= _MANY_SMALL * max(1, row["buckets"]))
+
+
+def _partition(context: PageContext, row: dict[str, Any], small: int) -> list[Cell]:
+    link = context.asked.href(tab="files", q=row["partition"], page=1, sort="")
+    warn = _is_many_small(row)
+    hint = f"{row['small']:,} files below {size_text(small)} in {row['buckets']:,} buckets: compact this partition"
+    return [
+        Cell(row["partition"] or "the whole table", href=link),
+        number(row["rows"]),
+        number(row["files"]),
+        size(row["bytes"]),
+        size(row["average"]),
+        moment(row["newest"], context.now_ms),
+        Cell(f"⚠ {row['small']:,}" if warn else f"{row['small']:,}", title=hint if warn else "",
+             mark="warn" if warn else ""),
+    ]  # fmt: skip
+
+
+def show_files(context: PageContext) -> Panel:
+    """Show a page of the data files."""
+    live, _ = _live(context)
+    table, page, pages = _page(context, live.files, "-partition", ("partition", "name"))
+    rows = [_file(context, r) for r in table[0].to_pylist()]
+    sheet = Sheet(columns=_sortable(context, _FILES), rows=rows, total=table[1], page=page, pages=pages,
+                  search=context.asked.q, empty="No files")  # fmt: skip
+    return Panel(sheets=[sheet], notes=_elsewhere(context))
+
+
+def _file(context: PageContext, row: dict[str, Any]) -> list[Cell]:
+    return [
+        text(row["partition"]),
+        number(row["bucket"]),
+        number(row["level"]),
+        number(row["rows"]),
+        size(row["bytes"]),
+        number(row["schema"]),
+        Cell(source_name(row["source"])),
+        moment(row["created"], context.now_ms),
+        Cell(row["name"], title=row["external"] or ""),
+    ]
+
+
+def _page(
+    context: PageContext, table: pa.Table, default: str, searched: tuple[str, ...]
+) -> tuple[tuple[pa.Table, int], int, int]:
+    """Search, sort and cut: the rows of the page and how many there are."""
+    asked = context.asked
+    if asked.q:
+        hits = [pc.match_substring(table[name], asked.q, ignore_case=True) for name in searched]
+        found = hits[0]
+        for more in hits[1:]:
+            found = pc.or_(found, more)
+        table = table.filter(found)
+    order = asked.sort or default
+    name, direction = order.lstrip("-"), "descending" if order.startswith("-") else "ascending"
+    if name not in table.column_names:
+        name, direction = default.lstrip("-"), "descending"
+    page, pages, first, last = context.page_of(table.num_rows, _ROWS)
+    chosen = pc.select_k_unstable(table, k=last, sort_keys=[(name, direction)]) if last else pa.array([], pa.int64())
+    return (table.take(chosen[first:]), table.num_rows), page, pages
+
+
+def _sortable(context: PageContext, columns: tuple[tuple[str, Column], ...]) -> list[Column]:
+    return [
+        Column(c.title, c.number, c.help, _turned(context, name), _arrow(context, name)) for name, c in columns
+    ]  # fmt: skip
+
+
+def _turned(context: PageContext, name: str) -> str:
+    return context.asked.href(sort=name if context.asked.sort == f"-{name}" else f"-{name}", page=1)
+
+
+def _arrow(context: PageContext, name: str) -> str:
+    order = context.asked.sort or "-partition"
+    return "" if order.lstrip("-") != name else "descending" if order.startswith("-") else "ascending"
+
+
+def _elsewhere(context: PageContext) -> list[str]:
+    """What main of a chain table doesn't hold, lest it is taken for empty."""
+    options = context.options
+    if context.view.branch_name != context.main.branch_name or not options.chain_table:
+        return []
+    return [f"This is main alone. The table is a chain table: choose branch {options.snapshot_branch} (full "
+            f"partitions) or {options.delta_branch} (changes), or see the tab Grid."]  # fmt: skip
