@@ -68,7 +68,8 @@ def test_the_wheel_holds_the_package_the_jobs_and_the_dags_and_nothing_else(whee
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     metadata = f"airflow_paimon-{airflow_paimon.__version__}.dist-info/"
-    expected = {f"airflow_paimon/{n}" for n in names_under(REPO_ROOT / "airflow_paimon", "*.py")} | {
+    kinds = ("*.py", "*.html", "*.css", "*.js")
+    expected = {f"airflow_paimon/{n}" for kind in kinds for n in names_under(REPO_ROOT / "airflow_paimon", kind)} | {
         f"airflow_paimon/_bundled/{folder}/{name}"
         for folder in ("spark_jobs", "dags")
         for name in names_under(REPO_ROOT / folder, "*.py")

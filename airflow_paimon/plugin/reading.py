@@ -78,10 +78,15 @@ class Reader:
         return result
 
     def gather(
-        self, jobs: Mapping[K, Callable[[], T]], *, until: float, fresh: float | None = None
+        self,
+        jobs: Mapping[K, Callable[[], T]],
+        *,
+        until: float,
+        fresh: float | None = None,
+        weigh: Callable[[T], int] = lambda value: 1000,
     ) -> dict[K, T | PaimonError]:
         """Run several at once. Errors of the core stand for results; what is not there yet is missing."""
-        begun = {key: self._begin(key, make, fresh, lambda value: 1000) for key, make in jobs.items()}
+        begun = {key: self._begin(key, make, fresh, weigh) for key, make in jobs.items()}
         waiting = [f for f in begun.values() if isinstance(f, Future)]
         wait(waiting, timeout=max(0.0, until - time.monotonic()))
         out: dict[K, T | PaimonError] = {}

@@ -18,15 +18,18 @@ from airflow_paimon.plugin.catalog import Warehouse
 from airflow_paimon.plugin.panel import Asked, PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, StillReadingError
 from airflow_paimon.plugin.sheet import moment, number
-from airflow_paimon.plugin.tabs import branches, check, options, partitions, schemas, tags
+from airflow_paimon.plugin.tabs import branches, check, corrections, grid, history, options, partitions, schemas, tags
 
 _SHOW: Mapping[str, Callable[[PageContext], Panel]] = {
+    "history": history.show,
     "branches": branches.show,
     "tags": tags.show,
     "schemas": schemas.show,
     "partitions": partitions.show,
     "files": partitions.show_files,
     "options": options.show,
+    "grid": grid.show,
+    "corrections": corrections.show,
     "check": check.show,
 }
 _BRANCH_TABS = ("history", "tags", "schemas", "partitions", "files", "options")

@@ -1,11 +1,27 @@
-"""The page as a browser gets it: who sees it, what the tabs say, and what a broken table shows."""
+"""The page as a browser gets it: who sees it, what the tabs say, and what a broken or hostile table shows."""
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_paimon.plugin.urls import TABS
+from tests.core.tables import append, make_table
+from tests.core.tables import run as operate
 from tests.plugin.conftest import SECRET, Get
 
 T = "/paimon/lake/d/t"
+
+
+def texts(page: str) -> str:
+    """What people read: no tags, one blank between words."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+# -- who may see it --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/paimon/", "/paimon/lake", "/paimon/lake/d", T, f"{T}?tab=files", "/paimon/x/y/z"])
@@ -23,6 +39,26 @@ def test_who_may_not_read_the_connection_sees_nothing_of_it(get: Get, path: str)
     assert "wrong rate" not in answer.text
 
 
+def test_the_page_changes_nothing(server: Any) -> None:
+    from airflow_paimon.plugin.app import build_app
+
+    methods = {m for route in build_app().routes for m in getattr(route, "methods", None) or ()}
+    assert methods == {"GET"}
+    assert server.post(T).status_code in (401, 405)
+
+
+def test_pages_run_no_script_of_anybody_else_and_are_not_kept(get: Get) -> None:
+    answer = get(T)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "no-store" in answer.headers["cache-control"]
+    assert not re.search(r"<script(?![^>]* src=)|\son\w+=|\sstyle=", answer.text), "inline script or style"
+
+
+# -- lists and tabs --------------------------------------------------------------------------------------------------
+
+
 def test_the_lists(get: Get) -> None:
     first = get("/paimon/")
     assert 'href="/paimon/lake"' in first.text
@@ -31,11 +67,195 @@ def test_the_lists(get: Get) -> None:
     tables = get("/paimon/lake/d").text
     assert 'href="/paimon/lake/d/t"' in tables
     assert "no_table" not in tables
+    assert "t primary key dt 2 4" in texts(tables)
     assert "unreadable" in get("/paimon/lake/e").text
 
 
+def test_thousands_of_tables_are_searched_and_paged_and_only_the_page_is_read(get: Get, lake: Path) -> None:
+    for number in range(120):
+        (lake / "many.db" / f"t{number:03}" / "schema").mkdir(parents=True)
+    make_table(lake, "many.t077")
+    for number in range(120):
+        schema = lake / "many.db" / f"t{number:03}" / "schema" / "schema-0"
+        schema.write_bytes((lake / "many.db" / "t077" / "schema" / "schema-0").read_bytes())
+    page = get("/paimon/lake/many").text
+    assert "Page 1 of 3" in page
+    assert "/many/t000" in page
+    assert "/many/t077" not in page
+    assert "/many/t077" in get("/paimon/lake/many?page=2").text
+    found = get("/paimon/lake/many?q=T07").text
+    assert "10 found" in found
+    assert "/many/t079" in found
+    assert "/many/t080" not in found
+
+
 @pytest.mark.parametrize("tab", TABS)
-def test_every_tab_opens_and_shows_no_secret(get: Get, tab: str) -> None:
-    answer = get(f"{T}?tab={tab}")
+@pytest.mark.parametrize("table", ["t", "c"])
+def test_every_tab_opens_and_shows_no_secret(get: Get, table: str, tab: str) -> None:
+    answer = get(f"/paimon/lake/d/{table}?tab={tab}")
     assert answer.status_code == 200, answer.text
+    assert f'aria-current="page">{tab.capitalize()}' in answer.text or (table, tab) == ("t", "grid")
     assert SECRET not in answer.text
+
+
+def test_branches_say_whose_they_are_and_how_far_from_main(get: Get) -> None:
+    shown = texts(get(f"{T}?tab=branches").text)
+    assert re.search(r"fix me wrong rate snapshot 2, tag before .* 1 bucket, \+30 rows 2 buckets, \+12 rows yes", shown)
+
+
+def test_tags_say_what_they_are_for(get: Get) -> None:
+    shown = texts(get(f"{T}?tab=tags").text)
+    assert "protects branch fix" in shown
+    assert "airflow-paimon-undo-publish-1 undo point 2" in shown
+
+
+def test_history_has_a_lane_a_branch_and_tells_who_approved(get: Get) -> None:
+    page = get(T).text
+    assert "done parted from main at snapshot 2" in page
+    assert "merge_branch of done, snapshot 3, as snapshot 3" in page
+    assert "approved by: ann" in page
+    assert "undo point" in page
+    assert "owner: me" in page
+    detail = texts(get(f"{T}?at=main:3").text)
+    assert "airflow-paimon.approved-by ann" in detail
+    assert "has no snapshot 99" in get(f"{T}?at=main:99").text
+    assert "has no snapshot" in get(f"{T}?at=../x:1").text
+
+
+def test_partitions_sum_up_their_files(get: Get) -> None:
+    shown = texts(get(f"{T}?tab=partitions").text)
+    assert "dt=1 1,207 2 22 B 11 B" in shown
+    only = texts(get(f"{T}?tab=partitions&branch=fix&q=dt%3D1").text)
+    assert "dt=1 1,230 2" in only
+    assert "dt=2" not in only.split("found")[1]
+
+
+def test_many_small_files_are_pointed_out(get: Get, lake: Path) -> None:
+    table = make_table(lake, "e.small")
+    for _ in range(10):
+        append(table, "1")
+    append(table, "2")
+    page = get("/paimon/lake/e/small?tab=partitions").text
+    assert "1 of 2 partitions have many small files" in texts(page)
+    assert "10 files below 32.0 MiB in 1 buckets: compact this partition" in page
+
+
+def test_schemas_show_what_changed(get: Get, lake: Path) -> None:
+    table = make_table(lake, "e.evolved")
+    raw = json.loads(table.store.read("schema/schema-0"))
+    raw["options"] |= {"snapshot.num-retained.max": "7", "fs.s3a.secret.key": "abcdefgh"}
+    raw["fields"][1] |= {"name": "w", "type": "VARCHAR(5)"}
+    table.store.create("schema/schema-1", json.dumps(raw | {"id": 1}).encode())
+    shown = texts(get("/paimon/lake/e/evolved?tab=schemas").text)
+    assert "+ option snapshot.num-retained.max = 7" in shown
+    assert "~ column v is now w ~ column w: STRING is now VARCHAR(5)" in shown
+    options = get("/paimon/lake/e/evolved?tab=options").text
+    assert "abcdefgh" not in shown + options
+    assert "***" in options
+
+
+def test_the_grid_of_a_chain_table(get: Get) -> None:
+    page = get("/paimon/lake/d/c?tab=grid").text
+    line = re.search(r">region=CN</th>(.*?)</tr>", page, re.DOTALL)
+    assert line is not None
+    assert re.findall(r'class="(\w+)"', line[1]) == [
+        "delta", "stale", "delta", "gap", "gap", "delta", "delta", "gap", "delta"
+    ]  # fmt: skip
+    assert "stale-partition" in page
+    assert "is not a chain table" in get(f"{T}?tab=grid").text
+
+
+# -- broken and hostile tables ---------------------------------------------------------------------------------------
+
+
+def test_a_broken_table_shows_what_check_table_says(get: Get) -> None:
+    answer = get("/paimon/lake/e/broken")
+    assert "snapshot-1 is truncated or not JSON" in texts(answer.text)
+    assert "unreadable-metadata:main" in answer.text
+
+
+def test_one_unreadable_snapshot_does_not_hide_the_others(get: Get, lake: Path) -> None:
+    table = make_table(lake, "e.torn")
+    for day in "123":
+        append(table, day)
+    table.store.replace("snapshot/snapshot-2", b"{")
+    page = get("/paimon/lake/e/torn").text
+    assert "main 2: UNREADABLE" in page
+    assert "main 3: APPEND" in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/paimon/lake/d/nothing",
+        "/paimon/lake/%2e%2e/t",
+        "/paimon/lake/d/%2e%2e",
+        "/paimon/lake/d/..%2f..%2fe.db%2fbroken",
+        "/paimon/lake/d/t$branch_fix",
+        "/paimon/lake/d/t%24snapshots",
+        "/paimon/lake/d/t%00",
+        "/paimon/lake/d/..\\t",
+        "/paimon/lake/..%5c..%5cetc",
+        "/paimon/lake/d/t?branch=../../../e.db/broken",
+        "/paimon/lake/d/t?branch=nothing",
+        "/paimon/nothing/d/t",
+        "/paimon/elsewhere/d/t",
+        "/paimon/lake/d/t?tab=nothing",
+        "/paimon/lake/d/t?page=0",
+        "/paimon/_static/../app.py",
+        "/paimon/_static/%2e%2e/app.py",
+    ],
+)
+def test_addresses_that_lead_out_of_the_warehouse_or_nowhere_are_refused(get: Get, path: str) -> None:
+    answer = get(path)
+    assert answer.status_code in (400, 404, 422), answer.text
+    assert "unreadable-metadata" not in answer.text
+    assert "build_app" not in answer.text
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+
+
+def test_no_text_of_a_table_becomes_markup(get: Get, lake: Path) -> None:
+    """Names, comments, reasons, commit users, tags and options that another engine or a user wrote."""
+    table = make_table(lake, "e.hostile")
+    append(table, HOSTILE.replace("/", "|"))
+    operate(table, "create_tag", tag="before")
+    operate(table, "create_branch", branch="fix", tag="before", owner=HOSTILE, reason=HOSTILE)
+    for path in ("snapshot/snapshot-1", "schema/schema-0"):
+        raw = json.loads(table.store.read(path))
+        raw |= {"commitUser": HOSTILE, "properties": {"airflow-paimon.approved-by": HOSTILE, HOSTILE: HOSTILE}}
+        if path.startswith("schema"):
+            raw |= {"comment": HOSTILE, "options": {**raw["options"], HOSTILE: HOSTILE}}
+            raw["fields"][0] |= {"description": HOSTILE}
+        table.store.replace(path, json.dumps(raw).encode())
+    (lake / "e.db" / "hostile" / "tag" / "tag-<b>x").write_bytes(table.store.read("snapshot/snapshot-1"))
+    (lake / "e.db" / "hostile" / "branch" / "branch-<i>y").mkdir()
+    (lake / "e.db" / "<u>z" / "schema").mkdir(parents=True)
+    (lake / "e.db" / "<u>z" / "schema" / "schema-0").write_bytes(b"<script>")
+    paths = [f"/paimon/lake/e/hostile?tab={tab}" for tab in TABS]
+    paths += ["/paimon/lake/e", "/paimon/lake/e/hostile?at=main:1", f"/paimon/lake/e/hostile?q={HOSTILE}&tab=files",
+              f"/paimon/lake/e/hostile?branch={HOSTILE}", f"/paimon/lake/{HOSTILE}", f"/paimon/{HOSTILE}",
+              f"/paimon/lake/e/hostile?at={HOSTILE}:1", "/paimon/lake/e/%3Cu%3Ez"]  # fmt: skip
+    seen = 0
+    for path in paths:
+        page = get(path).text
+        for tag in ("<script>alert", "<img", "<b>x", "<i>y", "<u>z"):
+            assert tag not in page, path
+        assert not re.search(r"<[^>]*\sonerror=", re.sub(r'"[^"]*"', '""', page)), path
+        seen += "&lt;script&gt;alert(1)" in page
+    assert seen >= 8, "the texts were shown nowhere"
+
+
+def test_errors_of_a_storage_carry_no_secret(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"warehouse": f"file:///nowhere/{SECRET}", "storage_options": "{"}
+    value = {"conn_type": "paimon", "password": SECRET, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps(value))
+    answer = get("/paimon/wrong/d/t")
+    assert answer.status_code >= 400
+    assert "storage_options must be a JSON object" in texts(answer.text)
+    value["extra"] = {"warehouse": f"/nowhere/{SECRET}"}
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps(value))
+    for path in ("/paimon/wrong/d/t", "/paimon/wrong/d", "/paimon/wrong"):
+        assert SECRET not in get(path).text, path
+    assert "There is no table d.t at" in texts(get("/paimon/wrong/d/t").text)

@@ -1,0 +1,155 @@
+"""The picture of a history as SVG. Colours come from the style sheet; every text is escaped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from markupsafe import Markup, escape
+
+from airflow_paimon.plugin.history_plan import PUBLISH, ROLLBACK, Commit, Edge, Lane, Mark, Picture
+from airflow_paimon.plugin.sheet import exact_text, moment_text, signed
+
+_LEFT, _TOP, _COLUMN, _ROW, _RIGHT = 150, 30, 16, 46, 24
+_NAMED = 5
+_LABEL_CHARACTERS = 20
+_TICK_WIDTH = 104
+
+MarkLink = Callable[[str, Mark], str]
+
+
+def draw(picture: Picture, link: MarkLink, chosen: str = "") -> Markup:
+    """Draw a picture. ``link`` gives the address behind a mark of a branch; ``chosen``: the branch to stress."""
+    width = _LEFT + max(1, len(picture.times)) * _COLUMN + _RIGHT
+    height = _TOP + len(picture.lanes) * _ROW + 8
+    parts = [_tick(column, millis, height) for column, millis in _ticks(picture)]
+    parts += [_lane(number, lane, lane.name == chosen) for number, lane in enumerate(picture.lanes)]
+    parts += [_edge(edge) for edge in picture.edges]
+    parts += [_mark(mark, picture.lanes[mark.lane].name, link) for mark in picture.marks]
+    label = f"History of {len(picture.lanes)} branches, {picture.total} commits"
+    return _element(
+        "svg", *parts, viewBox=f"0 0 {width} {height}", width=width, height=height, role="group",
+        aria_label=label, class_="history",
+    )  # fmt: skip
+
+
+def describe(commit: Commit, branch: str) -> str:
+    """Say all that there is to say of one commit, in lines."""
+    what = f" ({commit.operation}{f' of {commit.source}' if commit.source else ''})" if commit.operation else ""
+    lines = [f"{branch} {commit.id}: {commit.kind}{what}", exact_text(commit.millis)]
+    if commit.total is not None or commit.rows is not None:
+        total = "?" if commit.total is None else f"{commit.total:,}"
+        lines.append(f"rows: {total} ({signed(commit.rows)})")
+    lines += [f"user: {commit.user}"] if commit.user else []
+    lines += [f"approved by: {commit.approved_by}"] if commit.approved_by else []
+    lines += [f"back to snapshot {commit.target}"] if commit.target is not None else []
+    lines += [f"tags: {_some(commit.tags)}"] if commit.tags else []
+    lines += ["undo point"] if commit.undo else []
+    lines += ["expired: only a tag keeps it"] if commit.kept_by_tag else []
+    return "\n".join(lines)
+
+
+def describe_all(mark: Mark, branch: str) -> str:
+    """Say what a mark stands for."""
+    if len(mark.commits) == 1:
+        return describe(mark.commits[0], branch)
+    first, last = mark.commits[0], mark.commits[-1]
+    kinds = Counter(c.kind for c in mark.commits)
+    users = Counter(c.user for c in mark.commits)
+    lines = [
+        f"{branch}: {len(mark.commits):,} commits, {first.id} to {last.id}",
+        f"{exact_text(first.millis)} to {exact_text(last.millis)}",
+        ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common()),
+        f"rows: {signed(sum(c.rows or 0 for c in mark.commits))}",
+        f"users: {_some([user for user, _ in users.most_common()])}",
+    ]
+    roles = Counter(c.role for c in mark.commits)
+    lines += [f"{roles[role]:,} {role}" for role in (PUBLISH, ROLLBACK) if roles[role]]
+    tags = [tag for c in mark.commits for tag in c.tags]
+    lines += [f"tags: {_some(tags)}"] if tags else []
+    return "\n".join([*lines, "Open to zoom in"] if mark.since is not None else lines)
+
+
+def _some(names: list[str] | tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _x(column: float) -> float:
+    return _LEFT + (column + 0.5) * _COLUMN
+
+
+def _y(lane: int) -> float:
+    return _TOP + (lane + 0.5) * _ROW
+
+
+def _ticks(picture: Picture) -> list[tuple[int, int]]:
+    step = max(1, _TICK_WIDTH // _COLUMN)
+    return [(i, picture.times[i]) for i in range(0, len(picture.times), step)]
+
+
+def _tick(column: int, millis: int, height: int) -> Markup:
+    x = _x(column)
+    line = _element("line", x1=x, x2=x, y1=_TOP - 8, y2=height, class_="tick")
+    return Markup("").join([line, _element("text", moment_text(millis), x=x, y=_TOP - 14, class_="time")])
+
+
+def _lane(number: int, lane: Lane, chosen: bool) -> Markup:
+    y = _y(number)
+    first = _LEFT - 8 if lane.first < 0 else _x(lane.first)
+    last = max(_x(max(lane.last, 0)), first + _COLUMN)
+    shown = lane.name if len(lane.name) <= _LABEL_CHARACTERS else lane.name[: _LABEL_CHARACTERS - 1] + "…"
+    label = _element(
+        "text", shown, _element("title", lane.title), x=_LEFT - 14, y=y + 4, class_=f"lane{' chosen' if chosen else ''}"
+    )  # fmt: skip
+    return Markup("").join([_element("line", x1=first, x2=last, y1=y, y2=y, class_="line"), label])
+
+
+def _edge(edge: Edge) -> Markup:
+    (lane_1, column_1), (lane_2, column_2) = edge.start, edge.end
+    x_1, y_1, x_2, y_2 = _x(column_1), _y(lane_1), _x(column_2), _y(lane_2)
+    if edge.kind == ROLLBACK:
+        path = f"M{x_1} {y_1} C{x_1} {y_1 - 26} {x_2} {y_2 - 26} {x_2} {y_2}"
+    elif edge.kind == PUBLISH:
+        path = f"M{x_1} {y_1} C{x_2} {y_1} {x_2} {y_1} {x_2} {y_2}"
+    else:
+        path = f"M{x_1} {y_1} C{x_1} {y_2} {x_1} {y_2} {max(x_2, x_1 + _COLUMN)} {y_2}"
+    return _element("path", _element("title", edge.title), d=path, class_=f"edge {edge.kind}")
+
+
+def _mark(mark: Mark, branch: str, link: MarkLink) -> Markup:
+    x, y, many = _x(mark.column), _y(mark.lane), len(mark.commits)
+    title = describe_all(mark, branch)
+    if many == 1:
+        shape = _single(mark.role, x, y)
+    else:
+        count = f"{many}" if many < 1000 else f"{many // 1000}k"
+        shape = Markup("").join(
+            [
+                _element("rect", x=x - 7, y=y - 11, width=14, height=22, rx=5, class_=f"pill {mark.role}"),
+                _element("text", count, x=x, y=y + 23, class_="count"),
+            ]
+        )
+    tags = sum(len(c.tags) for c in mark.commits)
+    flag = _flag(x, y, any(c.undo for c in mark.commits)) if tags or any(c.undo for c in mark.commits) else Markup("")
+    return _element("a", _element("title", title), shape, flag, href=link(branch, mark), aria_label=title)
+
+
+def _single(role: str, x: float, y: float) -> Markup:
+    if role == PUBLISH:
+        return _element("path", d=f"M{x} {y - 8} L{x + 8} {y} L{x} {y + 8} L{x - 8} {y} Z", class_=f"dot {role}")
+    if role == ROLLBACK:
+        return _element("path", d=f"M{x - 7} {y} L{x + 6} {y - 7} L{x + 6} {y + 7} Z", class_=f"dot {role}")
+    return _element("circle", cx=x, cy=y, r=4 if role == "compact" else 5.5, class_=f"dot {role}")
+
+
+def _flag(x: float, y: float, undo: bool) -> Markup:
+    path = f"M{x} {y - 10} V{y - 20} L{x + 8} {y - 17} L{x} {y - 14}"
+    return _element("path", d=path, class_="flag undo" if undo else "flag")
+
+
+def _element(name: str, *children: Markup | str, **attributes: str | float) -> Markup:
+    """One element; names of attributes spell ``_`` for ``-``, texts are escaped."""
+    shown = "".join(f' {k.rstrip("_").replace("_", "-")}="{escape(v)}"' for k, v in attributes.items())
+    inner = "".join(str(escape(child)) for child in children)
+    return Markup(f"<{name}{shown}>{inner}</{name}>")

@@ -1,0 +1,165 @@
+"""The tab Corrections: runs about the table, and what to give the trigger forms. The page itself starts nothing.
+
+Airflow 3.3 has no address that opens a trigger form filled in, so the page shows the form's JSON to be copied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from airflow_paimon.core.branches.published import Published, publishes
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.plugin import auth, runs
+from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.reading import FRESH_SECONDS
+from airflow_paimon.plugin.runs import CLEAN_UP, CORRECT, DAGS, UNDO, TableRun
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, ago, moment, text
+from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
+from airflow_paimon.runbooks.leftovers import run_digest
+
+_APPROVE = "approve"
+_MOST_POINTS = 20
+_COLUMNS = (
+    Column("Run"),
+    Column("DAG"),
+    Column("Began (UTC)"),
+    Column("By"),
+    Column("State"),
+    Column("Waits for"),
+    Column("Approval"),
+    Column("Reason"),
+    Column("Partitions"),
+    Column("Branch"),
+    Column("Undo"),
+)
+
+
+def show(context: PageContext) -> Panel:
+    """Show the runs that the user may read, and the forms."""
+    allowed = tuple(d for d in DAGS if auth.may_read_runs(context.user, d))
+    name, conn_id = context.main.name, context.conn_id
+    known = context.reader.get(("dags",), runs.known_dags, until=context.until, fresh=FRESH_SECONDS)
+    found = context.reader.get(
+        ("runs", name, conn_id, allowed), partial(runs.runs_of, name, conn_id, allowed), until=context.until, fresh=1.0
+    )
+    points = context.reader.get(
+        (context.uri, "undo points"), partial(publishes, context.main), until=context.until, fresh=FRESH_SECONDS
+    )
+    views = {run.run_id: _view(run) for run in found}
+    flying = [v for v in views.values() if v.state not in ("success", "failed")]
+    undo = {p.branch: p for p in points if p.branch}
+    rows = [_row(context, run, views[run.run_id], flying, undo) for run in found]
+    sheet = Sheet(title="Runs", columns=_COLUMNS, rows=rows, total=len(rows), empty=_EMPTY)
+    notes = [] if len(allowed) == len(DAGS) else ["Runs of DAGs that you may not read are not shown."]
+    missing = [d for d in DAGS if d not in known]
+    if missing:
+        notes.append(f"This Airflow does not have the DAGs {', '.join(missing)}: see the documentation, Runbook.")
+    forms = [f for f in _forms(context, points) if f["dag_id"] in known]
+    return Panel(template="corrections.html", sheets=[sheet], notes=notes, data={"forms": forms})
+
+
+_EMPTY = "No run of the correction DAGs was about this table lately"
+
+
+def _view(run: TableRun) -> RunView:
+    unanswered = (
+        run.approval is not None and run.approval.answered_at is None and run.state not in ("success", "failed")
+    )
+    return RunView(run_id=run.run_id, state=run.state, tasks=run.tasks, conf=run.conf, unanswered=unanswered)
+
+
+def _row(
+    context: PageContext, run: TableRun, view: RunView, flying: Sequence[RunView], undo: dict[str, Published]
+) -> list[Cell]:
+    address = f"{context.airflow}/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}"
+    became, mark = outcome(view)
+    branch = _branch(run)
+    rivals = [v for v in flying if run.dag_id == CORRECT]
+    waiting = waits_for(view, rivals)
+    return [
+        Cell(run.run_id, href=address, airflow=True),
+        Cell(run.dag_id),
+        _moment(run.began, context.now_ms),
+        text(run.by),
+        Cell(became, mark=mark),
+        Cell(waiting, mark="warn") if waiting else text(None),
+        _approval(run, view, address, context.now_ms),
+        text(run.conf.get("reason")),
+        text(_listed(run.conf.get("partitions"))),
+        Cell(branch, href=context.asked.href(tab="history", branch=branch, q=""))
+        if branch in context.branches
+        else text(branch),
+        _undo(context, run, undo.get(branch)),
+    ]
+
+
+def _branch(run: TableRun) -> str:
+    """The branch of a correction: the form's, or the one that check_params makes up."""
+    given = run.conf.get("branch")
+    return "" if run.dag_id != CORRECT else str(given or f"fix_{run_digest(f'{run.dag_id}/{run.run_id}')}")
+
+
+def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Cell:
+    link = f"{address}/tasks/{_APPROVE}/required_actions"
+    asked = run.approval
+    if asked is None:
+        return text(None)
+    if asked.answered_at is None:
+        since = f", asked {ago(_millis(asked.asked_at), now_ms)}" if asked.asked_at else ""
+        shown = f"waits{since}" if view.unanswered else "not answered"
+        return Cell(shown, title=asked.subject, href=link, mark="warn" if view.unanswered else "", airflow=True)
+    return Cell(f"{asked.answer} by {asked.answered_by or 'nobody'}", title=asked.subject, href=link, airflow=True)
+
+
+def _undo(context: PageContext, run: TableRun, point: Published | None) -> Cell:
+    if point is None or not _has_published(run):
+        return text(None)
+    link = f"{context.asked.href(q=point.undo_tag)}#{CORRECT}"
+    return Cell(f"snapshot {point.before.id}", title=f"Tag {point.undo_tag}", href=link)
+
+
+def _has_published(run: TableRun) -> bool:
+    return any(run.tasks.get(task) == "success" for task in ("merge", "fast_forward"))
+
+
+def _forms(context: PageContext, points: Sequence[Published]) -> list[dict[str, Any]]:
+    """What each trigger form wants to be given for this table."""
+    table = {"table": context.main.name}
+    if context.conn_id != PaimonHook.default_conn_name:
+        table["paimon_conn_id"] = context.conn_id
+    forms = [_form(context, CORRECT, "Correct this table", table, "")]
+    asked = [p for p in points if p.undo_tag == context.asked.q]
+    rest = [p for p in reversed(points) if p not in asked]
+    for point in [*asked, *rest][:_MOST_POINTS]:
+        about = f"{point.operation} of {point.branch}" if point.branch else point.operation
+        when = ago(point.snapshot.time_millis, context.now_ms)
+        hint = f"Snapshot {point.snapshot.id} ({about}), {when}: back to {point.before.id}"
+        forms.append(_form(context, UNDO, "Undo", {**table, "tag": point.undo_tag}, hint))
+    if context.branches:
+        chosen = [] if context.view.branch_name == MAIN else [context.view.branch_name]
+        conf = {**table, **({"branches": chosen} if chosen else {})}
+        forms.append(_form(context, CLEAN_UP, "Remove what corrections left", conf, ""))
+    return forms
+
+
+def _form(context: PageContext, dag_id: str, title: str, conf: dict[str, Any], hint: str) -> dict[str, Any]:
+    shown = json.dumps(conf, indent=2, ensure_ascii=False)
+    return {"dag_id": dag_id, "title": title, "hint": hint, "conf": shown, "href": f"{context.airflow}/dags/{dag_id}"}
+
+
+def _listed(partitions: Any) -> str:
+    return ", ".join(map(str, partitions)) if isinstance(partitions, list) else ""
+
+
+def _moment(value: datetime | None, now_ms: int) -> Cell:
+    return moment(None if value is None else _millis(value), now_ms)
+
+
+def _millis(value: datetime) -> int:
+    return round(value.timestamp() * 1000)

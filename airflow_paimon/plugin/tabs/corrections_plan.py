@@ -1,0 +1,77 @@
+"""What runs of the correction DAGs are waiting for, and what became of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ENDED = ("success", "failed")
+_PUBLISHING = ("merge", "fast_forward", "undo", "remove")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """What the plan looks at."""
+
+    run_id: str
+    state: str
+    tasks: Mapping[str, str]
+    conf: Mapping[str, Any]
+    unanswered: bool = False
+
+
+def waits_for(run: RunView, others: Sequence[RunView]) -> str:
+    """Say what a run in flight waits for; ``others``: runs in flight of the same table. Empty for one that ended."""
+    if run.state in _ENDED:
+        return ""
+    parts = [_own_wait(run)]
+    rivals = [o.run_id for o in others if o.run_id != run.run_id and overlap(run.conf, o.conf)]
+    if rivals:
+        parts.append(f"corrects the same partitions as {', '.join(rivals)}: the one that publishes later is refused")
+    return "; ".join(p for p in parts if p)
+
+
+def _own_wait(run: RunView) -> str:
+    if run.unanswered or "awaiting_input" in run.tasks.values():
+        return "an approval"
+    if run.state == "queued":
+        return "its turn: the run is queued"
+    if run.tasks.get("wait") in ("deferred", "up_for_reschedule"):
+        return "its branch to catch up"
+    retried = sorted(t for t, state in run.tasks.items() if state == "up_for_retry")
+    if retried:
+        return f"the next try of {', '.join(retried)}"
+    waiting = sorted(t for t, state in run.tasks.items() if state in ("queued", "scheduled"))
+    running = sorted(t for t, state in run.tasks.items() if state == "running")
+    if running:
+        return f"task {', '.join(running)}, which runs"
+    return f"a worker, for {', '.join(waiting)}" if waiting else ""
+
+
+def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Say whether two corrections can touch the same rows: without partitions they are about the whole table."""
+    mine, theirs = one.get("partitions"), other.get("partitions")
+    if not mine or not theirs:
+        return True
+    return bool({_normal(p) for p in mine} & {_normal(p) for p in theirs})
+
+
+def _normal(partition: object) -> str:
+    return ",".join(sorted(part.strip() for part in str(partition).replace("/", ",").split(",")))
+
+
+def outcome(run: RunView) -> tuple[str, str]:
+    """Say what became of a run, and how that is coloured."""
+    if run.state not in _ENDED:
+        return "in flight", "warn"
+    if run.tasks.get("rejected") in ("success", "failed"):
+        return "rejected", "bad"
+    done = [t for t in _PUBLISHING if run.tasks.get(t) == "success"]
+    if run.state == "failed":
+        failed = sorted(t for t, state in run.tasks.items() if state == "failed" and t != "how_to_go_on")
+        after = " after it was published" if done else ""
+        return f"failed{after}: {', '.join(failed) or 'see the run'}", "bad"
+    return {"merge": "published", "fast_forward": "published", "undo": "undone", "remove": "cleaned up"}.get(
+        done[0] if done else "", "done"
+    ), "good"

@@ -1,0 +1,146 @@
+"""The tab History: the picture, the commits of its range as a table, and one commit in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.plugin.history import read_lanes
+from airflow_paimon.plugin.history_plan import Commit, LaneInput, Mark, Picture, lay_out
+from airflow_paimon.plugin.history_svg import draw
+from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, signed, text
+
+_LANES = 24
+_ROWS = 50
+_DAY = 86_400_000
+_RANGES = ((_DAY, "24 hours"), (7 * _DAY, "7 days"), (30 * _DAY, "30 days"), (365 * _DAY, "1 year"))
+_COLUMNS = (
+    Column("Snapshot", number=True),
+    Column("Branch"),
+    Column("Committed (UTC)"),
+    Column("Kind"),
+    Column("Operation"),
+    Column("Change", number=True, help="Rows more or less, as files count them"),
+    Column("Rows", number=True, help="As files count them, before any merge"),
+    Column("User"),
+    Column("Approved by"),
+    Column("Tags"),
+)
+
+
+def show(context: PageContext) -> Panel:
+    """Show the history of main and the first branches, the chosen one among them."""
+    asked, chosen = context.asked, context.view.branch_name
+    drawn = list(context.branches[: _LANES - 1])
+    if chosen != MAIN and chosen not in drawn:
+        drawn[-1:] = [chosen]
+    lanes, missing = read_lanes(context.reader, context.main, drawn, context.until)
+    picture = lay_out(lanes, asked.since, asked.until)
+    notes = []
+    if missing:
+        notes.append(f"{missing:,} more snapshots are being read.")
+    if len(drawn) < len(context.branches):
+        notes.append(f"{len(context.branches) - len(drawn):,} more branches are not drawn; choose one to see it.")
+    sheet = _commits(context, lanes)
+    data = {
+        "svg": draw(picture, lambda branch, mark: _link(context, branch, mark), chosen),
+        "ranges": _ranges(context, picture),
+        "summary": _summary(picture),
+        "detail": _detail(context, notes) if asked.at else None,
+    }
+    return Panel(template="history.html", sheets=[sheet], notes=notes, data=data, pending=missing > 0)
+
+
+def _link(context: PageContext, branch: str, mark: Mark) -> str:
+    if len(mark.commits) > 1 and mark.since is not None:
+        return context.asked.href(since=mark.since, until=mark.until, page=1, at="")
+    return context.asked.href(at=f"{branch}:{mark.commits[-1].id}")
+
+
+def _summary(picture: Picture) -> str:
+    folded = ": neighbours are folded, open a pill to zoom in" if picture.folded else ""
+    return f"{picture.total:,} commits{folded}"
+
+
+def _ranges(context: PageContext, picture: Picture) -> list[dict[str, object]]:
+    """The ranges to choose from, and the neighbours of the one that is shown."""
+    asked, out = context.asked, []
+    everything = asked.since is None and asked.until is None
+    out.append({"name": "All", "href": asked.href(since=None, until=None, page=1), "now": everything})
+    for length, name in _RANGES:
+        out.append({"name": name, "href": asked.href(since=context.now_ms - length, until=None, page=1), "now": False})
+    if asked.since is not None:
+        end = asked.until if asked.until is not None else context.now_ms
+        span = max(end - asked.since, 1000)
+        earlier = asked.href(since=max(0, asked.since - span), until=asked.since, page=1)
+        out.append({"name": "← Earlier", "href": earlier, "now": False})
+        wider = asked.href(since=max(0, asked.since - span), until=end + span, page=1)
+        out.append({"name": "Zoom out", "href": wider, "now": False})
+        if asked.until is not None:
+            out.append({"name": "Later →", "href": asked.href(since=end, until=end + span, page=1), "now": False})
+    return out
+
+
+def _commits(context: PageContext, lanes: Sequence[LaneInput]) -> Sheet:
+    """The commits of the range on the chosen branch, on all of them when that is main; the newest first."""
+    asked, chosen = context.asked, context.view.branch_name
+    found = [
+        (lane.name, c)
+        for lane in lanes
+        if chosen in (MAIN, lane.name)
+        for c in lane.commits
+        if (asked.since is None or c.millis >= asked.since) and (asked.until is None or c.millis <= asked.until)
+    ]
+    if chosen == MAIN:
+        found = _once(found)
+    found.sort(key=lambda one: (one[1].millis, one[1].id), reverse=True)
+    page, pages, first, last = context.page_of(len(found), _ROWS)
+    rows = [_row(context, branch, c) for branch, c in found[first:last]]
+    return Sheet(title="Commits", columns=_COLUMNS, rows=rows, total=len(found), page=page, pages=pages,
+                 empty="No commits in this range")  # fmt: skip
+
+
+def _once(found: list[tuple[str, Commit]]) -> list[tuple[str, Commit]]:
+    """A commit that branches share is listed once, with the first lane that has it."""
+    seen: dict[tuple[int, str], tuple[str, Commit]] = {}
+    for branch, commit in found:
+        seen.setdefault((commit.id, commit.identity or branch), (branch, commit))
+    return list(seen.values())
+
+
+def _row(context: PageContext, branch: str, commit: Commit) -> list[Cell]:
+    where = f" of {commit.source}" if commit.source else ""
+    mark = {"publish": "good", "rollback": "warn", "unreadable": "bad"}.get(commit.role, "")
+    return [
+        Cell(str(commit.id), href=context.asked.href(at=f"{branch}:{commit.id}")),
+        Cell(branch),
+        moment(commit.millis, context.now_ms),
+        Cell(commit.kind, mark=mark),
+        text(f"{commit.operation}{where}"),
+        text(None if commit.rows is None else signed(commit.rows)),
+        number(commit.total),
+        text(commit.user),
+        text(commit.approved_by),
+        text(", ".join(commit.tags)),
+    ]
+
+
+def _detail(context: PageContext, notes: list[str]) -> dict[str, object] | None:
+    """One snapshot in full, of a branch that is there. A snapshot that has expired may live on in a tag."""
+    branch, _, given = context.asked.at.rpartition(":")
+    if branch not in (MAIN, *context.branches) or not given.isascii() or not given.isdigit() or len(given) > 18:
+        notes.append(f"{context.main.name} has no snapshot {context.asked.at!r}")
+        return None
+    view, wanted = context.main.branch(branch), int(given)
+    found = view.find_snapshot(wanted) or next((t.snapshot for t in view.tags() if t.snapshot.id == wanted), None)
+    if found is None:
+        notes.append(f"{view.label} has no snapshot {wanted}: it expired, or never was")
+        return None
+    shown = {k: v for k, v in found.to_json().items() if k != "properties"}
+    return {
+        "title": f"Snapshot {wanted} of {branch}",
+        "rows": [(k, str(v)) for k, v in [*shown.items(), *sorted(found.properties.items())]],
+        "when": moment(found.time_millis, context.now_ms),
+        "close": context.asked.href(at=""),
+    }
