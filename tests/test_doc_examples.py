@@ -69,3 +69,9 @@ def test_the_python_is_python(page: str) -> None:
         for node in ast.parse(block).body:
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("airflow_paimon"):
                 exec(compile(ast.Module([node], []), page, "exec"))  # the names are there
+
+
+def test_the_readmes_python_runs_as_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    block = re.findall(r"^```python\n(.*?)^```", PAGES["README.md"].read_text(), re.MULTILINE | re.DOTALL)[0]
+    exec(block.replace('"/tmp/lake"', repr(str(tmp_path))), {})
+    assert "{'id': 1, 'dt': '2026-11-18', 'amount': 1999.0}" in capsys.readouterr().out
