@@ -1,4 +1,4 @@
-"""Arguments of the Python functions that read and write: what is of another kind is refused by name."""
+"""Checks the arguments of the Python functions that read and write; errors name the argument."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
 def check_table(table: Any) -> None:
-    """Refuse anything but what ``open_table`` gives."""
+    """Refuse anything but a result of ``open_table``."""
     if not isinstance(table, Table):
-        raise InvalidInputError(f"table is what airflow_paimon.open_table gives, not {_named(table)}")
+        raise InvalidInputError(f"table must be a result of airflow_paimon.open_table, not {_named(table)}")
 
 
 def check_columns(table: Table, columns: Any) -> None:
-    """Refuse anything but a sequence of names; what the names are is the planner's."""
+    """Refuse anything but a sequence of names; the planner checks the names themselves."""
     is_list = isinstance(columns, Sequence) and not isinstance(columns, str | bytes)
     if columns is not None and not is_list:
-        raise InvalidInputError(f"{table.label}: columns is a list of names, not {_named(columns)}", table=table.name)
+        raise InvalidInputError(f"{table.label}: columns must be a list, not {_named(columns)}", table=table.name)
 
 
 def timestamp_argument(timestamp: int | str | datetime | None) -> int | str | None:
-    """Return a datetime as epoch milliseconds; a text and a number stay.
+    """Return a datetime as epoch milliseconds; texts and numbers are returned unchanged.
 
     Raises:
         InvalidInputError: it has no time zone.
@@ -36,11 +36,11 @@ def timestamp_argument(timestamp: int | str | datetime | None) -> int | str | No
 
 
 def check_rows(table: Table, data: Any) -> None:
-    """Refuse anything but rows in Arrow's form."""
+    """Refuse anything but an Arrow table or record batch."""
     if not isinstance(data, pa.Table | pa.RecordBatch):
         way = "pyarrow.Table.from_pylist makes one of dicts" if isinstance(data, list) else "give a pyarrow.Table"
         raise InvalidInputError(
-            f"{table.label}: rows to write are an Arrow table, not {_named(data)}; {way}", table=table.name
+            f"{table.label}: rows to write must be an Arrow table, not {_named(data)}; {way}", table=table.name
         )
 
 
@@ -55,12 +55,12 @@ def check_operation_id(table: Table, operation_id: Any) -> None:
 
 
 def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
-    """Return a partition as a mapping: it is one, or a text such as ``dt=2026-11-18/region=eu``."""
+    """Return a partition as a mapping, from a mapping or a text such as ``dt=2026-11-18/region=eu``."""
     if isinstance(partition, str):
         return parse_partition_text(partition)
     if not isinstance(partition, Mapping):
         raise InvalidInputError(
-            f"{table.label}: a partition is a dict of columns and values, or a text such as dt=2026-11-18/region=eu, "
+            f"{table.label}: a partition must be a dict of columns and values, or a text like dt=2026-11-18/region=eu, "
             f"not {_named(partition)}",
             table=table.name,
         )
@@ -68,7 +68,7 @@ def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
 
 
 def partitions_argument(table: Table, partitions: Any) -> list[Mapping[str, Any]]:
-    """Return a list of partitions; a single one may come without a list."""
+    """Return a list of partitions; a single one may be given without a list."""
     alone = isinstance(partitions, str | Mapping) or not isinstance(partitions, Sequence)
     return [partition_argument(table, p) for p in ([partitions] if alone else partitions)]
 

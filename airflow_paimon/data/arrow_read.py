@@ -29,14 +29,14 @@ def read_arrow(
     ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds) names. Rows come in no particular order.
 
     TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings. ``where`` keeps the
-    rows for which an expression over the table's columns is true. ``gap_policy`` matters to chain tables only: what
-    a day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state before it. ``chain_read``
-    is theirs, too: ``full`` partitions, ``incremental`` for the rows of the delta branch alone, ``hybrid`` for both.
+    rows for which an expression over the table's columns is true. Only for chain tables: ``gap_policy`` chooses what a
+    day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state before it; ``chain_read`` is
+    ``full`` (full partitions), ``incremental`` (only the rows of the delta branch) or ``hybrid`` (both).
 
     Raises:
         NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp,
-            ``chain_read`` other than ``full`` for a view that is not read through a chain.
-        UnsupportedFeatureError: the table has a feature that would make our answer wrong.
+            ``chain_read`` other than ``full`` for a view that is not the main view of a chain table.
+        UnsupportedFeatureError: the table has a feature with which the result would be wrong.
         FormatError: a file of the table is missing or corrupt.
     """
     check_table(table)

@@ -1,4 +1,4 @@
-"""``write_arrow``: an Arrow table into a Paimon table, in this process, with one commit."""
+"""``write_arrow``: writes an Arrow table to a Paimon table, in this process, with one commit."""
 
 from __future__ import annotations
 
@@ -50,21 +50,22 @@ def write_arrow(
     operation_id: str | None = None,
     on_stale: str | None = None,
 ) -> dict[str, Any]:
-    """Write rows with one commit and give the operation's result (docs/design.md, One result).
+    """Write rows with one commit and return the operation's result (docs/design.md, One result).
 
     ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
-    (a dict of typed values or their texts, None = null, or a text as ``dt=2026-11-18/region=eu``; may be partial);
+    (a dict of typed values or their texts, None = null, or a text such as ``dt=2026-11-18/region=eu``; may be partial);
     ``dynamic_overwrite`` replaces the partitions that occur
-    in the rows. A column ``_row_kind`` (``+I -U +U -D``) expresses deletes. With ``operation_id`` a retry returns the
-    first try's result and writes nothing; the same id with other rows is refused.
+    ``dynamic_overwrite`` replaces the partitions that occur in the rows. A column ``_row_kind`` (``+I -U +U -D``)
+    expresses deletes. With ``operation_id`` a retry returns the first try's result and writes nothing; the same id with
+    other rows is refused.
 
-    ``on_stale`` goes with the delta branch of a chain table: a write to a partition that a full one hides is refused
-    (``refuse``, the default of ``append``), or done, and the full partitions that it makes stale are listed in
+    ``on_stale`` applies to the delta branch of a chain table: a write to a partition hidden by a full one is refused
+    (``refuse``, the default of ``append``), or done, and the full partitions that become stale are listed in
     ``details["stale"]`` (``record``, the default of the other modes) for ``compact_chain_table --pending``.
 
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.
-        UnsafeOperationError: a chain table's anchor that is needed would be dropped, or rows would be invisible.
+        UnsafeOperationError: a required anchor of a chain table would be dropped, or rows would be invisible.
         UnsupportedFeatureError: the table has a feature that this engine does not write.
         ConflictError: other writers kept changing the same buckets.
     """
@@ -93,9 +94,10 @@ def write_arrow(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a write came to. ``replayed``: an earlier try of the operation had landed, and this one wrote nothing.
+    """The outcome of a write. ``replayed``: an earlier try of the operation had landed, and this one wrote nothing.
 
-    ``before`` and ``after`` are snapshot ids; ``told`` is what the result says of a chain table's other partitions.
+    ``before`` and ``after`` are snapshot ids; ``told`` holds the result's fields about a chain table's other
+    partitions.
     """
 
     before: int | None
@@ -116,7 +118,7 @@ def write_once(
     *,
     content: str | None = None,
 ) -> Written:
-    """Write, or find what an earlier try with this operation id has committed; ``settled`` follows the commit.
+    """Write, or find the commit of an earlier try with this operation id; ``settled`` is called after the commit.
 
     Raises:
         InvalidInputError: the operation id was used for another request than ``asked``, or other rows (``content``).
@@ -136,15 +138,15 @@ def write_once(
 
 
 def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | str | None) -> None:
-    """Refuse an unknown mode, and a partition where none is replaced."""
+    """Refuse an unknown mode, and a partition in a mode that takes none."""
     if mode not in MODES:
         raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}", table=table.name)
     if partition is not None and mode != "overwrite":
-        raise InvalidInputError(f"{table.label}: partition goes with mode='overwrite' only", table=table.name)
+        raise InvalidInputError(f"{table.label}: partition is allowed only with mode='overwrite'", table=table.name)
 
 
 def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: Mapping[str, Any] | None) -> str:
-    """Tell one request from another: what is replaced, and the columns and number of rows."""
+    """The values that identify a request: mode, partition, columns and number of rows."""
     return digest_of({"mode": mode, "partition": partition, "columns": data.schema.names, "rows": data.num_rows})
 
 
@@ -157,7 +159,7 @@ def commit_in_tries(
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
     tries: int,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
-    """Write files and commit them; when a bucket moved meanwhile, with new sequence numbers again."""
+    """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers."""
     for number in range(1, tries + 1):
         write = plan_write(table, overwrite=mode != "append", chained=True)
         messages = write_files(write)
@@ -167,9 +169,9 @@ def commit_in_tries(
             discard_files(write, messages)
             if not isinstance(error, ConflictError) or number == tries:
                 raise
-            log.warning("%s: another writer came in between (%s); writing again", table.label, error.message)
+            log.warning("%s: another writer committed first (%s); writing again", table.label, error.message)
             continue
-        if receipt.replayed:  # another try of the operation was faster, with files of its own
+        if receipt.replayed:  # another try of the operation was faster and wrote its own files
             discard_files(write, messages)
             return receipt, ()
         return receipt, messages
@@ -177,7 +179,7 @@ def commit_in_tries(
 
 
 def _batches(data: pa.Table | pa.RecordBatch, write: TableWrite) -> Iterator[pa.RecordBatch]:
-    """Check and give the rows piece by piece: a whole column of long texts would be more than Arrow can hold in one."""
+    """Check and return the rows in pieces, as a whole column of long texts can exceed the size of an Arrow array."""
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
     for batch in table.to_batches(max_chunksize=_BATCH_ROWS) or [table]:
         yield conform_rows(batch, write.schema, write.label)
@@ -192,7 +194,7 @@ def commit_write(
     identity: CommitIdentity,
     on_stale: OnStale | None = None,
 ) -> Receipt:
-    """Publish what a write made, as its mode says.
+    """Commit the files of a write, according to its mode.
 
     Raises:
         REFUSALS: the files can be discarded.
@@ -229,7 +231,7 @@ def _result(table: Table, mode: str, written: Written, rows: int, started: float
 def write_result(
     table: Table, operation: str, written: Written, details: Mapping[str, Any], started: float
 ) -> dict[str, Any]:
-    """Return a write's result; ``started`` is of the monotonic clock."""
+    """Return a write's result; ``started`` is a reading of the monotonic clock."""
     return OperationResult(
         operation=operation,
         table=table.name,

@@ -1,6 +1,6 @@
-"""A digest of an Arrow table's rows: the same values in the same order give the same digest, however they are chunked.
+"""A digest of an Arrow table's rows: the same values in the same order give the same digest, for any chunking.
 
-Null slots, padding and offsets of slices are no part of it. 100 MB take about a third of a second of CPU time.
+Null slots, padding and offsets of slices are not part of it. 100 MB take about a third of a second of CPU time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def content_digest(data: pa.Table | pa.RecordBatch) -> str:
 
 
 class _Column:
-    """Hashes each kind of buffer of a column on its own, so that chunk boundaries leave no trace."""
+    """Hashes each kind of buffer of a column separately, so that chunk boundaries have no effect."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
@@ -36,7 +36,7 @@ class _Column:
         return hashlib.blake2b(parts.encode()).digest()
 
     def add(self, path: str, array: pa.Array) -> None:
-        """Hash an array; ``path`` names where it stands in a nested column."""
+        """Hash an array; ``path``: its position in a nested column."""
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):

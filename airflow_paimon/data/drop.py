@@ -1,4 +1,4 @@
-"""``drop_partitions``: partitions of a branch out of the table, with one commit."""
+"""``drop_partitions``: drops partitions of a branch with one commit."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ def drop_partitions(
     operation_id: str | None = None,
     on_stale: str | None = None,
 ) -> dict[str, Any]:
-    """Drop partitions and give the operation's result.
+    """Drop partitions and return the operation's result.
 
-    Each is a dict (typed values or their texts, None = null) or a text as ``dt=2026-11-18/region=eu``; may be partial.
+    Each is a dict (typed values or their texts, None = null) or a text such as ``dt=2026-11-18/region=eu``; may be
+    partial.
 
-    ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Nothing there: nothing is committed.
+    ``operation_id`` and ``on_stale`` are those of ``write_arrow``. If there are no such partitions, nothing is
+    committed.
 
     Raises:
-        InvalidInputError: no partition is named, or one names no partition column.
-        UnsafeOperationError: a chain table's anchor that is needed would be dropped.
+        InvalidInputError: no partition is given, or one has an unknown column.
+        UnsafeOperationError: a required anchor of a chain table would be dropped.
     """
     started = time.monotonic()
     check_table(table)

@@ -1,4 +1,4 @@
-"""The fold before a publish: buckets of a branch with too high sequence numbers are rewritten.
+"""The fold before a publish: rewrites buckets of a branch whose sequence numbers are too high.
 
 See docs/design.md, A running writer keeps winning.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     """Rewrite buckets of a branch, their rows unchanged, so that no sequence number is above the given one: one commit.
 
-    In this process, one bucket after the other. It is what ``merge_branch --rewrite`` does first.
+    In this process, one bucket after the other. ``merge_branch --rewrite`` calls it first.
 
     Raises:
         ConflictError: a bucket changed meanwhile; nothing was published.

@@ -1,6 +1,6 @@
 """Reads a table through ``scan.fallback-branch`` or ``scan.primary-branch``: partition by partition.
 
-A partition that has a live file in the first branch is read there and nowhere else, also if no row of it is left.
+A partition with a live file in the first branch is read only there, even if it has no rows left.
 
 See docs/format.md, Fallback branches.
 """
@@ -37,7 +37,8 @@ def plan_table_read(
     predicate: Predicate | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> list[Layer]:
-    """Plan a read of one snapshot, of both branches where the table says so. The first layer's columns are the table's.
+    """Plan a read of one snapshot, of both branches if the table's options say so. The first layer has the table's
+    columns.
 
     Raises:
         NotFoundError: no such table, branch, snapshot or tag, or the other branch of a layered table is missing, where
@@ -72,7 +73,7 @@ def plan_table_read(
 
 
 def other_branch(plan: ScanPlan) -> str | None:
-    """Name the branch that this table is read together with; a reference to itself means nothing."""
+    """Return the branch that this table is read together with; a reference to itself is ignored."""
     options = TableOptions(plan.schema.options)
     if options.chain_table:
         return None
@@ -97,7 +98,7 @@ def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timesta
 
 
 def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
-    """Return the branch's newest snapshot of the time when the other branch's was committed; else its earliest."""
+    """Return the branch's newest snapshot at the commit time of the other branch's; else its earliest."""
     try:
         found = resolve_version(table, timestamp=snapshot.time_millis)[1]
     except NotFoundError:
@@ -106,11 +107,11 @@ def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
 
 
 def read_as_one(plans: Sequence[ScanPlan], *, newest: bool) -> list[ScanPlan]:
-    """Read branches that travel in time with the columns that they had together. ``plans[0]`` is the table's own.
+    """Choose the schema for time travel over branches that are read together. ``plans[0]`` is the table's own.
 
-    A snapshot has the schema of its commit; after an ALTER of all branches only some may have been written to.
-    ``newest``: the latest of those schemas, in the order of the table's versions, is that of the moment; otherwise it
-    is the table's own, if it has a snapshot. What has no such version is left for ``check_types``.
+    A snapshot has the schema of its commit; after an ALTER of all branches only some may have been written. ``newest``:
+    use the latest of those schemas, in the order of the table's versions; otherwise the table's own, if it has a
+    snapshot. Plans without such a version are left for ``check_types``.
     """
     columns = [_columns(p.schema) for p in plans]
     if all(c == columns[0] for c in columns):
@@ -135,7 +136,7 @@ def _columns(schema: TableSchema) -> list[Any]:
 
 
 def check_types(label: str, other_label: str, schema: TableSchema, other: TableSchema) -> None:
-    """Paimon compares types by position only; columns of another name would be mixed up, so we refuse those as well."""
+    """Check types and names. Paimon compares only types by position, and would mix up columns of other names."""
     ours = [(f.name, _bare(f.type)) for f in schema.fields]
     theirs = [(f.name, _bare(f.type)) for f in other.fields]
     if len(ours) != len(theirs) or [t for _, t in ours] != [t for _, t in theirs]:
@@ -158,7 +159,7 @@ def _bare(data_type: DataType) -> Any:
 
 
 def _without_partitions(plan: ScanPlan, first: ScanPlan) -> ScanPlan:
-    """Leave out what the first branch has."""
+    """Leave out partitions that the first branch has."""
     key = _partition_key(first.schema)
     taken = {key(s.values) for s in first.splits}
     return replace(plan, splits=tuple(s for s in plan.splits if key(s.values) not in taken))

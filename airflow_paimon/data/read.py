@@ -1,4 +1,4 @@
-"""Reads splits: each is turned into a stream of batches, merged where versions of a key may meet."""
+"""Reads splits as streams of batches, merged where a key may have several versions."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
 
 
 def read_versions(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
-    """Read a whole bucket as it is stored, for whoever writes it again: all columns, and of a primary-key table
-    ``_VALUE_KIND`` and ``_SEQUENCE_NUMBER`` of each key's winning version, deletes included. Sorted by key.
+    """Read a whole bucket as stored, to rewrite it: all columns, and for a primary-key table ``_VALUE_KIND`` and
+    ``_SEQUENCE_NUMBER`` of each key's winning version, including deletes. Sorted by key.
     """
     system = (SEQUENCE_FIELD, VALUE_KIND_FIELD) if read.is_keyed else ()
     yield from read_stored(read, split, (*read.schema.fields, *system))
 
 
 def read_stored(read: TableRead, split: ReadSplit, fields: Sequence[DataField]) -> Iterator[pa.RecordBatch]:
-    """As ``read_versions``, but these columns only; where versions meet, those that decide must be among them."""
+    """Like ``read_versions``, for these columns only, which must include those that decide between versions."""
     reader = _SplitReader(read, split)
     for section in split.sections:
         yield from reader.stored(section, tuple(fields))
@@ -75,19 +75,19 @@ class _SplitReader:
         self._deleted = load_deletions(read.store, split.deletions)
 
     def _needed_fields(self) -> tuple[DataField, ...]:
-        """What comes out and what the filters look at, without partition columns: those are constants."""
+        """The output columns and those of the filters, without partition columns, which are constants."""
         names = {*self._read.columns, *self._read.rows.columns, *self._read.rows.points}
         stored = [f for f in self._read.schema.fields if f.name not in self._constant]
         found = [f for f in stored if f.name in names]
         found += [f for n, f in SYSTEM_FIELDS.items() if n in self._read.columns]
-        # a batch without columns would not know its number of rows
+        # a batch without columns has no number of rows
         return tuple(found or stored[:1] or self._read.schema.fields[:1])
 
     def merged(self, section: Section) -> Iterator[pa.RecordBatch]:
         """Merge the runs of a section."""
         rules = merge_rules(self._read.schema)
         inner = [self._read.schema.field(n) for n in dict.fromkeys((*rules.keys, *rules.sequence))]
-        # what nothing hangs on is not read: arbitrary numbers take long to decode
+        # columns without effect are not read: arbitrary numbers take long to decode
         system = [] if section.in_order else [SEQUENCE_FIELD]
         system += [VALUE_KIND_FIELD] if section.may_hold_deletes else []
         fields = tuple(dict.fromkeys((*inner, *system, *self._needed)))
@@ -96,14 +96,14 @@ class _SplitReader:
         return merge_runs(runs, rules)
 
     def plain(self, section: Section) -> Iterator[pa.RecordBatch]:
-        """Read a section that is one run; only the kinds may have to be looked at."""
+        """Read a section of one run, which needs no merge; at most the row kinds are checked."""
         with_kinds = self._read.is_keyed and section.may_hold_deletes
         fields = (*self._needed, VALUE_KIND_FIELD) if with_kinds else self._needed
         for batch in self._run(section.runs[0], fields, None, self._read.batch_rows):
             yield drop_retracts(batch) if with_kinds else batch
 
     def stored(self, section: Section, fields: tuple[DataField, ...]) -> Iterator[pa.RecordBatch]:
-        """Read these columns, merged where versions meet, without filter and without the constants put in."""
+        """Read these columns, merged where a key has several versions, without filter and constants."""
         rows = self._rows_at_once(section)
         runs = [self._run(run, fields, frozenset(), rows) for run in section.runs]
         if section.needs_merge:
@@ -112,7 +112,7 @@ class _SplitReader:
             yield from runs[0]
 
     def _rows_at_once(self, section: Section) -> int:
-        """One batch of each run is in memory: the more runs there are, the smaller these are."""
+        """The batch size: one batch of each run is in memory, so the more runs, the smaller the batches."""
         some = self._read.batch_rows * _FULL_RUNS // max(len(section.runs), _FULL_RUNS)
         return max(some, min(self._read.batch_rows, _LEAST_ROWS))
 
@@ -125,7 +125,7 @@ class _SplitReader:
     def _file(
         self, file: DataFile, fields: Sequence[DataField], prunable: frozenset[str] | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Read one file under the names and types of the read schema. ``prunable``: what may skip row groups."""
+        """Read one file with the names and types of the read schema. ``prunable``: filter to skip row groups."""
         written = self._read.schemas[file.schema_id]
         evolution = plan_mapping((*written.fields, *_stored_system_fields(file, self._read.is_keyed)), fields)
         path, other_path = self._paths(file)
@@ -149,7 +149,7 @@ class _SplitReader:
             yield rows if mask is None else rows.filter(mask)
 
     def _paths(self, file: DataFile) -> tuple[str, str | None]:
-        """Say where a file lies, and where an engine that does not know partition.legacy-name (0.9) would put it."""
+        """Return the path of a file, and its path if written by an engine without partition.legacy-name (0.9)."""
         schema, bucket = self._read.schema, self._split.bucket
         path = data_file_path(schema, bucket.values, bucket.bucket, file)
         legacy = legacy_schema(schema)
@@ -174,7 +174,7 @@ class _SplitReader:
         return keep_row_group
 
     def _row_filter(self, evolution: Evolution) -> RowFilter | None:
-        """Look at key columns alone first where few keys are asked for: most row groups hold none of them."""
+        """For a look-up of few keys, read only the key columns first: most row groups have none of these keys."""
         points = self._read.rows.points
         stored = {
             target.name: source.name
@@ -191,7 +191,7 @@ class _SplitReader:
         return tuple(stored.values()), may_match
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Put the partition columns in, apply the filter, and give the columns in the order that was asked for."""
+        """Add the partition columns, apply the filter, and return the columns in the requested order."""
         read = self._read
         columns = {}
         for f in (*read.schema.fields, *SYSTEM_FIELDS.values()):
@@ -206,7 +206,7 @@ class _SplitReader:
 
 
 def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
-    """As ``Table.filter``, but in this thread: a task has one core, and rows keep their order."""
+    """Like ``Table.filter``, but in this thread: a task has one core, and rows keep their order."""
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.table(rows.columns, rows.schema.names)))
     condition = acero.Declaration("filter", acero.FilterNodeOptions(where))
     found = acero.Declaration.from_sequence([source, condition]).to_table(use_threads=False)
@@ -224,7 +224,7 @@ def _stored_system_fields(file: DataFile, is_keyed: bool) -> tuple[DataField, ..
 
 
 def _with_system_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.RecordBatch:
-    """Fill in what row tracking leaves to the file's metadata (docs/format.md, Row tracking)."""
+    """Fill in row-tracking columns that are stored in the file's metadata (docs/format.md, Row tracking)."""
     if ROW_ID in batch.schema.names and file.first_row_id is not None:
         first = file.first_row_id + start
         ids = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))

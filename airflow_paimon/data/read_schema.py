@@ -1,4 +1,4 @@
-"""The schema that a read goes by, before any file is planned: engines ask for it first."""
+"""The schema of a read, which engines need before any file is planned."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from airflow_paimon.data.layers import other_branch, read_as_one
 
 
 def read_schema(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> TableSchema:
-    """Return the table's latest schema, or with time travel that of the snapshot. Of a moment (``timestamp``) it is the
-    newest that the branches had which are read together.
+    """Return the table's latest schema, or with time travel that of the snapshot. For a ``timestamp`` it is the newest
+    schema of the branches that are read together.
 
     Raises:
         NotFoundError: no such snapshot or tag, or no branch has a snapshot as early.

@@ -1,8 +1,8 @@
-"""Copy-on-write of whole buckets: what ``correct_branch`` writes, and the fold before a publish.
+"""Copy-on-write of whole buckets, for ``correct_branch`` and the fold before a publish.
 
 Without ``sequence.field`` internal sequence numbers decide between versions of a key. A writer that stays open over a
-publish goes on counting from what *main* had at the branch point; files with higher numbers would make its newer rows
-lose. So a rewritten bucket holds each key once, as one sorted run of the highest level, with no number above the
+publish continues from the numbers that *main* had at the branch point; files with higher numbers would make its newer
+rows lose. So a rewritten bucket holds each key once, as one sorted run of the highest level, with no number above the
 bucket's highest at the branch point. A bucket that did not exist there gets -1: Paimon's writers start at 0.
 
 See docs/design.md, A running writer keeps winning.
@@ -32,7 +32,7 @@ NEW_BUCKET = -1
 """``max_sequence`` of a bucket that had no file at the branch point."""
 
 _ABOVE_ALL = 2**62
-"""Number of changed rows while they are merged: newer than anything stored, whatever they are written with."""
+"""Sequence number of changed rows during the merge, above all stored ones; not the number that is written."""
 
 
 def rewrite_bucket(
@@ -42,16 +42,16 @@ def rewrite_bucket(
     changes: Iterable[pa.RecordBatch],
     max_sequence: int = NEW_BUCKET,
 ) -> CommitMessage:
-    """Write what a bucket shall hold: its live rows, if ``live`` is given, with the changes merged in.
+    """Write the new content of a bucket: its live rows, if ``live`` is given, with the changes merged in.
 
-    Both are streamed. The changes are rows as ``conform_rows`` gives them; those of a primary-key table come sorted by
-    key, each key once (``RowSorter``). ``bucket.files`` are what the commit replaces; without ``live`` the changes
-    alone are the bucket's rows. A deleted key is gone. On a table with ``sequence.field`` an older change loses, as in
-    any Paimon write; with equal fields the change wins. Rows that stay keep their sequence numbers as far as those are
-    not above ``max_sequence``.
+    Both are streamed. The changes are rows as ``conform_rows`` returns them; for a primary-key table sorted by
+    key, each key once (``RowSorter``). ``bucket.files``: the files that the commit replaces; without ``live`` the
+    changes alone are the bucket's rows. Deleted keys are removed. On a table with ``sequence.field`` an older change
+    loses, as in any Paimon write; with equal fields the change wins. Rows that stay keep their sequence numbers as far
+    as those are not above ``max_sequence``.
 
     Raises:
-        FormatError: a live file is missing or corrupt. Nothing is left of what was written.
+        FormatError: a live file is missing or corrupt. The written files are deleted.
     """
     target = FileTarget(
         store=write.store,
@@ -109,7 +109,7 @@ def _changed_run(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:
-    """Return what ``rewrite_bucket`` takes to read a bucket's live rows."""
+    """Return the argument ``live`` of ``rewrite_bucket`` for a bucket."""
     read, splits = plan_read(
         ScanPlan(plan.table, plan.snapshot, plan.schema, (bucket,), plan.index_entries), time_travel=True, layered=True
     )

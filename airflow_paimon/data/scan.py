@@ -1,4 +1,4 @@
-"""Plans a read: checks the table's features, leaves out what the filter rules out, cuts the rest into splits."""
+"""Plans a read: checks the table's features, prunes by the filter, and divides the rest into splits."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge.sections import Section, plan_sections
 
 Deletion = tuple[str, DeletionVectorRange]
-"""The index file that holds a deletion vector, and where in it."""
+"""The index file with a deletion vector, and its position in it."""
 
 SYSTEM_FIELDS = {ROW_ID: ROW_ID_FIELD, SEQUENCE_NUMBER: SEQUENCE_FIELD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRead:
-    """What all splits of a read have in common. Picklable: a task on another machine reads with it.
+    """The common parameters of all splits of a read. Picklable, for tasks on other machines.
 
-    ``schema`` is the one to read with, ``schemas`` those that the files were written with, by id.
+    ``schema``: the schema of the read; ``schemas``: those of the files, by id.
     """
 
     store: Store
@@ -55,7 +55,7 @@ class TableRead:
 
     @property
     def fields(self) -> tuple[DataField, ...]:
-        """The columns that come out, in order."""
+        """The output columns, in order."""
         by_name = {**SYSTEM_FIELDS, **{f.name: f for f in self.schema.fields}}
         return tuple(by_name[name] for name in self.columns)
 
@@ -70,7 +70,7 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSplit:
-    """Files of one bucket that one task reads. ``deletions`` tell where the deletion vectors of these files lie."""
+    """Files of one bucket that one task reads. ``deletions``: the locations of their deletion vectors."""
 
     bucket: BucketSplit
     sections: tuple[Section, ...]
@@ -82,16 +82,16 @@ class ReadSplit:
 
     @property
     def is_raw(self) -> bool:
-        """Whether the files' rows are the table's rows as they lie there: nothing to merge, drop or delete."""
+        """Whether the files' rows are exactly the table's rows: nothing to merge, drop or delete."""
         return not self.deletions and all(s.is_raw for s in self.sections)
 
     def divided(self) -> list[ReadSplit]:
-        """Cut into splits of one section each, which other tasks can read; their rows share no key."""
+        """Divide into splits of one section each, which share no key and which other tasks can read."""
         return [replace(self, sections=(s,), deletions=deletions_of(self.deletions, s.files)) for s in self.sections]
 
 
 def deletions_of(deletions: Sequence[Deletion], files: Sequence[DataFile]) -> tuple[Deletion, ...]:
-    """Return those of these files."""
+    """Return the deletion vectors of these files."""
     names = {f.file_name for f in files}
     return tuple(d for d in deletions if d[1].data_file in names)
 
@@ -107,9 +107,9 @@ def plan_read(
     chained: bool = False,
     batch_rows: int = BATCH_ROWS,
 ) -> tuple[TableRead, list[ReadSplit]]:
-    """Check that we read this table right, prune, and cut the rest into splits.
+    """Check that the table can be read correctly, prune, and divide the rest into splits.
 
-    ``predicate`` only prunes; rows that ``where`` is not true for never come out.
+    ``predicate`` only prunes; ``where`` filters the rows.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
@@ -162,7 +162,7 @@ def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: 
 
 def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
     options = TableOptions(read.schema.options)
-    # bucket -2 holds postponed rows, which are invisible until another engine has moved them into real buckets
+    # bucket -2 holds postponed rows, invisible until another engine moves them into real buckets
     visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold_points(read, s)]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
     deletions = find_deletions(plan.index_entries)
@@ -170,7 +170,7 @@ def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
     for split in (s for s, k in zip(visible, kept, strict=True) if k):
         files = split.files
         if read.is_keyed and options.deletion_vectors:
-            # what was not compacted yet has no deletion vectors; Paimon's batch readers leave it out as well
+            # files not compacted yet have no deletion vectors; Paimon's batch readers skip them as well
             files = tuple(f for f in files if f.level > 0)
         sections = _sections(read, files, merge=not options.deletion_vectors)
         sections = _prune_sections(read, split, sections)
@@ -181,7 +181,7 @@ def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
 
 
 def _may_hold_points(read: TableRead, split: BucketSplit) -> bool:
-    """Return whether the bucket is one of those that a filter's values of the bucket key lie in."""
+    """Return whether the bucket can hold a filter's values of the bucket key."""
     schema, points = read.schema, read.rows.points
     if not points or any(name not in points for name in schema.bucket_keys):
         return True
@@ -215,9 +215,9 @@ def find_deletions(entries: Sequence[IndexEntry]) -> list[Deletion]:
 
 
 def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]) -> list[Section]:
-    """Leave out files whose statistics rule every row out.
+    """Leave out files whose statistics exclude every row.
 
-    Where versions of a key may meet only bounds of the key count: a value that loses must not make another one win.
+    If a key may have several versions, only key bounds are used: a losing version must not make another one win.
     """
     if read.rows.where is None and read.rows.predicate is None:
         return sections

@@ -1,10 +1,10 @@
-"""Puts together what several tasks wrote to the same bucket, where nothing distributed the rows by bucket.
+"""Combines the files that several tasks wrote to the same bucket, when the rows were not distributed by bucket.
 
-Such tasks can't see each other, so all of them count on from the bucket's highest sequence number. That is harmless
-unless two of them gave the same number to the same key: which row then wins would be up to the reader. The files of
-such tasks are written again with numbers above the others'. So a write raises a bucket's highest number by the bucket's
-rows at most, which is as long as a writer that stays open over it can lose newer rows to it (docs/design.md, A running
-writer keeps winning).
+Such tasks don't know of each other, so all continue from the bucket's highest sequence number. That is harmless unless
+two of them gave the same number to the same key: then it would be undefined which row wins, so the files of such tasks
+are rewritten with higher numbers. A write therefore raises a bucket's highest number by at most the bucket's rows,
+which limits how long a writer that stays open over it can lose newer rows to it (docs/design.md, A running writer keeps
+winning).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _FULL_RUNS, _LEAST_ROWS = 8, 4096
 
 
 def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]]) -> list[CommitMessage]:
-    """Return the messages of all tasks, changed so that they can be committed together.
+    """Return the messages of all tasks, adjusted so that they can be committed together.
 
-    No key of a bucket has the same number twice; of two rows that had, the later task's wins. To find them keys and
-    numbers are read, in bounded memory, and nothing of a bucket that one task wrote alone.
+    No key of a bucket has the same number twice; of two such rows the later task's wins. To find them, keys and numbers
+    are read in bounded memory, except for buckets that only one task wrote.
 
     Raises:
         FormatError: a file that a task has written is gone.
@@ -56,7 +56,7 @@ def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]])
         if len(messages) == 1:
             out += messages
         elif write.is_keyed:
-            # each task took its own files for a bucket's only ones; above level 0 files must not share keys
+            # each task treated its own files as the bucket's only ones; above level 0 files must not share keys
             out += _renumbered(write, [_at_level_0(m) for m in messages])
         else:
             out += _stacked(write, messages)
@@ -68,7 +68,7 @@ def _at_level_0(message: CommitMessage) -> CommitMessage:
 
 
 def _stacked(write: TableWrite, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
-    """Without a primary key the numbers stand in the files' descriptions only."""
+    """Without a primary key the numbers are only in the files' descriptions."""
     if write.default_buckets <= 0:
         return list(messages)
     out = []
@@ -104,7 +104,7 @@ def _renumbered(write: TableWrite, messages: Sequence[CommitMessage]) -> list[Co
 
 
 def _tied_tasks(write: TableWrite, messages: Sequence[CommitMessage]) -> set[int]:
-    """Return the places of messages that share a key and its number with an earlier one."""
+    """Return the positions of messages that share a key and its number with an earlier one."""
     task_of = {f.file_name: at for at, m in enumerate(messages) for f in m.new_files}
     files = [f for m in messages for f in m.new_files]
     tied: set[int] = set()
@@ -154,11 +154,11 @@ def _keys_and_numbers(
 
 
 def _shifted(write: TableWrite, message: CommitMessage, by: int) -> CommitMessage:
-    """Write a message's files again with sequence numbers that are higher ``by`` so much."""
+    """Rewrite a message's files with sequence numbers increased by ``by``."""
     split = _split(write, message, message.new_files)
     target = FileTarget(store=write.store, schema=write.schema, values=split.bucket.values, bucket=message.bucket)
     files: list[DataFile] = []
-    for part in split.divided():  # a task may have written several runs, whose keys meet
+    for part in split.divided():  # a task may have written several runs with common keys
         writer = RollingWriter(target)
         try:
             for batch in read_versions(_read(write, BATCH_ROWS), part):
@@ -185,7 +185,7 @@ def _read(write: TableWrite, batch_rows: int) -> TableRead:
 
 
 def _split(write: TableWrite, message: CommitMessage, files: Sequence[DataFile]) -> ReadSplit:
-    """Return these files as they lie there, each alone."""
+    """Return a split for each of these files, unmerged."""
     values = StoredPartitions(write.schema).values(message.partition)
     bucket = BucketSplit(message.partition, values, message.bucket, message.total_buckets, tuple(files))
     return ReadSplit(bucket=bucket, sections=tuple(Section(((f,),)) for f in files))

@@ -1,7 +1,7 @@
-"""Writes rows into buckets: plan once, distribute rows to buckets, let each bucket's writer make its files.
+"""Writes rows into buckets: plan once, distribute rows to buckets, write each bucket's files with its own writer.
 
-A primary-key bucket gets sorted runs of level 0: sequence numbers go on from the bucket's highest, versions of one key
-in one run are merged as a read would (docs/format.md, Data files). Nothing is visible until the commit.
+A primary-key bucket gets sorted runs of level 0: sequence numbers continue from the bucket's highest, versions of one
+key in a run are merged as in a read (docs/format.md, Data files). Nothing is visible until the commit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airflow_paimon.data.merge.deduplicate import (
 from airflow_paimon.data.merge.sorted_runs import Part, sorted_run, sorted_versions
 
 BUFFER_BYTES = 256 << 20
-"""How much a primary-key bucket's writer holds in memory before it sorts and writes a run."""
+"""Bytes that a primary-key bucket's writer holds in memory before it sorts and writes a run."""
 
 UNAWARE_BUCKET = 0
 UNAWARE_TOTAL = -1
@@ -46,10 +46,10 @@ UNAWARE_TOTAL = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWrite:
-    """What all tasks of a write have in common. Picklable.
+    """The common parameters of all tasks of a write. Picklable.
 
-    ``total_buckets`` and ``next_sequence`` tell what the table's live files, as of ``planned_on``, have; they are empty
-    for a write that ``replaces`` the partitions which it writes to.
+    ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
+    a write that ``replaces`` the partitions that it writes to.
     """
 
     store: Store
@@ -70,15 +70,15 @@ class TableWrite:
         return TableOptions(self.schema.options).bucket
 
     def buckets_of(self, partition: bytes) -> int:
-        """Number of buckets of a partition: what its files have, not what the option says since then."""
+        """Number of buckets of a partition: that of its files, not of an option changed since."""
         return self.total_buckets.get(partition, self.default_buckets)
 
 
 def plan_write(
     table: Table, *, overwrite: bool = False, chained: bool = False, buffer_bytes: int = BUFFER_BYTES
 ) -> TableWrite:
-    """Look at what a write goes by. ``overwrite``: the files that are there will be gone, so nothing of them counts.
-    ``chained``: branches of chain tables may be written; the caller tells what becomes stale.
+    """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
+    ``chained``: branches of chain tables may be written; the caller reports what becomes stale.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
@@ -113,7 +113,7 @@ def plan_write(
 
 
 class BucketRows(NamedTuple):
-    """Rows that belong to one bucket: those of ``batch`` at ``indices`` (None = all), in the order in which they came.
+    """Rows of one bucket: those of ``batch`` at ``indices`` (None = all), in their original order.
 
     ``values`` are the decoded partition values.
     """
@@ -134,7 +134,7 @@ class BucketRows(NamedTuple):
 
 
 def distribute(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
-    """Distribute rows (as ``conform_rows`` gives them) to the buckets that they belong to."""
+    """Distribute rows (as ``conform_rows`` returns them) to their buckets."""
     if not rows.num_rows:
         return
     codes, partitions = _partition_codes(write, rows)
@@ -151,7 +151,7 @@ def distribute(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
 
 
 def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return a number per row that is the same for rows of one bucket (and, rarely, of two): what to distribute by."""
+    """Return a number per row to distribute by, the same for all rows of a bucket (and, rarely, for two buckets)."""
     if not rows.num_rows:
         return np.empty(0, np.int64)
     codes, partitions = _partition_codes(write, rows)
@@ -175,7 +175,7 @@ def _partition_codes(
     combined = np.zeros(rows.num_rows, np.int64)
     for f in fields:
         column = rows.column(f.name)
-        if pa.types.is_floating(column.type):  # told apart by their bits: -0.0 is another partition than 0.0
+        if pa.types.is_floating(column.type):  # compared by their bits: -0.0 is another partition than 0.0
             column = column.view(pa.int32() if pa.types.is_float32(column.type) else pa.int64())
         encoded = column.dictionary_encode(null_encoding="encode")
         own = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
@@ -190,13 +190,13 @@ def _partition_codes(
 
 
 def _check_partition_values(write: TableWrite, partitions: Sequence[tuple[Any, ...]]) -> None:
-    """Refuse the text that stands for null: its rows would share null's folder, and no request could name them."""
+    """Refuse the text that represents null: its rows would share null's folder, and no request could name them."""
     reserved = {DEFAULT_PARTITION, TableOptions(write.schema.options).partition_default_name}
     for values in partitions:
         for key, value in zip(write.schema.partition_keys, values, strict=True):
             if isinstance(value, str) and value in reserved:
                 raise InvalidInputError(
-                    f"{write.label}: partition column {key!r} holds the text {value!r}, which stands for null in "
+                    f"{write.label}: partition column {key!r} holds the text {value!r}, which represents null in "
                     f"partition names (option partition.default-name); write null, or another text",
                     table=write.label,
                 )
@@ -204,14 +204,14 @@ def _check_partition_values(write: TableWrite, partitions: Sequence[tuple[Any, .
 
 
 def _check_folder(write: TableWrite, key: str, value: Any) -> None:
-    """Refuse a text for which a file system has no folder; object stores have one."""
+    """Refuse a text that is too long for a folder name on file systems (object stores allow it)."""
     if not isinstance(value, str) or not write.store.uri.startswith("file:"):
         return
     size = len(f"{escape_path_name(key)}={escape_path_name(value)}".encode())
     if size > LONGEST_NAME:
         raise InvalidInputError(
             f"{write.label}: partition column {key!r} holds a text of {len(value)} characters ({value[:40]!r}...): its "
-            f"folder's name would have {size} bytes, and the file system takes {LONGEST_NAME}; partition by a shorter "
+            f"folder name would have {size} bytes, and the file system allows {LONGEST_NAME}; partition by a shorter "
             f"value",
             table=write.label,
         )
@@ -235,7 +235,7 @@ def _bucket_column(
 
 
 class BucketWriter:
-    """Writes one bucket: ``add`` rows as often as wanted, then ``finish`` (or ``abandon``)."""
+    """Writes one bucket: ``add`` rows any number of times, then ``finish`` (or ``abandon``)."""
 
     def __init__(self, write: TableWrite, partition: bytes, values: tuple[Any, ...], bucket: int) -> None:
         self._write = write
@@ -253,11 +253,11 @@ class BucketWriter:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the finished bucket changes the table: it got files, or its rows make a partition be replaced."""
+        """Whether the finished bucket changes the table: it has files, or its rows cause a partition to be replaced."""
         return bool(self._files) or (self._write.replaces and self._took_rows)
 
     def add(self, batch: pa.RecordBatch, indices: Indices | None = None) -> None:
-        """Take rows of a batch as ``conform_rows`` gives it; later rows are newer."""
+        """Add rows of a batch as ``conform_rows`` returns it; later rows are newer."""
         rows = batch.num_rows if indices is None else len(indices)
         if self._plain is not None:
             self._plain.write(batch if indices is None else batch.take(pa.array(indices)))
@@ -268,12 +268,12 @@ class BucketWriter:
             self._flush()
 
     def finish(self) -> CommitMessage:
-        """Write what is left and tell what to commit."""
+        """Write the remaining rows and return the message to commit."""
         if self._plain is not None:
             self._files += self._plain.finish()
         else:
-            alone = self._write.replaces and not self._runs  # nothing to merge with: as if it were compacted
-            # in a chain deletes go on hiding rows of other partitions
+            alone = self._write.replaces and not self._runs  # nothing to merge with: equivalent to a compacted bucket
+            # in a chain, deletes still hide rows of other partitions
             self._flush(keep_deletes=not alone or self._options.chain_table)
             if alone and len(self._runs) == 1 and not any(f.delete_row_count for f in self._files):
                 top = self._options.num_levels - 1
@@ -286,12 +286,12 @@ class BucketWriter:
         )
 
     def abandon(self) -> None:
-        """Delete what was written. Only while no commit of it was tried."""
+        """Delete the written files. Only before a commit of them was attempted."""
         for writer in [self._plain, *self._runs] if self._plain is not None else self._runs:
             writer.abandon()
 
     def _flush(self, keep_deletes: bool = True) -> None:
-        """Sort what is buffered and write it as a run."""
+        """Sort the buffered rows and write them as a run."""
         if not self._buffer:
             return
         runs = [sorted_run(self._buffer, self._write.schema)]
@@ -310,10 +310,10 @@ class BucketWriter:
 
 
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
-    """Write rows of any buckets, as ``conform_rows`` gives them, with one writer per bucket.
+    """Write rows of any buckets, as ``conform_rows`` returns them, with one writer per bucket.
 
-    Memory grows with the number of buckets. When it fails nothing is left of what was written. A message without files
-    comes from a bucket that got nothing but deletes while its partition is replaced.
+    Memory grows with the number of buckets. After a failure, the written files are deleted. A message without files is
+    from a bucket that got only deletes while its partition is replaced.
     """
     writers: dict[BucketKey, BucketWriter] = {}
     try:

@@ -316,7 +316,7 @@ def test_projection_filter_and_time_travel(tmp_path: Path) -> None:
     assert read_arrow(table, columns=["dt"]).num_rows == 15
     with pytest.raises(InvalidInputError, match="no column 'nope'"):
         read_arrow(table, columns=["nope"])
-    with pytest.raises(InvalidInputError, match="where is an Arrow expression"):
+    with pytest.raises(InvalidInputError, match="where must be an Arrow expression"):
         read_arrow(table, where="dt = 'a'")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="where names column 'nope'"):
         read_arrow(table, where=pc.field("nope") == 1)

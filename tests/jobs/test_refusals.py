@@ -43,7 +43,7 @@ REFUSED = [
     ("create_branch --branch=main", "invalid-input", "Branch name 'main' is not allowed"),
     ("create_branch --branch=7", "invalid-input", "not only digits"),
     ("create_branch --branch=a/b", "invalid-input", "use letters, digits, '_' and '-'"),
-    ("create_branch --branch=fix --tag=t1", "already-exists", "use --if-exists skip to go on with it"),
+    ("create_branch --branch=fix --tag=t1", "already-exists", "use --if-exists skip to use it as it is"),
     ("create_branch --branch=fix", "already-exists", "another base (made "),
     ("create_branch --branch=fix", "already-exists", "asked for: empty); choose another name, or --if-exists replace"),
     ("create_branch --branch=empty --tag=t1 --if-exists=skip", "already-exists", "from main, empty; asked for: snap"),

@@ -104,7 +104,7 @@ def test_gaps(spark: SparkSession, tmp_path: Path) -> None:
     assert through_spark(spark, tmp_path, where=gap) == through_source(spark, tmp_path, where=gap) == []
     assert through_spark(spark, tmp_path, where=gap, gap_policy="carry_forward") == carried
     assert through_source(spark, tmp_path, where=gap, **{"gap-policy": "carry_forward"}) == carried
-    with pytest.raises(InvalidInputError, match="gap_policy is one of"):
+    with pytest.raises(InvalidInputError, match="gap_policy must be one of"):
         read_table(spark, str(tmp_path), "d.t", gap_policy="nearest")
 
 

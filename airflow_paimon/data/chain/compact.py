@@ -1,7 +1,7 @@
-"""compact_chain_table: plan, let tasks merge the buckets, and commit each partition on its own, fenced.
+"""compact_chain_table: plans, lets tasks merge the buckets, and commits each partition separately, with fences.
 
-Right before a partition's commit, on every attempt, and right after it, anchor and deltas must still hold the files
-that were planned on. What moved before is planned again; what moved after is built again. All of it is bounded.
+Before each attempt to commit a partition, and after the commit, anchor and deltas must still hold the planned files. If
+they changed before, the partition is planned again; if after, it is rebuilt. The number of rounds is bounded.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from airflow_paimon.data.chain.compaction_commit import DETAILS, CompactionCommi
 log = logging.getLogger(__name__)
 
 MAX_ROUNDS = 5
-"""How often partitions are planned again whose inputs moved meanwhile."""
+"""How often partitions are planned again because their inputs changed."""
 
 RunTasks = Callable[[Compaction, Sequence[BucketWork]], Iterable[BucketOutput]]
-"""Runs tasks, in parallel or not; the outputs may come in any order."""
+"""Runs tasks, in parallel or not; returns the outputs in any order."""
 
 
 def compact_chain_table(
@@ -48,12 +48,12 @@ def compact_chain_table(
     tasks_at_once: int = 1,
     bytes_at_once: int = 0,
 ) -> OperationResult:
-    """Make partitions of the snapshot branch full. ``run`` gets about ``tasks_at_once`` buckets a call, or more of them
-    up to ``bytes_at_once``; their partitions are committed, then come the next ones.
+    """Make partitions of the snapshot branch full. ``run`` gets about ``tasks_at_once`` buckets per call, or more up to
+    ``bytes_at_once``; their partitions are committed before the next call.
 
     Raises:
         InvalidInputError: the request does not fit the table. UnsupportedFeatureError: see ``plan_buckets``.
-        ConflictError: inputs kept changing; ``details["done"]`` names the partitions that were committed all the same.
+        ConflictError: inputs kept changing; ``details["done"]`` lists the partitions that were committed nevertheless.
     """
     layout, snapshot, _ = chain_views(context.table)
     targets = _targets(layout, request)
@@ -71,7 +71,7 @@ def compact_chain_table(
 
 
 def check_compaction(context: Context, request: CompactChainTable) -> None:
-    """Refuse what needs no look at a row to be refused: before a session is started.
+    """Check everything that can be checked without reading rows, before a session is started.
 
     Raises:
         InvalidInputError: the table is not a chain table, or the request does not fit it.
@@ -96,7 +96,7 @@ def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
 
 
 def _landed(snapshot: Table, tried: Attempt) -> list[tuple[Snapshot, dict[str, Any]]]:
-    """Give what an earlier try of this operation committed. What has expired is not missed: doing it again is safe."""
+    """Find the commits of an earlier try of this operation. Expired ones don't matter: repeating them is safe."""
     if not tried.retried:
         return []
     found = []
@@ -111,7 +111,7 @@ def _landed(snapshot: Table, tried: Attempt) -> list[tuple[Snapshot, dict[str, A
 
 
 def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list[PartitionCompaction], InputSnapshots]:
-    """Plan, and look into the records of how partitions were built only where that can matter."""
+    """Plan, and read provenance records only where they can matter."""
     inputs = InputSnapshots(state)
     looks = targets.overwrite or targets.max_chain_length is not None or targets.again
     if not looks:
@@ -148,7 +148,7 @@ def _counts(names: Sequence[str]) -> dict[str, int]:
 
 
 class _Run:
-    """One try of the operation: what came out so far, and what has to be planned again."""
+    """One try of the operation: the results so far, and the partitions to plan again."""
 
     def __init__(
         self,
@@ -187,17 +187,21 @@ class _Run:
             self._round(state, number)
             if not self._deferred:
                 return self._result()
-            log.info("%s: %d partitions moved meanwhile: planned again", self._context.table.label, len(self._deferred))
+            log.info(
+                "%s: %d partitions changed meanwhile: planned again",
+                self._context.table.label,
+                len(self._deferred),
+            )
         texts = [state.layout.text_of(v) for v in self._deferred]
         raise ConflictError(
             f"{self._context.table.label}: anchor or deltas of {', '.join(texts[:5])} changed in each of {MAX_ROUNDS} "
-            f"tries while they were compacted; run it again when fewer writers are at work there",
+            f"tries while they were compacted; run it again when there are fewer writers",
             table=self._context.table.name,
             details={"partitions": texts},
         )
 
     def _take_over(self, state: ChainState, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
-        """Count what an earlier try committed as done, but for what changed before it could look again, or since."""
+        """Count an earlier try's commits as done, except those whose inputs have changed since they were read."""
         by_text = {state.layout.text_of(v): v for v in state.partitions.snapshot | state.partitions.delta}
         for snapshot, row in landed:
             values = by_text.get(row["partition"])
@@ -228,7 +232,7 @@ class _Run:
             plan = replace(
                 waited[values],
                 action=Action.ALREADY_THERE if there else Action.NOTHING_TO_DO,
-                reason="another compaction has built it meanwhile" if there else "it is not asked for any more",
+                reason="another compaction has built it meanwhile" if there else "it is no longer requested",
             )
             self._results[values] = self._row(inputs, plan)
         if self._plan is None:
@@ -249,7 +253,7 @@ class _Run:
         )
 
     def _execute(self, inputs: InputSnapshots, todo: Sequence[PartitionCompaction], number: int) -> None:
-        """Run tasks for the partitions whose anchors are there, commit them, go on with those that waited."""
+        """Run tasks for the partitions whose anchors exist, commit them, then continue with those that waited."""
         commits = CompactionCommits(self._context, self._request, inputs, number)
         waiting = {p.target: p for p in todo}
         while waiting:
@@ -271,7 +275,7 @@ class _Run:
     def _chunks(
         self, inputs: InputSnapshots, ready: Sequence[PartitionCompaction]
     ) -> Iterator[list[PartitionCompaction]]:
-        """Cut into what is run at once: much of what is small, little of what is large."""
+        """Divide into batches: many small partitions, or few large ones."""
         chunk: list[PartitionCompaction] = []
         tasks = size = 0
         for plan in ready:
@@ -296,7 +300,7 @@ class _Run:
             try:
                 committed = commits.commit(plan, outputs[plan.target])
             except PaimonError:
-                # no commit of these was tried
+                # these were not committed
                 commits.discard([o for p in chunk[position + 1 :] for o in outputs[p.target]])
                 raise
             if committed is None:

@@ -2,8 +2,8 @@
 
 No shuffle: a key has the same bucket in all branches. The result is one sorted run of the highest level, split at the
 target file size, without deletes. Its rows have sequence number -1, one below where Paimon's writers start: in Paimon's
-own chain reads numbers of different partitions decide ties of ``sequence.field``, so a delta's row
-wins there as it does here, and whatever is written to the partition later wins as well.
+own chain reads the numbers of different partitions decide ties of ``sequence.field``, so a delta's row
+wins there as it does here, and so do rows written to the partition later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airflow_paimon.data.merge.deduplicate import DELETE
 
 FULL_SEQUENCE = -1
 _INFLATION = 6
-"""How many times larger rows are in memory than in files, as a guess from which the size of batches follows."""
+"""Estimated ratio of the rows' size in memory to that in files, from which the batch size is derived."""
 _LEAST_BATCH_ROWS = 1024
 _RUNS_AT_ONCE = 8
 _SHOWN = 5
@@ -46,7 +46,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What all tasks of a compaction have in common. Picklable. ``schema`` is the snapshot branch's."""
+    """The common parameters of all tasks of a compaction. Picklable. ``schema`` is the snapshot branch's."""
 
     inputs: Inputs
     schema: TableSchema
@@ -57,7 +57,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketWork:
-    """One bucket of one partition to write; ``size`` is what its input files take."""
+    """One bucket of one partition to write; ``size``: total size of its input files."""
 
     split: ChainSplit
     values: Values
@@ -70,7 +70,7 @@ class BucketWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOutput:
-    """``empty``: no row is left of the bucket, and the file is a tombstone: see ``_tombstone``."""
+    """``empty``: no row is left in the bucket, and the file is a tombstone (see ``_tombstone``)."""
 
     values: Values
     message: CommitMessage
@@ -113,9 +113,10 @@ def plan_buckets(
 
 
 def _check_levels(state: ChainState, plan: ScanPlan) -> None:
-    """Refuse files that reads leave out because of deletion vectors: without their rows a partition is not full.
+    """Refuse files that reads skip because of deletion vectors: without their rows a partition is not full.
 
-    Paimon's compaction may bring them up a level under their old names: nobody would see later that they were missing.
+    Paimon's compaction may move them to a higher level under the same names, which would hide later that they are
+    missing.
     """
     if not TableOptions(state.delta.schema.options).deletion_vectors:
         return
@@ -143,7 +144,7 @@ def compact_buckets(compaction: Compaction, works: Iterable[BucketWork]) -> Iter
 
 
 def compact_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
-    """Merge one bucket and write it. When it fails nothing is left of what was written.
+    """Merge one bucket and write it. After a failure, the written files are deleted.
 
     Raises:
         FormatError: a file is missing or corrupt. UnsupportedFeatureError: partial updates with deletes.
@@ -180,7 +181,7 @@ def _writer(compaction: Compaction, work: BucketWork) -> RollingWriter:
 
 
 def _full_rows(schema: TableSchema, values: Values, rows: pa.RecordBatch, kind: int = 0) -> pa.RecordBatch:
-    """Add the target's partition columns and what a key-value file has besides."""
+    """Add the target's partition columns and the internal columns of a key-value file."""
     constant = dict(zip(schema.partition_keys, values, strict=True))
     columns = {
         f.name: repeated(constant[f.name], f.type, rows.num_rows) if f.name in constant else rows.column(f.name)
@@ -194,9 +195,9 @@ def _full_rows(schema: TableSchema, values: Values, rows: pa.RecordBatch, kind: 
 def _tombstone(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]:
     """Write a file with a delete of one of the bucket's keys.
 
-    A partition without files does not exist, so an empty result would be computed again every time, and be no anchor.
-    With a delete in it, it exists and reads as empty, in Paimon too. Its sequence fields are null, the lowest, so that
-    the key that happens to be in it fares as all others do, whose deletes are gone.
+    A partition without files does not exist, so that an empty result would not be an anchor, and would be computed
+    again every time. With a delete it exists and reads as empty, in Paimon too. The sequence fields are null, the
+    lowest value, so that this key, like all others, has no effective delete.
     """
     row = _any_row(compaction, work.split)
     if row is None:
@@ -211,7 +212,7 @@ def _tombstone(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]
 
 
 def _lowest(schema: TableSchema, row: pa.RecordBatch) -> pa.RecordBatch:
-    """Make a row the lowest of its key, as far as its sequence fields may be null."""
+    """Give a row the lowest sequence fields, as far as they are nullable."""
     names = TableOptions(schema.options).sequence_fields
     nullable = {f.name for f in schema.fields if f.type.nullable}
     columns = {
@@ -241,14 +242,14 @@ def _any_row(compaction: Compaction, split: ChainSplit) -> pa.RecordBatch | None
 
 
 def choose_outputs(outputs: Sequence[BucketOutput]) -> tuple[list[BucketOutput], list[BucketOutput]]:
-    """Give what to commit of a partition's buckets, and what to discard: tombstones, when there are rows elsewhere."""
+    """Return the outputs of a partition to commit, and those to discard: tombstones, if other buckets have rows."""
     full = [o for o in outputs if not o.empty]
     tombstones = [o for o in outputs if o.empty and o.message.new_files]
     return (full, tombstones) if full else (tombstones[:1], tombstones[1:])
 
 
 def splits_of(outputs: Sequence[BucketOutput]) -> tuple[BucketSplit, ...]:
-    """Return a partition as it is once these outputs are committed."""
+    """Return the splits of a partition after the commit of these outputs."""
     return tuple(
         BucketSplit(o.message.partition, o.values, o.message.bucket, o.message.total_buckets, o.message.new_files)
         for o in outputs

@@ -1,4 +1,4 @@
-"""Commits compacted partitions of a chain table: fenced on what they were built from, with the record of it."""
+"""Commits compacted partitions of a chain table, with fences on their inputs and a provenance record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from airflow_paimon.data.chain.compact_bucket import BucketOutput, choose_output
 log = logging.getLogger(__name__)
 
 DETAILS = "airflow-paimon.details"
-"""Snapshot property with the partition's part of the result: a retry gives the first try's result."""
+"""Snapshot property with the partition's part of the result, from which a retry returns the first try's result."""
 
 OPEN_COST_BYTES = 1 << 20
 
@@ -42,9 +42,9 @@ OUTCOMES = {Action.COMPACT: "compacted", Action.STALE_REBUILD: "stale-rebuilt"}
 
 
 class InputSnapshots:
-    """What the branches hold, as it was planned on; partitions that this run commits are put in as it goes.
+    """The branches' content on which a run is planned, updated with the partitions that it commits.
 
-    The splits of ``state`` itself stay as they were.
+    The splits of ``state`` itself are not updated.
     """
 
     def __init__(self, state: ChainState) -> None:
@@ -54,7 +54,7 @@ class InputSnapshots:
         self._vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
 
     def narrowed(self, plans: Sequence[PartitionCompaction]) -> ChainState:
-        """Return the state with what these partitions are built from alone, however much else there is."""
+        """Return the state reduced to the inputs of these partitions."""
         anchors = {p.anchor for p in plans}
         deltas = {d for p in plans for d in p.deltas}
         snapshot = tuple(s for a in anchors for s in self.splits(Branch.SNAPSHOT, a))
@@ -77,12 +77,12 @@ class InputSnapshots:
         return () if values is None else self._parts[branch].get(values, ())
 
     def buckets_of(self, plan: PartitionCompaction) -> list[BucketSplit]:
-        """Return the buckets that a partition is built from, as far as they are there yet."""
+        """Return the input buckets of a partition, as far as they exist yet."""
         deltas = (s for d in plan.deltas for s in self.splits(Branch.DELTA, d))
         return [*self.splits(Branch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
 
     def input_bytes(self, plan: PartitionCompaction) -> int:
-        """Return what its input files take, each counted with what opening it costs."""
+        """Return the total size of its input files, plus the cost of opening each."""
         return sum(f.file_size + OPEN_COST_BYTES for s in self.buckets_of(plan) for f in s.files)
 
     def part(self, branch: Branch, values: Values) -> Part:
@@ -90,7 +90,7 @@ class InputSnapshots:
         return Part(values=values, files=files_digest(self.splits(branch, values)), vectors=vectors)
 
     def is_built_of(self, plan: PartitionCompaction) -> bool:
-        """Return whether the partition that is there is recorded as built from just what the plan has in mind."""
+        """Return whether the existing partition is recorded as built from exactly the planned inputs."""
         built = self.provenances.get(plan.target)
         if built is None or plan.anchor_in_run:
             return False
@@ -98,7 +98,7 @@ class InputSnapshots:
         return built.anchor == anchor and built.deltas == tuple(self.part(Branch.DELTA, d) for d in plan.deltas)
 
     def fences(self, plan: PartitionCompaction) -> tuple[Fence, Fence]:
-        """Return what must still hold of the snapshot and of the delta branch when the partition is committed."""
+        """Return the fences on the snapshot and the delta branch for the partition's commit."""
         group, last = self.layout.group_of(plan.target), self.layout.time_of(plan.target)
         first = None if plan.anchor is None else self.layout.time_of(plan.anchor)
 
@@ -124,7 +124,7 @@ class InputSnapshots:
         return fences[0], fences[1]
 
     def put(self, values: Values, splits: Sequence[BucketSplit], before: Snapshot | None, after: Snapshot) -> None:
-        """Take in a commit of this run. Only if it is the next one the branch counts as seen up to it."""
+        """Add a commit of this run. The branch counts as read up to it only if it is the next one."""
         self._parts[Branch.SNAPSHOT][values] = tuple(splits)
         self._vectors[Branch.SNAPSHOT].pop(values, None)
         seen = self.state.snapshot.snapshot
@@ -136,7 +136,7 @@ class InputSnapshots:
 
 
 def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Mapping[Values, Provenance], Staleness]:
-    """Read how the snapshot partitions of the groups that are asked for were built, and judge them."""
+    """Read the provenance of the snapshot partitions in the requested groups, and check them for staleness."""
     layout = state.layout
     full = state.partitions.snapshot
     asked = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
@@ -164,7 +164,7 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
 
 
 def plan_row(inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any]:
-    """Say what is planned for a partition, as plain JSON values."""
+    """Return the plan for a partition as plain JSON values."""
     layout, text = inputs.layout, inputs.layout.text_of
     keys = zip(layout.partition_keys, plan.target, layout.partition_types, strict=True)
     values = {k: readable_value(v, t) for k, v, t in keys}
@@ -194,7 +194,7 @@ def _sizes(splits: Sequence[BucketSplit]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """``snapshot`` None: there was nothing to commit. ``is_stale``: an input changed right after the commit."""
+    """``snapshot`` None: nothing to commit. ``is_stale``: an input changed right after the commit."""
 
     row: dict[str, Any]
     snapshot: Snapshot | None
@@ -211,7 +211,7 @@ class CompactionCommits:
         self._number = number
 
     def commit(self, plan: PartitionCompaction, outputs: Sequence[BucketOutput]) -> Committed | None:
-        """Commit one partition; None: something that it was planned on has moved, and nothing of it was published.
+        """Commit one partition; None: an input has changed, and nothing was published.
 
         Raises:
             OutcomeUnknownError: it may have landed.
@@ -259,7 +259,7 @@ class CompactionCommits:
         return Committed(row=row | {"snapshot": receipt.snapshot.id}, snapshot=receipt.snapshot, is_stale=bool(moved))
 
     def discard(self, outputs: Sequence[BucketOutput]) -> None:
-        """Delete files that no snapshot refers to. Failing to is harmless: they are orphans."""
+        """Delete files that no snapshot refers to. A failure is harmless: they are orphans."""
         pinned = self._inputs.state.snapshot
         for output in outputs:
             folder = bucket_folder(pinned.schema, output.values, output.message.bucket)
@@ -267,7 +267,7 @@ class CompactionCommits:
                 try:
                     pinned.table.store.delete(f"{folder}/{file.file_name}")
                 except (StorageError, OutcomeUnknownError) as error:
-                    log.info("%s: left the unused file %s behind (%s)", pinned.table.label, file.file_name, error)
+                    log.info("%s: could not delete the unused file %s (%s)", pinned.table.label, file.file_name, error)
 
     def _record(self, plan: PartitionCompaction, splits: Sequence[BucketSplit]) -> None:
         inputs = self._inputs

@@ -1,7 +1,7 @@
-"""Merges changes into a sorted run that has each key once: an anchor and the deltas after it.
+"""Merges changes into a sorted run with unique keys: an anchor and the deltas after it.
 
-What `merge` does for any runs costs a sort of all rows. Here the many rows of the base stay where they are: winners are
-found among the changes alone, then looked up in the base. Reads and compaction of chain tables share it.
+The general merge sorts all rows. Here the many rows of the base are not sorted: winners are found among the changes,
+then looked up in the base. Used by reads and compaction of chain tables.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def merge_changes(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (number of the target, live rows of it): for each target in key order, slice by slice of the key range.
 
-    ``base`` is sorted, has each key once and no deletes, and stands at the chain's first place. The runs of ``changes``
-    carry ``CHAIN_POSITION`` and what else decides between them; target ``t`` takes those rows whose position is below
-    ``parts[t]``. A change wins over a base row whose sequence fields tie with its own. Partial updates have no base.
-    One batch of each input is in memory.
+    ``base`` is sorted, has unique keys and no deletes, and is at the chain's first position. The runs of ``changes``
+    have ``CHAIN_POSITION`` and the other deciding columns; target ``t`` takes the rows with a position below
+    ``parts[t]``. A change wins over a base row with equal sequence fields. Partial updates have no base. One batch of
+    each input is in memory.
 
     Raises:
         FormatError: an input is not sorted by the key.
@@ -65,7 +65,7 @@ def merge_changes(
 def _up_to(
     slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], width: int
 ) -> tuple[list[pa.RecordBatch], list[Keys]]:
-    """Return the rows that stand at the first ``width`` places of the chain."""
+    """Return the rows at the first ``width`` positions of the chain."""
     own_slices, own_keys = [], []
     for one, own in zip(slices, keys, strict=True):
         mask = np.asarray(one.column(CHAIN_POSITION).to_numpy()) < width
@@ -97,7 +97,7 @@ def _overlay(
 
 
 def _order(rows: int, at: Indices, winners: Indices, *, is_put: Mask, is_gone: Mask, hit: Mask) -> Indices:
-    """Return the positions, in base and changes concatenated, of the rows that come out."""
+    """Return the positions, in base and changes concatenated, of the result rows."""
     order: Indices = np.arange(rows)
     replaced = is_put & hit
     order[at[replaced]] = rows + winners[replaced]
@@ -118,7 +118,7 @@ def _retracts(slices: Sequence[pa.RecordBatch], rows: Indices) -> Mask:
 def _not_older(
     slices: Sequence[pa.RecordBatch], rows: Indices, base: pa.RecordBatch, base_rows: Indices, rules: MergeRules
 ) -> Mask:
-    """Tell for pairs of a change and a base row whether the change's sequence fields are at least as high."""
+    """Return for pairs of a change and a base row whether the change's sequence fields are at least as high."""
     wins: Mask = np.zeros(len(rows), bool)
     tied: Mask = np.ones(len(rows), bool)
     for name in rules.sequence:
@@ -133,7 +133,7 @@ def _not_older(
 
 
 def _compared(ours: pa.Array, theirs: pa.Array, descending: bool) -> tuple[Mask, Mask]:
-    """Tell where ours is higher and where it is lower; null is lowest in both directions."""
+    """Return where ours is higher and where it is lower; null is lowest in both sort directions."""
     has_ours = np.asarray(ours.is_valid().to_numpy(zero_copy_only=False))
     has_theirs = np.asarray(theirs.is_valid().to_numpy(zero_copy_only=False))
     both = has_ours & has_theirs

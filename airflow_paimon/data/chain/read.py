@@ -1,7 +1,7 @@
-"""Reads chain tables: anchor and deltas of a bucket in one pass, merged once for every partition that comes out.
+"""Reads chain tables: anchor and deltas of a bucket in one pass, merged once for each resulting partition.
 
 A row's place in the chain decides ties of the sequence fields, before the internal sequence numbers,
-which count anew in every partition. Rows show the partition that was asked for.
+which start again in every partition. Rows show the requested partition.
 
 See docs/chain-tables.md, Reads.
 """
@@ -45,7 +45,7 @@ def read_chain(read: ChainRead) -> Iterator[pa.RecordBatch]:
 
 
 def read_chain_split(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:
-    """Read one bucket of a chain, or its part: for each slice of keys the rows of every target, as they come out."""
+    """Read one bucket of a chain, or a part of it: for each slice of keys the rows of every target."""
     for target, rows in merged_rows(inputs, split):
         yield from _finished(inputs, target, rows)
 
@@ -77,7 +77,7 @@ class _ChainReader:
         self._deleted = load_deletions(inputs.deltas.store, split.deletions)
 
     def runs(self, section: ChainSection) -> tuple[Iterator[pa.RecordBatch] | None, list[Iterator[pa.RecordBatch]]]:
-        """Return the base and the changes of a section, with what decides between their rows and no more."""
+        """Return the base and the changes of a section, with only the columns that decide between rows."""
         count = len(section.base) + len(section.changes)
         whole = self._inputs.deltas.batch_rows
         rows = max(whole * _FULL_RUNS // max(count, _FULL_RUNS), min(whole, _LEAST_ROWS))
@@ -90,7 +90,7 @@ class _ChainReader:
         return merge_runs(bases, merge_rules(self._inputs.main.schema)), changes
 
     def _run(self, files: Run, section: ChainSection, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Read changes; each row says where in the chain it stands."""
+        """Read changes, each row with its position in the chain."""
         system = (SEQUENCE_FIELD,) if section.numbered else ()
         deletes = any(f.delete_row_count != 0 for r in section.changes for f in r)
         if deletes or any(f.file_name in self._deleted for r in section.changes for f in r):
@@ -127,7 +127,7 @@ class _ChainReader:
             yield rows if deleted is None else _marked(FileBatch(found.start, rows), deleted)
 
     def _within(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out keys that are another split's."""
+        """Leave out keys of other splits."""
         split = self._split
         for bound, keeps_above in ((split.low, True), (split.high, False)):
             if bound is None or not batch.num_rows:
@@ -141,7 +141,7 @@ class _ChainReader:
 
 
 def _marked(found: FileBatch, deleted: Positions) -> pa.RecordBatch:
-    """Turn rows that a deletion vector marks into deletes: they go on hiding rows of other files.
+    """Turn rows that a deletion vector marks into deletes, so that they still hide rows of other files.
 
     See docs/chain-tables.md, Reads.
     """
@@ -155,7 +155,7 @@ def _marked(found: FileBatch, deleted: Positions) -> pa.RecordBatch:
 
 
 def _finished(inputs: Inputs, target: ChainTarget, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Put the target's partition columns in, apply the filter, and give the columns that were asked for."""
+    """Add the target's partition columns, apply the filter, and return the requested columns."""
     main = inputs.main
     constant = dict(zip(main.schema.partition_keys, target.values, strict=True))
     names = [f.name for f in main.schema.fields if f.name in constant or f.name in rows.schema.names]

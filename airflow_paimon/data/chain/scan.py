@@ -1,6 +1,6 @@
-"""Gathers the three branches of a chain table, each at one pinned snapshot, and plans which files make which rows.
+"""Reads the three branches of a chain table, each at one snapshot, and plans which files make which rows.
 
-Partitions of main and of the snapshot branch are ordinary reads, the others merges (`splits`).
+Partitions of main and of the snapshot branch are read directly, the others are merged (``splits``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from airflow_paimon.data.scan import TableRead, plan_read
 
 
 class Inputs(NamedTuple):
-    """What every task that merges chains needs to know. ``main`` says what comes out. Picklable."""
+    """The common parameters of all tasks that merge chains. ``main`` defines the output. Picklable."""
 
     main: TableRead
     anchors: TableRead
@@ -56,7 +56,7 @@ class Pinned(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRead:
-    """A planned read. ``layers`` are partitions as they are stored, ``splits`` chains, read with ``inputs``.
+    """A planned read. ``layers``: partitions read as they are stored; ``splits``: chains, read with ``inputs``.
 
     ``snapshots``: the snapshot that each branch is read at, by branch name; None = it has none.
     """
@@ -72,9 +72,9 @@ GAP_POLICIES = ("empty", "carry_forward")
 
 
 def parse_gap_policy(text: str) -> GapPolicy:
-    """Check what a caller gives as ``gap_policy``."""
+    """Check the argument ``gap_policy``."""
     if text not in GAP_POLICIES:
-        raise InvalidInputError(f"gap_policy is one of {', '.join(GAP_POLICIES)}, not {text!r}")
+        raise InvalidInputError(f"gap_policy must be one of {', '.join(GAP_POLICIES)}, not {text!r}")
     return "carry_forward" if text == "carry_forward" else "empty"
 
 
@@ -86,14 +86,14 @@ def is_chain_read(table: Table, version: int | str | None = None) -> bool:
 
 
 def chain_read_mode(table: Table, version: int | str | None, chain_read: str) -> ChainReadMode | None:
-    """Check what a caller gives as ``chain_read``; None: this view is not read through a chain.
+    """Check the argument ``chain_read``; None: this view is not read through a chain.
 
     Raises:
         InvalidInputError: an unknown mode, or any but ``full`` for a view that is not read through a chain.
     """
     modes: dict[str, ChainReadMode] = {"full": "full", "incremental": "incremental", "hybrid": "hybrid"}
     if chain_read not in modes:
-        raise InvalidInputError(f"chain_read is one of {', '.join(modes)}, not {chain_read!r}", table=table.name)
+        raise InvalidInputError(f"chain_read must be one of {', '.join(modes)}, not {chain_read!r}", table=table.name)
     if is_chain_read(table, version):
         return modes[chain_read]
     if chain_read != "full":
@@ -118,11 +118,11 @@ def plan_chain(
     gap_policy: GapPolicy = "empty",
     batch_rows: int = BATCH_ROWS,
 ) -> ChainRead:
-    """Plan a read of a chain table. ``version`` and ``timestamp`` name a moment of main; the other
-    branches are read as they were then. ``predicate`` only prunes. ``mode``: the full partitions, the changes, or both.
+    """Plan a read of a chain table. ``version`` and ``timestamp`` select a time of main, at which the other branches
+    are read too. ``predicate`` only prunes. ``mode``: the full partitions, the changes, or both.
 
     Raises:
-        NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches are no chain table together, or
+        NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches don't form a chain table, or
             a partition that belongs to a chain is without a partition time.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
@@ -164,7 +164,7 @@ def plan_partitions(
     time_travel: bool = False,
     batch_rows: int = BATCH_ROWS,
 ) -> ChainRead:
-    """Plan the files of these partitions; what is not theirs is not looked at.
+    """Plan the files of these partitions; others are not read.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read.
@@ -191,7 +191,7 @@ def plan_partitions(
     inner = _inner_columns(pinned.main.schema, main[0].columns, rows)
 
     def part(plan: ScanPlan, values: set[Values]) -> TableRead:
-        # the filter is not applied: it would let older versions win
+        # without the filter, which would let older versions win
         some = _only(plan, values)
         return plan_read(some, columns=inner, time_travel=time_travel, chained=True, batch_rows=batch_rows)[0]
 
@@ -231,7 +231,7 @@ def _pinned(
 
 
 def _plan_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
-    """Plan a branch that may have begun later, or be empty as main often is."""
+    """Plan a branch that may be newer than that time, or empty, as main often is."""
     try:
         return plan_scan(table, timestamp=timestamp)
     except NotFoundError:
@@ -255,6 +255,6 @@ def _wanted(rows: Filter, schema: TableSchema) -> Choose:
 
 
 def _inner_columns(schema: TableSchema, columns: Sequence[str], rows: Filter) -> tuple[str, ...]:
-    """Name what has to be read of a chain: what comes out, what the filter looks at, and what decides the merge."""
+    """Return the columns to read of a chain: the output, those of the filter, and those that decide the merge."""
     needed = {*columns, *rows.columns, *schema.trimmed_primary_keys, *TableOptions(schema.options).sequence_fields}
     return tuple(n for n in schema.field_names if n in needed and n not in schema.partition_keys)

@@ -1,6 +1,6 @@
-"""Which files of which partitions a task merges: chains that share an anchor are one ``ChainSplit`` per bucket.
+"""The files that a task merges: chains that share an anchor are one ``ChainSplit`` per bucket.
 
-Its files are read once, whatever the number of partitions that come out of them. A large bucket is cut by key.
+Its files are read once, for any number of resulting partitions. A large bucket is divided by key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_paimon.data.scan import Deletion, deletions_of, find_deletions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainPart:
-    """One partition of a chain. ``is_anchor`` says that it is of the snapshot branch, otherwise of the delta branch."""
+    """One partition of a chain. ``is_anchor``: it belongs to the snapshot branch, otherwise to the delta branch."""
 
     values: Values
     is_anchor: bool
@@ -33,7 +33,7 @@ class ChainPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainTarget:
-    """A partition that comes out: the first ``parts`` parts of its chain, merged, under its own values."""
+    """A resulting partition: the first ``parts`` parts of its chain, merged, under its own values."""
 
     values: Values
     parts: int
@@ -58,7 +58,7 @@ class ChainSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSplit:
-    """One bucket of a chain and all targets that begin with its anchor. ``part_of``: each file's part, by file name.
+    """One bucket of a chain and all targets that share its anchor. ``part_of``: each file's part, by file name.
 
     ``low`` and ``high``: keys from ``low`` on and below ``high`` only; other splits have the rest of the bucket.
     """
@@ -78,14 +78,15 @@ class ChainSplit:
 
     @property
     def deleted_files(self) -> frozenset[str]:
-        """Files some of whose rows a deletion vector marks."""
+        """Files with a deletion vector."""
         return frozenset(where.data_file for _, where in self.deletions)
 
 
 def chain_splits(
     layout: ChainLayout, chains: Sequence[PartitionRead], snapshot: ScanPlan, delta: ScanPlan, rows: Filter
 ) -> list[ChainSplit]:
-    """Plan the merges of these chains. Only bounds of the key prune files: a value that loses must not let another win.
+    """Plan the merges of these chains. Files are pruned only by key bounds, as a losing version must not let another
+    win.
 
     Raises:
         InvalidInputError: partitions of one chain have different numbers of buckets.
@@ -142,7 +143,7 @@ _Placed = tuple[int, DataFile]
 
 def _visible(files: Sequence[_Placed], schema: TableSchema, rows: Filter) -> list[_Placed]:
     if TableOptions(schema.options).deletion_vectors:
-        # what was not compacted yet has no deletion vectors; Paimon's batch readers leave it out as well
+        # files not compacted yet have no deletion vectors; Paimon's batch readers skip them as well
         files = [(at, f) for at, f in files if f.level > 0]
     if rows.where is None and rows.predicate is None:
         return list(files)
@@ -195,7 +196,7 @@ def _section(
 
 
 def _runs(files: Sequence[DataFile], types: Sequence[DataType]) -> tuple[Run, ...]:
-    """Lay files into sorted runs, as few as they need."""
+    """Arrange files in as few sorted runs as possible."""
     if not files:
         return ()
     sections = plan_sections(files, types)
@@ -204,9 +205,9 @@ def _runs(files: Sequence[DataFile], types: Sequence[DataType]) -> tuple[Run, ..
 
 
 def divide_split(split: ChainSplit, schema: TableSchema, target_bytes: int) -> list[ChainSplit]:
-    """Cut a split into parts of about ``target_bytes`` of its largest run, which other tasks can read.
+    """Divide a split into parts of about ``target_bytes`` of its largest run, which other tasks can read.
 
-    Files that reach over a cut are read by both sides.
+    Files across a boundary are read by both sides.
     """
     types = [f.type for f in schema.key_fields]
     out: list[ChainSplit] = []

@@ -1,4 +1,4 @@
-"""Compares what a diff's plan says, in this process; and what a job in tasks has in common with that."""
+"""Runs a planned diff in this process, with the parts that a job with tasks shares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Found = list[tuple[tuple[Any, ...], Findings]]
 
 
 def small_diff(context: Context, request: DiffBranches) -> OperationResult | None:
-    """Compare a branch with another branch, or with its base, where little differs; None where that is much to read.
+    """Compare a branch with another branch, or with its base, if the difference is small; None if it is too large.
 
     Raises:
         UnsafeOperationError: the branch shares no snapshot with main, so it has no base. InvalidInputError: the two
@@ -30,7 +30,7 @@ def small_diff(context: Context, request: DiffBranches) -> OperationResult | Non
 
 
 def is_small(plan: DiffPlan) -> bool:
-    """Whether the differing buckets are so small that this process compares them sooner than tasks would start."""
+    """Whether the differing buckets are so small that this process compares them faster than tasks would start."""
     return fits_in_process(f for side in (plan.before, plan.after) for s in side.scan.splits for f in s.files)
 
 
@@ -60,21 +60,21 @@ def plan_units(plan: DiffPlan, sample: int) -> tuple[KeyedComparison, list[Unit]
 
 
 def _read(side: Side, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:
-    """Plan the read of one side; the splits by the number of their bucket."""
+    """Plan the read of one side; returns the splits by bucket number."""
     read, splits = plan_read(side.scan, columns=plan.columns, time_travel=True)
     number = {(s.partition, s.bucket): i for i, s in enumerate(side.scan.splits)}
     return read, {number[(s.bucket.partition, s.bucket.bucket)]: s for s in splits}
 
 
 def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]]) -> Found:
-    """Count what one side's files hold and the other side does not lack (tables without primary key)."""
+    """Count one side's rows that the other side has as well (tables without primary key)."""
     out: Found = [(values, Findings(unchanged=rows)) for values, rows in plan.rows_before.items()]
     out += [(values, Findings(unchanged=-f.deleted)) for values, f in found]
     return out
 
 
 def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: Found) -> OperationResult:
-    """Put the details together, which ``runbooks.diff_markdown.render_markdown`` takes. A diff changes nothing."""
+    """Build the result, whose details ``runbooks.diff_markdown.render_markdown`` renders. A diff changes nothing."""
     details = diff_details(plan, found, request)
     head = plan.after.snapshot.id if plan.after.snapshot is not None else None
     return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)

@@ -1,4 +1,4 @@
-"""The details of a diff: JSON values that a markdown table is rendered from."""
+"""The details of a diff, as JSON values."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
 
 
 def _not_visible(plan: DiffPlan) -> list[str]:
-    """Say which files differ although no read shows their rows. Replacing their bucket would lose these."""
+    """Warn of differing files whose rows no read shows yet: replacing their bucket would lose these."""
     notes = []
     for hidden, side, other in (
         (plan.hidden_after, plan.after, plan.before),
@@ -106,7 +106,7 @@ def _not_visible(plan: DiffPlan) -> list[str]:
             where = f" in {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}" if names != [""] else ""
             notes.append(
                 f"this diff is not complete: {hidden.files} files with {hidden.rows} rows{where}, which {side.name} "
-                f"has and {other.name} has not, wait for a compaction, and no read shows them before. Compact them "
+                f"has and {other.name} lacks, wait for a compaction; until then no read shows them. Compact them "
                 f"with CALL sys.compact of Paimon's Spark connector"
             )
     return notes

@@ -11,7 +11,7 @@ _LONGEST_TEXT = 200
 
 
 def json_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """Return rows as JSON objects: times in ISO form, decimals as text, bytes in hex, long texts cut."""
+    """Return rows as JSON objects: times in ISO form, decimals as text, bytes in hex, long texts truncated."""
     columns = {name: _printable(rows.column(name)).to_pylist() for name in rows.schema.names}
     names = list(columns)
     return [
@@ -21,7 +21,7 @@ def json_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
 
 
 def _printable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Python's dates have no nanoseconds and no year 0; Arrow's own text has."""
+    """Use Arrow's text, as Python's dates have no nanoseconds and no year 0."""
     if pa.types.is_temporal(column.type):
         return column.cast(pa.string())
     if pa.types.is_nested(column.type):
@@ -43,7 +43,7 @@ def _texts(kind: pa.DataType) -> pa.DataType:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value that JSON has."""
+    """Convert a value to a JSON type."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):

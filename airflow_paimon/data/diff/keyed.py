@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Findings:
-    """Rows of each kind, counted, and the first few of them as JSON values; a changed row is ``{before, after}``."""
+    """Counts of rows by kind, and the first few as JSON values; a changed row is ``{before, after}``."""
 
     added: int = 0
     changed: int = 0
@@ -31,13 +31,13 @@ class Findings:
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def sample(self, kind: str, limit: int, rows: Callable[[int], list[dict[str, Any]]]) -> None:
-        """Keep some more rows of a kind; ``rows(n)`` gives the first n of them."""
+        """Add sample rows of a kind; ``rows(n)`` returns the first n of them."""
         kept = self.samples.setdefault(kind, [])
         if len(kept) < limit:
             kept += rows(limit - len(kept))
 
     def add(self, other: Findings, limit: int) -> None:
-        """Add what was found in other buckets of the same partition."""
+        """Add the findings of other buckets of the same partition."""
         self.added += other.added
         self.changed += other.changed
         self.deleted += other.deleted
@@ -48,7 +48,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedComparison:
-    """What all units have in common. ``before`` and ``after`` read the same columns, in the same order and types."""
+    """The common parameters of all units. ``before`` and ``after`` read the same columns in the same order."""
 
     keys: tuple[str, ...]
     before: TableRead
@@ -58,7 +58,7 @@ class KeyedComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What is compared at once: a bucket, or a partition whose number of buckets differs between the two sides."""
+    """The unit of comparison: a bucket, or a partition whose number of buckets differs between the two sides."""
 
     values: tuple[Any, ...]
     before: tuple[ReadSplit, ...]
@@ -83,7 +83,7 @@ def compare_unit(comparison: KeyedComparison, unit: Unit) -> Findings:
 
 
 class _Side:
-    """One side: what is left of its current batch, and where to get the next."""
+    """One side: the rest of its current batch, and the source of the next."""
 
     def __init__(self, read: TableRead, splits: Sequence[ReadSplit], comparison: KeyedComparison) -> None:
         self._source = _sorted_rows(read, splits, comparison.keys)
@@ -106,14 +106,14 @@ class _Side:
                 return
 
     def cut(self, count: int) -> pa.RecordBatch:
-        """Take the first rows away."""
+        """Remove the first rows."""
         assert self.batch is not None
         head, self.batch = self.batch.slice(0, count), self.batch.slice(count)
         return head
 
 
 def _sorted_rows(read: TableRead, splits: Sequence[ReadSplit], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of one bucket come sorted, section after section. Several buckets have to be sorted, in memory."""
+    """Rows of one bucket are sorted, section after section. Several buckets must be sorted in memory."""
     if len(splits) == 1:
         yield from read_split(read, splits[0])
         return
@@ -130,7 +130,7 @@ def _take_all(found: Findings, kind: str, rows: pa.RecordBatch, comparison: Keye
 
 
 def _compare_step(found: Findings, old: _Side, new: _Side, comparison: KeyedComparison) -> None:
-    """Compare up to where both sides are complete: the lower one of the two last keys."""
+    """Compare up to the lower of the two last keys, up to which both sides are complete."""
     old_keys, new_keys = sort_keys([old.key_columns, new.key_columns])
     end = min(old_keys[-1], new_keys[-1])
     old_count = int(np.searchsorted(old_keys, end, side="right"))
@@ -174,8 +174,8 @@ def _compare_pairs(found: Findings, before: pa.RecordBatch, after: pa.RecordBatc
 
 
 def differs(one: pa.Array, other: pa.Array) -> Mask:
-    """Tell row by row whether two columns differ. Null equals null, NaN equals NaN, -0.0 differs from 0.0."""
-    if not _holds_floats(one.type) and one.equals(other):  # equals() takes -0.0 for 0.0
+    """Return row by row whether two columns differ. Null equals null, NaN equals NaN, -0.0 differs from 0.0."""
+    if not _holds_floats(one.type) and one.equals(other):  # equals() treats -0.0 as 0.0
         return np.zeros(len(one), bool)
     if pa.types.is_nested(one.type):
         pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
@@ -200,7 +200,7 @@ def _mask(values: pa.Array) -> Mask:
 
 
 def in_order(value: Any, kind: pa.DataType) -> str:
-    """Spell a nested value so that equal ones have equal texts: pairs of a map have no order."""
+    """Write a nested value so that equal ones have equal texts: pairs of a map have no order."""
     if value is None or not pa.types.is_nested(kind):
         return repr(value)
     if pa.types.is_map(kind):

@@ -17,7 +17,7 @@ from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
 COUNT = "__airflow_paimon_count"
-"""The column that says how much more often the later side has a row."""
+"""The column with how much more often the later side has a row."""
 _ROW = "__airflow_paimon_row"
 
 Values = tuple[Any, ...]
@@ -25,12 +25,12 @@ Side = tuple[TableRead, Sequence[ReadSplit]]
 
 
 def compare_rows(schema: TableSchema, before: Side, after: Side, sample: int) -> list[tuple[Values, Findings]]:
-    """Count rows that one side has more often than the other: ``added`` and ``deleted`` by partition."""
+    """Count rows that occur more often on one side than on the other: ``added`` and ``deleted`` by partition."""
     return list(count_surplus(_surplus(before, after), schema, sample).items())
 
 
 def count_surplus(batches: Iterable[pa.RecordBatch], schema: TableSchema, sample: int) -> dict[Values, Findings]:
-    """Count, by partition, distinct rows that carry ``COUNT``: above 0 they were added, below deleted."""
+    """Count, by partition, distinct rows with ``COUNT``: above 0 they were added, below 0 deleted."""
     keys, types = schema.partition_keys, [f.type for f in schema.partition_fields]
     found: dict[Values, Findings] = {}
     for batch in batches:
@@ -57,7 +57,7 @@ def _surplus(before: Side, after: Side) -> list[pa.RecordBatch]:
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.Array:
-    """Return values of which equal ones are equal: NaN equals NaN, -0.0 differs from 0.0, maps have no order."""
+    """Return values that compare as rows do: NaN equals NaN, -0.0 differs from 0.0, maps have no order."""
     whole = pa.concat_arrays(column.chunks)
     if pa.types.is_nested(whole.type):
         return pa.array([in_order(v, whole.type) for v in whole.to_pylist()], pa.string())

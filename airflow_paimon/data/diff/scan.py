@@ -53,7 +53,7 @@ class DifferingUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """Rows in buckets that are not read. ``exact``: no row in them is hidden by another one."""
+    """Rows in buckets that are not read. ``exact``: none of these rows is hidden by another one."""
 
     rows: int = 0
     exact: bool = True
@@ -61,7 +61,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Files of one side only whose rows no batch read shows before a compaction, so no diff either."""
+    """Files of one side only whose rows neither batch reads nor diffs show before a compaction."""
 
     files: int = 0
     rows: int = 0
@@ -70,10 +70,10 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffPlan:
-    """``before`` is what the branch is compared with, ``after`` the branch. ``keys`` is empty without a primary key.
+    """``after`` is the branch, ``before`` the other side. ``keys`` is empty without a primary key.
 
     ``rows_before``: of an append table, the rows in the differing buckets of ``before``, by partition.
-    ``hidden_before``, ``hidden_after``: what differs without being shown.
+    ``hidden_before``, ``hidden_after``: differing files that are not shown.
     """
 
     before: Side
@@ -92,7 +92,7 @@ class DiffPlan:
 
 
 def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
-    """Pin both sides and find the buckets that differ.
+    """Read the newest snapshots of both sides and find the buckets that differ.
 
     Raises:
         NotFoundError: no such branch. UnsafeOperationError: there is no base. InvalidInputError: other keys.
@@ -168,7 +168,7 @@ def _check_keys(branch: Table, schema: TableSchema, other: Table, other_schema: 
 
 
 def _columns(schema: TableSchema, other: TableSchema) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the columns that both sides have with one type, and those that they don't."""
+    """Return the columns that both sides have with the same type, and the others."""
     theirs = {f.name: arrow_type(f.type) for f in other.fields}
     common = tuple(f.name for f in schema.fields if theirs.get(f.name) == arrow_type(f.type))
     only_before = tuple(n for n in other.field_names if n not in common)
@@ -176,7 +176,7 @@ def _columns(schema: TableSchema, other: TableSchema) -> tuple[tuple[str, ...], 
 
 
 class _Buckets:
-    """The live files of both sides by bucket: those that differ as splits, the others counted."""
+    """The live files of both sides by bucket: differing ones as splits, the others only counted."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _Buckets:
         diff = difference(branch, before, after)
         form = self._stored.canonical
         live = group_by_bucket(live_entries(branch, after).values(), form)
-        # another branch may know the same file under another schema id
+        # the same file may have another schema id in another branch
         theirs = None if view == branch else group_by_bucket(live_entries(view, before).values(), form)
         moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, form)
         self.before: list[BucketSplit] = []
@@ -248,7 +248,7 @@ class _Buckets:
         self.skipped[values] = Skipped(rows=known.rows + _rows(entries, self.index_after), exact=known.exact and exact)
 
     def _count_is_exact(self, files: Sequence[DataFile]) -> bool:
-        """Whether readers see each row that the files hold: no key occurs twice, no row waits for a compaction."""
+        """Whether readers see all rows of the files: no key occurs twice, no row waits for a compaction."""
         if self._hides_new and not all(f.level for f in files):
             return False
         return all(s.is_raw for s in plan_sections(files, [f.type for f in self._schema.key_fields]))
@@ -294,7 +294,7 @@ def _vectors(entries: Iterable[IndexEntry]) -> set[tuple[BucketKey, str, Any]]:
 def _moved_vectors(
     before: Iterable[IndexEntry], after: Iterable[IndexEntry], form: Callable[[bytes], bytes]
 ) -> set[BucketKey]:
-    """Find buckets that lost rows by deletion vectors alone, their files being the same."""
+    """Find buckets with the same files that lost rows only by deletion vectors."""
     return {BucketKey(form(key.partition), key.bucket) for key, _, _ in _vectors(before) ^ _vectors(after)}
 
 
@@ -304,7 +304,7 @@ def _untouched(
     before: Iterable[IndexEntry],
     after: Iterable[IndexEntry],
 ) -> set[str]:
-    """Name the files that both sides have, with the same rows deleted in them."""
+    """Return the files that both sides have, with the same rows deleted."""
     marked = {where[0] for _, _, where in _vectors(before) ^ _vectors(after)}
     return {e.file.file_name for e in then} & {e.file.file_name for e in now} - marked
 

@@ -1,4 +1,4 @@
-"""Paimon's types as Arrow's, and the columns of a data file with their Parquet field ids.
+"""Paimon's types as Arrow types, and the columns of a data file with their Parquet field ids.
 
 See docs/format.md, Data files.
 """
@@ -17,7 +17,7 @@ SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 VALUE_KIND = "_VALUE_KIND"
 ROW_ID = "_ROW_ID"
 ROW_KIND = "_row_kind"
-"""The column of ours in which callers of ``write_arrow`` say insert or delete: ``+I -U +U -D``."""
+"""The column by which callers of ``write_arrow`` mark inserts and deletes: ``+I -U +U -D``."""
 
 KEY_FIELD_ID_OFFSET = 1073741823
 SEQUENCE_NUMBER_ID = 2147483646
@@ -52,7 +52,7 @@ def timestamp_unit(precision: int) -> str:
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """Return the Arrow type that rows of a column come in.
+    """Return the Arrow type of a column in reads.
 
     CHAR, VARCHAR and STRING are ``string``; TIME is ``time32[ms]``; TIMESTAMP has no zone, TIMESTAMP_LTZ is UTC.
     Everything is nullable but map keys: a column may have become NOT NULL after its rows were written.
@@ -112,7 +112,7 @@ def write_schema(fields: Iterable[DataField]) -> pa.Schema:
 
 
 def _with_id(name: str, data_type: DataType, field_id: int, base: int, depth: int) -> pa.Field:
-    """``base`` is the id of the column (or ROW field) around lists and maps, ``depth`` how deep in those we are."""
+    """``base``: the id of the column (or ROW field) around lists and maps; ``depth``: the nesting depth within it."""
     inner: pa.DataType
     if isinstance(data_type, RowType):
         inner = pa.struct([_with_id(f.name, f.type, f.id, f.id, 0) for f in data_type.fields])
@@ -130,7 +130,7 @@ def _with_id(name: str, data_type: DataType, field_id: int, base: int, depth: in
 
 
 def finer_than_micros(fields: Iterable[DataField]) -> list[str]:
-    """Name the columns that hold timestamps finer than microseconds, which Spark has not: it cuts them off."""
+    """Return the columns with timestamps finer than microseconds, to which Spark truncates."""
     return [f.name for f in fields if _is_finer(f.type)]
 
 

@@ -1,4 +1,4 @@
-"""Reads Avro data files. Row by row, so slow: Paimon writes them only where ``file.format`` says so."""
+"""Reads Avro data files. Slow, as row by row: Paimon writes them only with ``file.format=avro``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _batch(rows: list[Any], converters: list[tuple[str, _Convert]], target: pa.S
 
 
 def _converter(data_type: DataType) -> _Convert:
-    """Return a function from what fastavro returns to what ``pyarrow.array`` takes for this type; null stays null."""
+    """Return a function that converts fastavro's values to those that ``pyarrow.array`` accepts; null stays null."""
     inner = _value_converter(data_type)
     return lambda value: None if value is None else inner(value)
 
@@ -81,7 +81,7 @@ def _map_converter(data_type: MapType) -> _Convert:
 
 
 def _timestamp_converter(data_type: AtomicType) -> _Convert:
-    """Paimon has marked both kinds of timestamp either way: the digits count, the Avro zone flag does not."""
+    """Paimon has marked both kinds of timestamp either way: only the digits matter, not the Avro zone flag."""
     divisor = timedelta(milliseconds=1) if data_type.args[0] <= 3 else timedelta(microseconds=1)
 
     def convert(value: Any) -> int:

@@ -31,7 +31,7 @@ def cast_column(column: pa.Array, source: AtomicType, target: AtomicType, where:
     Integers narrow by dropping high bits and floats saturate, as Java's casts do; a decimal that does not fit is null.
 
     Raises:
-        UnsupportedFeatureError: a conversion that we can't do exactly as Paimon does.
+        UnsupportedFeatureError: a conversion that can't be done exactly as in Paimon.
     """
     if source.root == target.root and source.args == target.args:
         return column
@@ -87,7 +87,7 @@ def _float_to_integer(column: pa.Array, target: AtomicType) -> pa.Array:
 
 
 def _to_decimal(column: pa.Array, source: AtomicType, target: AtomicType) -> pa.Array | None:
-    """Convert where no digit after the point is dropped (that would round); None where one might be."""
+    """Convert if no fractional digit is dropped (that would round); None if one might be."""
     precision, scale = target.args
     exact = column
     if source.root in _INTEGERS:

@@ -1,6 +1,6 @@
-"""Checks rows that are to be written against the table's columns, and brings them into the types that files hold.
+"""Checks rows to be written against the table's columns, and converts them to the types of data files.
 
-Nothing is changed silently: what does not fit is an error that names the column.
+Nothing is changed silently: a value that does not fit is an error that names the column.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES = ("BINARY", "VARBINARY", "BYTES")
 def conform_rows(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
     """Return one batch with the table's columns in order and ``_VALUE_KIND`` after them.
 
-    A column ``_row_kind`` (``+I -U +U -D``) says the kind; without it all rows are inserts. Nulls of a column with a
+    A column ``_row_kind`` (``+I -U +U -D``) gives the kind; without it all rows are inserts. Nulls of a column with a
     default value become that value, and a column with one may be missing.
 
     Raises:
@@ -63,7 +63,7 @@ def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> 
     kinds = pc.index_in(texts.cast(pa.string()), value_set=known).cast(pa.int8())
     if kinds.null_count:
         strange = texts.filter(kinds.is_null())[0].as_py()
-        raise InvalidInputError(f"{label}: {ROW_KIND} is one of {' '.join(_KINDS)}, not {strange!r}", table=label)
+        raise InvalidInputError(f"{label}: {ROW_KIND} must be one of {' '.join(_KINDS)}, not {strange!r}", table=label)
     if not schema.primary_keys and pc.any(pc.is_in(kinds, value_set=_RETRACTS)).as_py():
         raise InvalidInputError(
             f"{label} has no primary key, so rows can't be deleted by {ROW_KIND}: overwrite the partition instead",
@@ -96,7 +96,7 @@ def _default(field: DataField, where: str, label: str) -> pa.Scalar:
     try:
         return pa.scalar(field.default_value).cast(arrow_type(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InvalidInputError(f"{where} has the default value {field.default_value!r}, which is no {field.type}; "
+        raise InvalidInputError(f"{where} has the default value {field.default_value!r}, which is not a {field.type}; "
                                 f"give the column's values", table=label) from None  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def _check_nulls(column: pa.Array, data_type: DataType, where: str, label: str) 
         raise InvalidInputError(f"{where} is NOT NULL, but a row has null there", table=label)
     if isinstance(data_type, RowType):
         for i, child in enumerate(data_type.fields):
-            # flatten() would add the parent's nulls: where the whole ROW is null its fields don't count
+            # flatten() would add the parent's nulls: if the whole ROW is null its fields don't count
             values = column.field(i) if not column.null_count else column.drop_null().field(i)
             _check_nulls(values, child.type, f"{where}.{child.name}", label)
     elif isinstance(data_type, ArrayType):
@@ -117,7 +117,7 @@ def _check_nulls(column: pa.Array, data_type: DataType, where: str, label: str) 
 
 
 def _fitted(column: pa.Array, data_type: DataType, where: str, label: str) -> pa.Array:
-    """Cast to the type that the file holds, if every value stays what it is."""
+    """Cast to the type in the file, if no value changes."""
     target = arrow_type(data_type)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -151,7 +151,8 @@ def _check_float(column: pa.Array, fitted: pa.Array, where: str, label: str) -> 
     lost = (before != after) & ~(np.isnan(before) & np.isnan(after))
     if lost.any():
         raise InvalidInputError(
-            f"{where} is FLOAT; the double {before[lost][0]!r} would lose digits: cast it yourself", table=label
+            f"{where} is FLOAT; the double {before[lost][0]!r} would lose digits: cast it to FLOAT first",
+            table=label,
         )
 
 
@@ -165,7 +166,7 @@ def _check_length(column: pa.Array, data_type: DataType, where: str, label: str)
 
 
 def _fits(source: pa.DataType, data_type: DataType) -> bool:
-    """Return whether values of an Arrow type are values of a Paimon type, so that a cast does not reinterpret them."""
+    """Return whether values of an Arrow type are values of a Paimon type, so that a cast keeps their meaning."""
     if pa.types.is_null(source):
         return True
     if isinstance(data_type, RowType):

@@ -1,4 +1,4 @@
-"""Maps rows of a data file from the schema they were written with to the schema they are read with, by field id."""
+"""Maps rows of a data file from the schema of the writer to the schema of the reader, by field id."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from airflow_paimon.data.files.casts import cast_column
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """What to read from a file and how it becomes what is asked for.
+    """The columns to read from a file, and their mapping to the requested columns.
 
     ``sources[i]`` is the column of the file that becomes ``targets[i]``; None = added later: all null.
-    ``file_fields`` are the file's columns to read, at least one: it tells the number of rows.
+    ``file_fields``: the file's columns to read, at least one, which gives the number of rows.
     """
 
     targets: tuple[DataField, ...]
@@ -37,10 +37,10 @@ class Mapping:
 
 
 def plan_mapping(written: Sequence[DataField], wanted: Sequence[DataField]) -> Mapping:
-    """Match columns by field id, so that a renamed one is found and a name used twice is not mistaken.
+    """Match columns by field id, so that a renamed one is found and a reused name is not mistaken.
 
     Raises:
-        UnsupportedFeatureError: a column changed its type in a way that we don't convert. Found before any row is read.
+        UnsupportedFeatureError: a type change that is not converted. Raised before any row is read.
     """
     by_id = {f.id: f for f in written}
     sources = tuple(by_id.get(f.id) for f in wanted)
@@ -113,7 +113,7 @@ def _evolve_row(column: pa.Array, source: RowType, target: RowType, where: str) 
 
 
 def _offsets(column: pa.Array) -> pa.Array:
-    """Return the offsets as an array that is no slice: rebuilding with a null mask refuses slices."""
+    """Return the offsets as an array that is not a slice: rebuilding with a null mask refuses slices."""
     return pa.array(column.offsets.to_numpy(), pa.int32())
 
 

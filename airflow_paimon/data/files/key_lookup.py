@@ -1,7 +1,7 @@
-"""Reads of a few keys: which values of key columns a filter leaves, and so which buckets and rows can match at all.
+"""Reads of few keys: the key values that a filter allows, and so the buckets and rows that can match.
 
-All versions of a key have the same key and lie in the same bucket, so other keys can be left out before versions are
-merged. Only for types of which equal values have one stored form: whole numbers, texts and dates.
+All versions of a key are in the same bucket, so other keys can be left out before versions are merged. Only for types
+whose equal values have one stored form: whole numbers, texts and dates.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.data.files.arrow_types import arrow_type
 
 Points = Mapping[str, tuple[Any, ...]]
-"""Column -> the only values that rows can have there. Columns that are not bounded so are missing."""
+"""Column -> its only possible values. Columns without such a bound are missing."""
 
 MAX_POINTS = 1000
-"""With more values of a column, or more combinations of them, a filter is not taken for a look-up of keys."""
+"""With more values of a column, or more combinations of them, a filter is not treated as a key look-up."""
 
 _MAX_PROVEN = 64
 _TYPES: dict[str, type] = {
@@ -43,9 +43,10 @@ _FILES = pafs.LocalFileSystem()
 
 
 def possible(where: pc.Expression, guarantees: Sequence[pc.Expression], schema: pa.Schema) -> list[bool]:
-    """Ask Arrow, for each of these statements about rows, whether ``where`` can be true where it holds.
+    """Return for each of these guarantees about rows whether, according to Arrow, ``where`` can be true under it.
 
-    In doubt it can: Arrow fails where a bound has no exact form in the type it compares in, as 2147483647 in float.
+    True if unknown: Arrow fails where a bound has no exact value in the type of the comparison, e.g. 2147483647 in
+    float.
     """
     fragments = [
         _FORMAT.make_fragment(str(i), filesystem=_FILES, partition_expression=g) for i, g in enumerate(guarantees)
@@ -61,9 +62,9 @@ def possible(where: pc.Expression, guarantees: Sequence[pc.Expression], schema: 
 def key_points(
     where: pc.Expression | None, columns: Iterable[str], predicate: Predicate | None, schema: TableSchema
 ) -> Points:
-    """Find the values that a filter leaves for the columns that tell rows apart: the key's and the bucket's.
+    """Find the values that a filter allows for the columns of the primary key and the bucket key.
 
-    ``columns``: those that ``where`` may look at.
+    ``columns``: the columns that ``where`` may use.
     """
     fields = {f.name: f for f in _lookup_fields(schema)}
     found = _points_of(predicate, fields) if predicate is not None else {}
@@ -104,7 +105,7 @@ def _points_of(predicate: Predicate, fields: Mapping[str, DataField]) -> dict[st
 
 
 def _is_value(value: Any, data_type: DataType) -> bool:
-    """Tell whether a literal is a value of the column's type as it stands, without a cast that only an engine knows."""
+    """Return whether a literal is a value of the column's type without an engine-specific cast."""
     kind = _TYPES[data_type.root]
     if not isinstance(value, kind) or isinstance(value, bool | datetime):
         return False
@@ -118,8 +119,8 @@ def _is_value(value: Any, data_type: DataType) -> bool:
 def _proven_values(where: pc.Expression, field: DataField, schema: pa.Schema) -> tuple[Any, ...] | None:
     """Return the only values of a column for which an Arrow expression can be true; None: unknown.
 
-    An expression is opaque. The literals in its text are mere guesses; Arrow itself says whether anything matches below
-    them, between them and above them.
+    An expression is opaque. The literals in its text are only candidates; Arrow decides whether the expression can
+    match below, between and above them.
     """
     guesses = sorted(v for v in _literals(str(where), field.type) if _is_value(v, field.type))
     if not guesses or len(guesses) > _MAX_PROVEN:
@@ -154,7 +155,7 @@ def _day(text: str) -> date | None:
 
 
 def buckets_of_points(points: Points, schema: TableSchema, total_buckets: int) -> frozenset[int] | None:
-    """Return the buckets that rows with these values lie in, of so many; None = all."""
+    """Return the buckets of rows with these values, out of ``total_buckets``; None = all."""
     keys = schema.bucket_keys
     if not keys or any(name not in points for name in keys) or total_buckets < 1:
         return None
@@ -168,7 +169,7 @@ def buckets_of_points(points: Points, schema: TableSchema, total_buckets: int) -
 
 
 def matching_rows(points: Points, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray | None:
-    """Tell which rows have these values, by the columns of ``points`` that are there; None = no such column."""
+    """Return which rows have these values, by the existing columns of ``points``; None = no such column."""
     mask = None
     for name, values in points.items():
         at = rows.schema.get_field_index(name)

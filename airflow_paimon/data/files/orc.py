@@ -1,4 +1,4 @@
-"""Reads ORC data files, and puts right what pyarrow can't know about their timestamps."""
+"""Reads ORC data files, and corrects timestamps that pyarrow misreads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_orc(source: Any, fields: Sequence[DataField], path: str, legacy_ltz: bo
     """Return each stripe as a batch. ``legacy_ltz``: option ``orc.timestamp-ltz.legacy.type`` of the file's schema.
 
     Raises:
-        UnsupportedFeatureError: timestamps of which the file does not say what they were.
+        UnsupportedFeatureError: timestamps that are ambiguous in the file.
     """
     file = orc.ORCFile(source)
     present = set(file.schema.names)
@@ -58,12 +58,12 @@ def _corrected(
 
 
 def _as_utc(column: pa.Array, zone: str, where: str) -> pa.Array:
-    """The writer took the UTC date and time for one of its own zone: take that back."""
+    """The writer interpreted the UTC date and time in its own zone: reverse that."""
     try:
         local = pc.local_timestamp(column.cast(pa.timestamp("ns", tz=zone)))
     except pa.ArrowInvalid as error:
         raise UnsupportedFeatureError(
-            f"{where} was written in time zone {zone}, which this machine does not know ({error}); "
+            f"{where} was written in time zone {zone}, which is unknown on this machine ({error}); "
             f"install tzdata, or use Paimon's own Spark connector"
         ) from None
     return local.cast(pa.timestamp("ns", tz="UTC"))

@@ -1,4 +1,4 @@
-"""The time zone that each stripe of an ORC file was written in, which pyarrow does not tell.
+"""The time zone in which each stripe of an ORC file was written, which pyarrow does not expose.
 
 Paimon's Java writers store TIMESTAMP_LTZ in ORC files by their own time zone unless
 ``orc.timestamp-ltz.legacy.type=false``: the stored instant is the UTC date and time as if it were a local one.
@@ -29,7 +29,7 @@ def stripe_zones(source: Any, path: str) -> list[str]:
     """Return the writer's time zone of each stripe, ``UTC`` for all its names. ``source`` is open for random reads.
 
     Raises:
-        FormatError: no ORC file, or truncated. UnsupportedFeatureError: a compression that we don't know.
+        FormatError: not an ORC file, or truncated. UnsupportedFeatureError: an unknown compression.
     """
     try:
         return [_zone(source, *where) for where in _stripe_footers(source)]
@@ -98,7 +98,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _decompressed(data: bytes, kind: int, block: int) -> bytes:
-    """Undo ORC's chunks: a header of 3 bytes with length and a bit for "as it is", then the chunk."""
+    """Decode ORC's chunks: a header of 3 bytes with the length and an "uncompressed" bit, then the chunk."""
     if kind == _NONE:
         return data
     out = []

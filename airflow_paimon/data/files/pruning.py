@@ -1,7 +1,7 @@
-"""Leaves out partitions, files and row groups that a filter can't match. Conservative: in doubt they are read.
+"""Skips partitions, files and row groups that a filter can't match. Conservative: if unknown, they are read.
 
-A filter is our own ``Predicate``, or an Arrow expression: that one is opaque, so Arrow itself is asked whether it can
-be true where ``column == value`` or ``low <= column <= high`` is known to hold, as for its own data sets.
+A filter is a ``Predicate`` or an Arrow expression. The latter is opaque, so Arrow decides whether it can be true given
+``column == value`` or ``low <= column <= high``, as for its own data sets.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from airflow_paimon.data.files.values import scalar_of, value_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What rows are asked for: both parts must hold. ``predicate`` is for pruning only, ``where`` is also applied.
+    """The filter of a read: both parts must hold. ``predicate`` is for pruning only, ``where`` is also applied.
 
-    ``columns`` are those that ``where`` may look at; ``points``: see ``key_lookup``.
+    ``columns``: the columns that ``where`` may use; ``points``: see ``key_lookup``.
     """
 
     where: pc.Expression | None = None
@@ -44,16 +44,16 @@ NO_FILTER = Filter()
 
 
 def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema: pa.Schema, label: str) -> Filter:
-    """Find out before anything is read whether an expression fits the table, and which columns it needs.
+    """Check, before anything is read, whether an expression fits the table, and which columns it needs.
 
     Raises:
-        InvalidInputError: it is no expression, names a column that is not there, or compares types that don't.
+        InvalidInputError: not an expression, an unknown column, or a comparison of incompatible types.
     """
     if where is None:
         return Filter(predicate=predicate)
     if not isinstance(where, pc.Expression):
         raise InvalidInputError(
-            f"{label}: where is an Arrow expression, as pyarrow.compute.field('dt') == '20260101', not {where!r}; "
+            f"{label}: where must be an Arrow expression (pyarrow.compute.field('k') == 1), not {where!r}; "
             f"airflow_paimon.spark.read_table takes SQL",
             table=label,
         )
@@ -64,7 +64,7 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
         what = f"names column {unknown[1]!r}, which the table does not have" if unknown else "does not fit the table"
         why = "" if unknown else f": {problem.splitlines()[0]}"
         raise InvalidInputError(f"{label}: where {what}{why} {known}", table=label)
-    text = str(where)  # Arrow does not tell which columns an expression names; its text holds at least those
+    text = str(where)  # Arrow does not expose the columns of an expression; its text contains at least those
     some = pa.schema([f for f in schema if f.name in text])
     names = some.names if _binding_problem(where, some) is None else schema.names
     return Filter(where=where, predicate=predicate, columns=frozenset(names))
@@ -79,7 +79,7 @@ def _binding_problem(where: pc.Expression, schema: pa.Schema) -> str | None:
 
 
 def keep(rows: Filter, known: Sequence[Mapping[str, Bounds]], schema: TableSchema) -> list[bool]:
-    """Tell for each group of rows, of which these bounds are known, whether any row in it can match."""
+    """Return for each group of rows, given its bounds, whether any of its rows can match."""
     types = {f.name: f.type for f in schema.fields}
     kept = [may_match(rows.predicate, bounds, types) for bounds in known]
     if rows.where is None or not any(kept):
@@ -96,9 +96,9 @@ Facts = dict[tuple[str, Bounds], pc.Expression | None]
 
 
 def _guarantee(known: Mapping[str, Bounds], types: Mapping[str, DataType], facts: Facts) -> pc.Expression:
-    """Say in Arrow's terms what is known, in the form that its simplification understands.
+    """Express the bounds as an Arrow expression, in the form that its simplification understands.
 
-    ``facts``: what was said before. The values of partitions come again and again.
+    ``facts``: a cache, as the values of partitions occur repeatedly.
     """
     guarantee = _TRUE
     for name, bounds in known.items():
@@ -117,7 +117,7 @@ def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expre
     if bounds.low is None or bounds.high is None or not isinstance(data_type, AtomicType):
         return None
     if data_type.root in ("FLOAT", "DOUBLE"):
-        return None  # bounds leave NaN out, but NaN != x is true
+        return None  # bounds exclude NaN, but NaN != x is true
     try:
         low, high = scalar_of(bounds.low, data_type), scalar_of(bounds.high, data_type)
     except UnsupportedFeatureError:
@@ -128,12 +128,12 @@ def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expre
 
 
 def partition_bounds(schema: TableSchema, values: Sequence[Any]) -> dict[str, Bounds]:
-    """Return what is known of all rows of a partition."""
+    """Return the bounds that the partition's values give for its rows."""
     return dict(zip(schema.partition_keys, map(exactly, values), strict=True))
 
 
 def key_bounds(file: DataFile, schema: TableSchema) -> dict[str, Bounds]:
-    """Give the bounds of the key columns in a file of a primary-key table. They hold whatever else is in the bucket."""
+    """Return the bounds of the key columns in a file of a primary-key table."""
     fields = schema.key_fields
     try:
         decoded = _decoded(file.key_stats, [f.type for f in fields])
@@ -147,9 +147,9 @@ def key_bounds(file: DataFile, schema: TableSchema) -> dict[str, Bounds]:
 
 
 def value_bounds(file: DataFile, written: TableSchema, wanted: TableSchema) -> dict[str, Bounds]:
-    """Return the bounds of a file's columns under the names they are read by.
+    """Return the bounds of a file's columns, by their names in the read schema.
 
-    Columns whose type was altered, and what the file's writer did not collect, are left out.
+    Columns with an altered type, or without statistics, are left out.
     """
     collected = file.value_stats_cols
     names = list(collected if collected is not None else file.write_cols or written.field_names)
@@ -179,7 +179,7 @@ def _decoded(stats: Stats, types: Sequence[DataType]) -> list[tuple[Any, Any, in
 def row_group_bounds(
     metadata: pq.FileMetaData, group: int, columns: Mapping[str, tuple[str, DataType]]
 ) -> dict[str, Bounds]:
-    """Return the bounds of a row group; ``columns`` are the file's columns with the name and type they are read by."""
+    """Return the bounds of a row group; ``columns``: the file's columns with their name and type in the read schema."""
     out: dict[str, Bounds] = {}
     chunk = metadata.row_group(group)
     for at in range(chunk.num_columns):

@@ -18,14 +18,14 @@ from airflow_paimon.data.files.avro import read_avro
 from airflow_paimon.data.files.orc import read_orc
 
 BATCH_ROWS = 131_072
-"""Rows of a batch unless told otherwise: what ships best to a JVM (docs/performance.md)."""
+"""Default number of rows per batch, the fastest to transfer to a JVM (docs/performance.md)."""
 
 _NS_PER_US = 1000
 _MAX_NS = 2**63 - 1
 
 
 class FileBatch(NamedTuple):
-    """Rows of a data file; ``start`` is the position of the first one in the file, which deletion vectors count in."""
+    """Rows of a data file; ``start``: the first row's position in the file, as in deletion vectors."""
 
     start: int
     rows: pa.RecordBatch
@@ -33,7 +33,7 @@ class FileBatch(NamedTuple):
 
 RowGroupFilter = Callable[[pq.FileMetaData, int], bool]
 RowFilter = tuple[Sequence[str], Callable[[pa.Table], bool]]
-"""Columns of a file, and whether any row can be wanted that has such values in them."""
+"""Columns of a file, and whether rows with given values in them may be needed."""
 
 
 def read_data_file(
@@ -49,10 +49,10 @@ def read_data_file(
 ) -> Iterator[FileBatch]:
     """Read these columns, matched by name, in the types of ``fields``.
 
-    ``other_path``: where to look if nothing is at ``path``. ``legacy_ltz``: see ``read_orc``. ``keep_row_group`` skips
-    row groups of Parquet files by their statistics, ``keep_rows`` after a look at some of their columns.
+    ``other_path``: used if there is no file at ``path``. ``legacy_ltz``: see ``read_orc``. ``keep_row_group`` skips
+    row groups of Parquet files by their statistics, ``keep_rows`` after reading some of their columns.
 
-    Columns that the file lacks come as nulls, as in Paimon.
+    Columns missing in the file are null, as in Paimon.
 
     Raises:
         FormatError: truncated, or a column holds another type than the schema says.
@@ -127,12 +127,12 @@ def _parquet_batches(
 ) -> Iterator[FileBatch]:
     file = pq.ParquetFile(source)
     present = set(file.schema_arrow.names)
-    # with none of them in the file the number of rows still counts
+    # if the file has none of them, the number of rows is still needed
     names = [f.name for f in fields if f.name in present] or file.schema_arrow.names[:1]
     coarse, fine = _int96_columns(file, fields)
     readers = [(file, [n for n in names if n not in coarse])]
     if coarse or fine:
-        # INT96 comes as nanoseconds, silently wrapped when out of range: look, and where they fit take microseconds
+        # INT96 is read as nanoseconds, silently wrapped when out of range: check, and use microseconds where they fit
         other = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", metadata=file.metadata)
         _check_range(file, other, sorted(fine), path)
         readers.append((other, [n for n in names if n in coarse]))
@@ -154,7 +154,7 @@ def _beside(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _runs(file: pq.ParquetFile, keep: RowGroupFilter | None, keep_rows: RowFilter | None) -> Iterator[tuple[int, int]]:
-    """Return runs of adjacent row groups to read, as half-open ranges: all in one when nothing is skipped."""
+    """Return ranges of adjacent row groups to read, half-open; a single one when nothing is skipped."""
     metadata, first = file.metadata, 0
     for group in range(metadata.num_row_groups):
         kept = keep is None or keep(metadata, group)
@@ -170,7 +170,7 @@ def _runs(file: pq.ParquetFile, keep: RowGroupFilter | None, keep_rows: RowFilte
 
 
 def _int96_columns(file: pq.ParquetFile, fields: Sequence[DataField]) -> tuple[set[str], set[str]]:
-    """Name the columns with INT96 timestamps: those that microseconds can hold, and those that are finer."""
+    """Return the columns with INT96 timestamps: those that microseconds can hold, and those that are finer."""
     columns = [file.schema.column(i) for i in range(len(file.schema.names))]
     stored = {c.path.split(".")[0] for c in columns if c.physical_type == "INT96"}
     wide = {f.name: arrow_type(f.type) for f in fields if f.name in stored}
@@ -186,11 +186,11 @@ def _timestamp_types(data_type: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def _check_range(fine: pq.ParquetFile, coarse: pq.ParquetFile, names: list[str], path: str) -> None:
-    """Look at INT96 timestamps in microseconds too, which do not wrap.
+    """Read INT96 timestamps in microseconds too, which do not wrap.
 
-    Paimon stores times before 1970 with negative nanoseconds of the day. Arrow gives those right as nanoseconds, but in
-    microseconds as a time from 2262 to 2554. A real one of those years is told by its nanoseconds: wrapping by 2**64
-    shifts their last three digits, so that whole microseconds end in 384. What remains in doubt is refused.
+    Paimon stores times before 1970 with negative nanoseconds of the day. Arrow reads them correctly as nanoseconds, but
+    in microseconds as a time from 2262 to 2554. Real times of those years are recognised by their nanoseconds: wrapping
+    by 2**64 shifts the last three digits, so that whole microseconds end in 384. Ambiguous values are refused.
     """
     if not names:
         return
@@ -223,7 +223,7 @@ def _timestamp_leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBatch:
-    """Return exactly the target's columns and types; what the file's writer chose to store otherwise is converted."""
+    """Return exactly the target's columns and types; columns stored with other types are converted."""
     positions = {name: i for i, name in enumerate(batch.schema.names)}
     columns = []
     for field in target:
@@ -239,7 +239,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBat
 
 
 def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether ``source`` is a way to store ``target``, so that a cast neither parses nor reinterprets."""
+    """Return whether ``target`` may be stored as ``source``, so that a cast neither parses nor reinterprets."""
     if pa.types.is_dictionary(source):
         return _same_kind(source.value_type, target)
     if pa.types.is_struct(target):

@@ -41,7 +41,7 @@ def repeated(value: Any, data_type: DataType, rows: int) -> pa.Array:
 
 
 def value_of(scalar: pa.Scalar) -> Any:
-    """Return what metadata holds for an Arrow scalar of an atomic type."""
+    """Return the metadata value of an Arrow scalar of an atomic type."""
     if not scalar.is_valid:
         return None
     if pa.types.is_timestamp(scalar.type):

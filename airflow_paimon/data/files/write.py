@@ -1,4 +1,4 @@
-"""Writes data files: Parquet, rolled at the target size, each described by the ``DataFile`` that a commit takes."""
+"""Writes Parquet data files, rolled at the target size, each described by a ``DataFile`` for the commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 1 << 20
 ROW_GROUP_BYTES = 128 << 20
-"""In memory. A row group ends at whichever comes first."""
+"""In memory. A row group ends at the first limit reached."""
 
 _SAMPLE_ROWS = 2048
 _COMPRESSIONS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
@@ -42,7 +42,7 @@ _COMPRESSIONS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTarget:
-    """Where files of one bucket go and what they are. ``values`` are the decoded partition values."""
+    """Location and properties of the files of one bucket. ``values`` are the decoded partition values."""
 
     store: Store
     schema: TableSchema
@@ -52,7 +52,7 @@ class FileTarget:
     source: FileSource = FileSource.APPEND
     min_sequence: int | None = None
     max_sequence: int | None = None
-    """What the metadata says instead of the rows' own lowest and highest sequence number."""
+    """Overrides the lowest and highest sequence number in the metadata."""
 
     @property
     def key_fields(self) -> tuple[DataField, ...]:
@@ -60,11 +60,11 @@ class FileTarget:
 
 
 class RollingWriter:
-    """Takes rows in the order in which they are to lie in the files. Batches have the table's columns, ``_VALUE_KIND``,
-    and for a primary-key table ``_SEQUENCE_NUMBER``; keyed rows must come sorted by key, each key once.
+    """Writes rows in the given order. Batches have the table's columns, ``_VALUE_KIND``, and for a primary-key table
+    ``_SEQUENCE_NUMBER``; keyed rows must be sorted by key, each key once.
 
     ``first_sequence``: number of the first row of a table without primary key, whose files hold no such column.
-    ``group_bytes``: how much of a row group is gathered in memory.
+    ``group_bytes``: size of a row group in memory.
     """
 
     def __init__(self, target: FileTarget, first_sequence: int = 0, *, group_bytes: int = ROW_GROUP_BYTES) -> None:
@@ -92,13 +92,13 @@ class RollingWriter:
                 self._flush()
 
     def finish(self) -> tuple[DataFile, ...]:
-        """End the last file and describe all of them; no rows, no files."""
+        """Close the last file and return the descriptions of all; empty without rows."""
         self._flush()
         self._close()
         return tuple(self._files)
 
     def abandon(self) -> None:
-        """Stop writing and delete what was written: only for files that no commit was tried with."""
+        """Stop writing and delete the files. Only before a commit of them was attempted."""
         if self._open is not None:
             self._open.abandon()
             self._open = None
@@ -107,7 +107,7 @@ class RollingWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        rows = pa.Table.from_batches(self._pending)  # in pieces: putting them together would copy all of it
+        rows = pa.Table.from_batches(self._pending)  # in pieces: concatenating them would copy everything
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
         for piece in _cut(rows, self._group_bytes):
             if self._open is None:
@@ -139,14 +139,14 @@ def delete_unused(store: Store, paths: Iterable[str]) -> None:
 
 
 def _cut(rows: pa.Table, group_bytes: int) -> list[pa.Table]:
-    """Cut rows that take too much memory for one row group."""
+    """Divide rows that take too much memory for one row group."""
     pieces = max(1, -(-rows.nbytes // (2 * group_bytes)))
     size = -(-rows.num_rows // pieces)
     return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
 
 
 class _OpenFile:
-    """One Parquet file being written, with what its description needs of each row group."""
+    """One Parquet file being written, with the statistics of its row groups."""
 
     def __init__(self, target: FileTarget, path: str, sample: pa.Table, first_sequence: int) -> None:
         self._target = target
@@ -201,7 +201,7 @@ class _OpenFile:
         self._collected.append((rows.num_rows, stats))
 
     def _telling(self, rows: pa.Table, field: DataField) -> pa.ChunkedArray:
-        """Give rows that have a column's least and greatest value: where the order of rows says which, those alone."""
+        """Return rows that include a column's minimum and maximum; if the column is sorted, only the first and last."""
         schema, keys, column = self._target.schema, self._target.key_fields, rows.column(field.name)
         if field.name in schema.partition_keys and rows.num_rows and column[0].is_valid:
             return column.slice(0, 1)
@@ -216,8 +216,8 @@ class _OpenFile:
         return self._data_file(size)
 
     def abandon(self) -> None:
-        """Leave the file unfinished; the store throws away what it has of it."""
-        self._writer.is_open = False  # else it writes a footer when it is collected
+        """Leave the file unfinished; the store discards it."""
+        self._writer.is_open = False  # otherwise it writes a footer when garbage-collected
         abandoned = ConnectionAbortedError()
         self._sink.__exit__(type(abandoned), abandoned, None)
 
@@ -274,7 +274,7 @@ def _key_values(rows: pa.Table, keys: Sequence[DataField]) -> tuple[Any, ...]:
 
 
 def _merged(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
-    """Put the exact statistics of row groups (with their rows) together; unknown in one means unknown in all."""
+    """Combine the exact statistics of row groups (with their row counts); unknown in one means unknown in all."""
     if any(stats.null_count is None for _, stats in parts):
         return ColumnStats()
     nulls = sum(stats.null_count or 0 for _, stats in parts)
@@ -285,13 +285,13 @@ def _merged(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
 
 
 def local_millis() -> int:
-    """Return the wall clock of here as if it were UTC: what ``_CREATION_TIME`` means (docs/format.md, Manifests)."""
+    """Return the local wall-clock time as if it were UTC, as in ``_CREATION_TIME`` (docs/format.md, Manifests)."""
     now = time.time()
     return calendar.timegm(time.localtime(now)) * 1000 + int(now * 1000) % 1000
 
 
 def compression(schema: TableSchema) -> tuple[str, int | None]:
-    """Return the codec and its level; codecs that Parquet files don't have become zstd."""
+    """Return the codec and its level; codecs unknown to Parquet become zstd."""
     options = TableOptions(schema.options)
     codec = _COMPRESSIONS.get(options.text("file.compression", "zstd").lower(), "zstd")
     return codec, options.number("file.compression.zstd-level", 1) if codec == "zstd" else None
@@ -308,7 +308,7 @@ def _is_fine(field: DataField) -> bool:
 
 
 def _dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[str]:
-    """Name the columns whose values repeat, judged by some rows spread over the first row group.
+    """Return the columns with repeated values, estimated from some rows of the first row group.
 
     Never wide decimals: Paimon 0.9 can't read those from a dictionary.
     """
@@ -326,7 +326,7 @@ def _dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[s
 
 
 def _spread(rows: pa.Table, count: int) -> pa.Table:
-    """Take about so many rows, spread evenly; piece by piece, as taking from a column in pieces copies all of it."""
+    """Sample about so many rows, evenly; chunk by chunk, as ``take`` on a chunked column copies all of it."""
     share = min(1.0, count / max(rows.num_rows, 1))
     taken = []
     for piece in rows.to_batches():

@@ -1,9 +1,9 @@
 """Merges the sorted runs of a section as the deduplicate engine does, in bounded memory (docs/format.md, Merging).
 
 Of the rows of one key the last by (user-defined sequence fields, sequence number) wins; if it is a delete, the key is
-gone. With partial updates every column keeps its last value that is not null. All runs are advanced together: what is
-at most the lowest end of their current batches is complete in all of them, so it is cut off everywhere, merged at once
-with numpy, and handed on in key order.
+gone. With partial updates every column keeps its last value that is not null. All runs are advanced together: rows up
+to the lowest end of the current batches are complete in all runs, so they are removed from all of them, merged with
+numpy, and returned in key order.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from airflow_paimon.data.merge.sort_keys import Keys, are_stable, order_values, 
 Indices = npt.NDArray[np.int64]
 
 CHAIN_POSITION = "_CHAIN_POSITION"
-"""A column that only chain reads add: the place of a row's partition in the chain, the anchor first. It decides ties of
-the sequence fields, because sequence numbers of different partitions mean nothing to each other."""
+"""A column added only by chain reads: the position of a row's partition in the chain, the anchor first. It decides ties
+of the sequence fields, because sequence numbers of different partitions are not comparable."""
 UPDATE_BEFORE = 1
 DELETE = 3
 """``_VALUE_KIND``: 0 +I, 1 -U, 2 +U, 3 -D."""
@@ -35,11 +35,11 @@ DELETE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRules:
-    """How versions of a key are told apart.
+    """The rules for merging versions of a key.
 
     Batches carry ``keys``, ``sequence``, ``_SEQUENCE_NUMBER``, ``_VALUE_KIND`` and values. Without sequence numbers the
-    later run is the newer one; without kinds there are no deletes. ``keep_deletes``: what comes out is to be merged
-    again, so that deletes must go on hiding what is older by its sequence fields. ``partial_update``: the merge engine;
+    later run is the newer one; without kinds there are no deletes. ``keep_deletes``: the result will be merged again,
+    so deletes must still hide rows that are older by their sequence fields. ``partial_update``: the merge engine;
     ``remove_on_delete``: -D removes the row there, instead of being refused.
     """
 
@@ -53,7 +53,7 @@ class MergeRules:
 
 
 def merge_rules(schema: TableSchema) -> MergeRules:
-    """Return how versions of a key are told apart in this table."""
+    """Return the merge rules of a table."""
     options = TableOptions(schema.options)
     return MergeRules(
         keys=schema.trimmed_primary_keys,
@@ -66,14 +66,14 @@ def merge_rules(schema: TableSchema) -> MergeRules:
 
 
 def is_retract(kinds: pa.Array) -> npt.NDArray[np.bool_]:
-    """Tell which rows are -U or -D."""
+    """Return which rows are -U or -D."""
     values = np.asarray(kinds.to_numpy(zero_copy_only=False))
     retract: npt.NDArray[np.bool_] = (values == UPDATE_BEFORE) | (values == DELETE)
     return retract
 
 
 def drop_retracts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows that are no -U or -D."""
+    """Return the rows that are not -U or -D."""
     if VALUE_KIND not in batch.schema.names:
         return batch
     retract = is_retract(batch.column(VALUE_KIND))
@@ -95,7 +95,7 @@ def merge_runs(runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules) -> I
 def align_runs(
     runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules
 ) -> Iterator[tuple[list[pa.RecordBatch], list[Keys]]]:
-    """Cut sorted runs into slices, with their keys, that together hold all versions of all their keys, in key order.
+    """Divide sorted runs into slices, with their keys, each with all versions of its keys, in key order.
 
     Raises:
         FormatError: a run is not sorted by the key.
@@ -129,7 +129,7 @@ def _keys_of(inputs: Sequence[_Input], rules: MergeRules) -> list[Keys]:
 
 
 class _Input:
-    """One run: what is left of its current batch, and where to get the next."""
+    """One run: the rest of its current batch, and the source of the next."""
 
     def __init__(self, run: Iterator[pa.RecordBatch], rules: MergeRules) -> None:
         self._source = run
@@ -145,7 +145,7 @@ class _Input:
         return 0 if self.batch is None else int(self.batch.num_rows)
 
     def fill(self) -> None:
-        """Get the next batch with rows in it when the current one is used up."""
+        """Get the next non-empty batch when the current one is used up."""
         while not self.rows and not self.exhausted:
             self.batch = next(self._source, None)
             self.exhausted = self.batch is None
@@ -156,7 +156,7 @@ class _Input:
                 self._check_follows()
 
     def _check_follows(self) -> None:
-        """What was cut off is gone: a key that comes again or is lower would have been merged without this row."""
+        """Refuse a key that is not above those already merged: it would be merged without its other versions."""
         columns = [self.batch.column(name) for name in self._rules.keys]
         if self._end:
             before, after = sort_keys([self._end, [c.slice(0, 1) for c in columns]])
@@ -165,14 +165,14 @@ class _Input:
         self._end = [c.slice(self.rows - 1) for c in columns]
 
     def take_keys(self, keys: Keys) -> None:
-        """Keep the keys of what is left of the batch."""
+        """Store the keys of the rest of the batch."""
         self.keys = keys
         if self.is_new and (keys[1:] < keys[:-1]).any():
             raise _unsorted()
         self.is_new = False
 
     def cut(self, count: int) -> tuple[pa.RecordBatch, Keys]:
-        """Take the first rows away."""
+        """Remove the first rows."""
         head, part = self.batch.slice(0, count), self.keys[:count]
         self.batch, self.keys = self.batch.slice(count), self.keys[count:]
         return head, part
@@ -204,10 +204,10 @@ def _has_twins(keys: Keys) -> bool:
 
 
 def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules, *, presorted: bool = True) -> Indices:
-    """Give, in key order, the position (in the slices concatenated) of the winning row of every key.
+    """Return, in key order, the position (in the slices concatenated) of the winning row of every key.
 
-    Ties in everything go to an insert before a retract, then to the later position. ``presorted``: each slice is sorted
-    by key, which only makes it faster.
+    If all else is equal, an insert wins over a retract, then the later position wins. ``presorted``: each slice is
+    sorted by key (only faster).
     """
     order = np.argsort(keys, kind="stable" if presorted else None)
     ordered = keys[order]
@@ -229,12 +229,12 @@ def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules
 
 
 def fold_versions(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules) -> pa.RecordBatch:
-    """Return one row per key, in key order: of every column the last value that is not null.
+    """Return one row per key, in key order: in every column the last value that is not null.
 
     -U changes nothing; -D removes what came before it.
 
     Raises:
-        UnsupportedFeatureError: there are deletes, and the table does not say what they mean.
+        UnsupportedFeatureError: there are deletes, and no option of the table defines their meaning.
     """
     if rules.keep_deletes:
         raise UnsupportedFeatureError("Rows of merge-engine=partial-update can't be rewritten by the embedded engine")
@@ -251,7 +251,7 @@ def fold_versions(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRule
         if retract.any() and not rules.remove_on_delete:
             raise UnsupportedFeatureError(
                 "Partial updates hold deletes: set the table option partial-update.remove-record-on-delete or "
-                "ignore-delete, so that it is known what they mean"
+                "ignore-delete, which define their meaning"
             )
         removed = np.where(np.asarray(kinds.to_numpy(zero_copy_only=False)) == DELETE, position, -1)
         usable = ~retract & (position > np.maximum.reduceat(removed, starts)[group])

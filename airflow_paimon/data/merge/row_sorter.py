@@ -1,4 +1,4 @@
-"""Sorts the rows of buckets by key in bounded memory: what is too much becomes sorted runs on this machine's disk."""
+"""Sorts the rows of buckets by key in bounded memory, with sorted runs on the local disk."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
 from airflow_paimon.data.merge.sorted_runs import Part, deciding_rows, gathered, not_ignored
 
 SORT_BYTES = 128 << 20
-"""How much is held before it is written to disk as sorted runs. Sorting takes as much again for a moment."""
+"""Bytes held in memory before they are written to disk as sorted runs. Sorting briefly takes as much again."""
 
 _RUN_ROWS = 32_768
 
 
 class RowSorter:
-    """Takes rows of any buckets, as ``conform_rows`` gives them, and gives back those of one bucket in key order.
+    """Takes rows of any buckets, as ``conform_rows`` returns them, and returns those of one bucket in key order.
 
-    Each key may come once in a bucket. A context manager: at its end the temporary files are gone.
+    Each key may occur once per bucket. A context manager, which deletes the temporary files at its end.
     """
 
     def __init__(self, schema: TableSchema, label: str, limit_bytes: int = SORT_BYTES) -> None:
@@ -49,10 +49,10 @@ class RowSorter:
             self._folder.cleanup()
 
     def add(self, key: BucketKey, batch: pa.RecordBatch, indices: Indices | None) -> None:
-        """Take the rows of a batch at ``indices``, None = all.
+        """Add the rows of a batch at ``indices``, None = all.
 
         Raises:
-            InvalidInputError: a key came twice.
+            InvalidInputError: a key occurs twice.
         """
         self._held.setdefault(key, []).append((batch, indices))
         rows = batch.num_rows if indices is None else len(indices)
@@ -61,10 +61,10 @@ class RowSorter:
             self._spill()
 
     def rows(self, key: BucketKey) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a bucket once, without those that the table's options ignore.
+        """Return the rows of a bucket, without those that the table's options ignore.
 
         Raises:
-            InvalidInputError: a key came twice.
+            InvalidInputError: a key occurs twice.
         """
         runs = [_read_run(path) for path in self._runs.pop(key, ())]
         if parts := self._held.pop(key, None):
@@ -102,7 +102,7 @@ class RowSorter:
         return batches
 
     def _check_unique(self, rows: pa.RecordBatch, keys: Keys, order: Indices | None = None) -> None:
-        """Two rows with one key: which of them is right nobody can tell. ``keys`` are sorted."""
+        """Refuse two rows with the same key. ``keys`` are sorted."""
         twins = np.flatnonzero(keys[1:] == keys[:-1])
         if not len(twins):
             return
@@ -110,8 +110,8 @@ class RowSorter:
         names = self._schema.trimmed_primary_keys
         named = ", ".join(f"{name} = {rows.column(name)[row].as_py()!r}" for name in names)
         raise InvalidInputError(
-            f"{self._label}: the rows hold a primary key more than once, such as {named}: each key must come once, for "
-            f"which row is right can't be told"
+            f"{self._label}: the rows hold a primary key more than once, such as {named}: each key must occur once, as "
+            f"otherwise it is undefined which row wins"
         )
 
 

@@ -1,4 +1,4 @@
-"""Cuts a bucket's files into sections that share no key, so that only what overlaps is merged."""
+"""Divides a bucket's files into sections that share no key, so that only overlapping files are merged."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ class Section:
 
     @property
     def may_hold_deletes(self) -> bool:
-        """Whether -U or -D rows may be in it; files of Paimon 0.7 and earlier don't say."""
+        """Whether it may contain -U or -D rows; for files of Paimon 0.7 and earlier that is unknown."""
         return any(f.delete_row_count != 0 for f in self.files)
 
     @property
     def in_order(self) -> bool:
-        """Whether every row of a later run is newer than every row of an earlier one, going by sequence numbers."""
+        """Whether, by sequence numbers, every row of a later run is newer than every row of an earlier one."""
         ranges = [(min(f.min_sequence_number for f in r), max(f.max_sequence_number for f in r)) for r in self.runs]
         return all(before[1] < after[0] for before, after in pairwise(ranges))
 
     @property
     def is_raw(self) -> bool:
-        """Whether the files' rows are the table's rows as they lie there."""
+        """Whether the files' rows are exactly the table's rows."""
         return not self.needs_merge and not self.may_hold_deletes
 
 
 def plan_sections(files: Sequence[DataFile], key_types: Sequence[DataType]) -> list[Section]:
-    """Group files by overlapping key ranges and, in each group, lay them into as few sorted runs as they need.
+    """Group files by overlapping key ranges and arrange each group in as few sorted runs as possible.
 
     Runs of one section are ordered from the oldest to the newest, by the highest sequence number in them.
     """
     if len(files) == 1:
         return [Section((tuple(files),))]
     ranged = key_ranges(files, key_types)
-    if ranged is None:  # a range is unknown: everything may overlap
+    if ranged is None:  # a range is unknown, so everything may overlap
         return [Section(_by_age([(f,) for f in files]))]
     sections: list[Section] = []
     group: list[tuple[Any, Any, DataFile]] = []
@@ -90,7 +90,7 @@ def _by_age(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def key_ranges(files: Sequence[DataFile], key_types: Sequence[DataType]) -> list[tuple[Any, Any, DataFile]] | None:
-    """Return lowest and highest key of each file, comparable as the keys are; None: a file does not say."""
+    """Return the lowest and highest key of each file, comparable as keys; None: unknown for a file."""
     orders = [_ORDERS.get(t.root, _as_is) for t in key_types]
     out = []
     for file in files:

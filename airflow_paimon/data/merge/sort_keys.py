@@ -1,8 +1,8 @@
-"""Keys as numpy arrays that compare as Paimon compares them, so that merging is sorting and searching.
+"""Keys as numpy arrays with Paimon's order, so that merging is sorting and searching.
 
-One fixed-width column is itself. Several columns, wide decimals and strings become one integer per row where the ranges
-of their values leave room for all in 64 bits, else one fixed-width byte string (big-endian, sign flipped, strings
-padded with zeros); only strings that contain a zero byte or are long take dense ranks over all rows to be compared.
+A single fixed-width column is used directly. Several columns, wide decimals and strings become one integer per row if
+the ranges of their values fit into 64 bits, else one fixed-width byte string (big-endian, sign flipped, strings padded
+with zeros); strings with a zero byte, or long ones, become dense ranks over all compared rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sort_keys(runs: Sequence[Sequence[pa.Array]]) -> list[Keys]:
 
 
 def are_stable(columns: Sequence[pa.Array]) -> bool:
-    """Return whether the keys of such columns compare with those of every other call, as single numbers do."""
+    """Return whether keys of such columns are comparable between calls, as single numbers are."""
     (first, *others) = columns
     is_text = pa.types.is_string(first.type) or pa.types.is_binary(first.type)
     is_wide = pa.types.is_decimal(first.type) and first.type.precision > _WORD_DIGITS
@@ -110,7 +110,7 @@ def _text(arrays: Sequence[pa.Array]) -> list[Keys]:
 
 
 def _shared_prefix(arrays: Sequence[pa.Array]) -> int:
-    """Return how many bytes all begin with: in sorted runs it takes the ends to know what to look for."""
+    """Return the length of the common prefix, found from the ends of the sorted runs."""
     filled = [a.view(pa.binary()) for a in arrays if len(a)]
     ends = [end.as_py() for a in filled for end in (a[0], a[-1])]
     low, high = min(ends), max(ends)
@@ -120,7 +120,7 @@ def _shared_prefix(arrays: Sequence[pa.Array]) -> int:
 
 
 def _span(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return offsets that start at 0, and the bytes they point into."""
+    """Return offsets that start at 0, and the bytes they refer to."""
     _, offset_buffer, data_buffer = array.buffers()
     if not len(array):
         return np.zeros(1, np.int32), np.empty(0, np.uint8)
@@ -130,7 +130,7 @@ def _span(array: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]
 
 
 def _padded(array: pa.Array, width: int) -> Keys:
-    """Return rows of bytes, filled up with zeros; Arrow's function for ASCII takes any bytes as they are."""
+    """Return rows of bytes, padded with zeros; Arrow's function for ASCII accepts any bytes."""
     if not len(array):
         return np.empty((0, width), np.uint8)
     filled = pc.ascii_rpad(array.view(pa.string()), width=width, padding="\0")
@@ -150,7 +150,7 @@ def _flat(word: Keys) -> Keys:
 
 
 def _narrowed(words: Sequence[Sequence[Keys]]) -> list[Keys] | None:
-    """Put the words of each row, less their lowest value, into the bits of one integer; None: they don't fit."""
+    """Pack the words of each row, minus their minimum, into one integer; None: they don't fit."""
     if any(run.ndim == 2 and run.shape[1] > _WORD_BYTES for word in words for run in word):
         return None
     rows = [np.zeros(len(run), np.uint64) for run in words[0]]
@@ -168,9 +168,9 @@ def _narrowed(words: Sequence[Sequence[Keys]]) -> list[Keys] | None:
 
 
 def _packed(words: Sequence[Keys]) -> Keys:
-    """Put the words of each row after each other, each so that its bytes compare as its values do.
+    """Concatenate the words of each row, each in bytes that compare as its values do.
 
-    Written field by field into rows of bytes: several times as fast as putting columns of bytes side by side.
+    Written field by field into rows of bytes, which is several times as fast as concatenating columns of bytes.
     """
     width = sum(w.shape[1] if w.ndim == 2 else w.itemsize for w in words)
     fields: list[Any] = [("pad", np.uint8, (8 - width,))] if width < 8 else []
@@ -191,7 +191,7 @@ def _unsigned(word: Keys) -> Keys:
 
 
 def _joined(matrix: npt.NDArray[np.uint8]) -> Keys:
-    """Make one value of each row of bytes: an integer while 8 bytes are enough, else numpy's fixed-width bytes.
+    """Turn each row of bytes into one value: an integer if 8 bytes are enough, else numpy's fixed-width bytes.
 
     Equal widths make numpy's stripping of trailing zeros harmless.
     """

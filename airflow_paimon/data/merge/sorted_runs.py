@@ -1,4 +1,4 @@
-"""Sorts rows that are about to be written into runs: each key once, in key order (docs/format.md, Data files)."""
+"""Sorts rows to be written into runs: each key once, in key order (docs/format.md, Data files)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, In
 
 
 def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa.Table, Indices]]:
-    """As ``sorted_run``, but give all versions of a key, each in a run of its own: partial updates add up."""
+    """Like ``sorted_run``, but return all versions of a key, each in a run of its own: partial updates accumulate."""
     deciding = deciding_rows(parts, schema)
     kept = not_ignored(deciding, schema)
     if not len(kept):
@@ -58,13 +58,13 @@ def _picked(batch: pa.RecordBatch, indices: Indices | None) -> pa.RecordBatch:
 
 
 def _deciding_columns(schema: TableSchema) -> list[str]:
-    """Name the columns that say which version of a key wins."""
+    """Return the columns that decide which version of a key wins."""
     rules = merge_rules(schema)
     return [*dict.fromkeys((*rules.keys, *rules.sequence)), VALUE_KIND]
 
 
 def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
-    """Return which of the rows make up a sorted run, in its order: the winning version of each key.
+    """Return the rows of a sorted run, in its order: the winning version of each key.
 
     Later rows are newer. Deletes stay: they hide older versions elsewhere.
     """
@@ -79,7 +79,7 @@ def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
 
 
 def not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
-    """Return the rows that the table's options let in: what they ignore is not written, so it makes no partition."""
+    """Return the rows that the table's options do not ignore; ignored rows are not written and create no partition."""
     options = TableOptions(schema.options)
     kinds = np.asarray(rows.column(VALUE_KIND).to_numpy())
     dropped = np.zeros(len(kinds), bool)

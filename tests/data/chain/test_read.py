@@ -89,7 +89,7 @@ def test_incremental_and_hybrid_reads(days: Table) -> None:
 
 
 def test_chain_read_is_for_chain_tables(days: Table, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="chain_read is one of full, incremental, hybrid, not 'both'"):
+    with pytest.raises(InvalidInputError, match="chain_read must be one of full, incremental, hybrid, not 'both'"):
         seen(days, chain_read="both")
     with pytest.raises(InvalidInputError, match=r"'snapshot\.1'.*leave chain_read out"):
         seen(days, version="snapshot.1", chain_read="hybrid")
