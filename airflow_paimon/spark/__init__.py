@@ -19,7 +19,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import pyspark only when it is asked for: metadata-only jobs import this package as well."""
+    """Import pyspark lazily, as metadata-only jobs import this package as well."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -160,7 +160,7 @@ class PaimonDataSource(DataSource):
         try:
             found = json.loads(text)
         except ValueError:
-            raise InvalidInputError(f"The option partition is no JSON object: {text!r}") from None
+            raise InvalidInputError(f"The option partition is not a JSON object: {text!r}") from None
         return dict(found)
 
 
@@ -172,7 +172,7 @@ class PushdownPaimonDataSource(PaimonDataSource):
 
 
 class PaimonReader(DataSourceReader):
-    """Plans in a Python process beside the driver; each task reads its share of the splits."""
+    """Plans in a Python process next to the driver; each task reads its share of the splits."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class PaimonReader(DataSourceReader):
 
 
 class PushdownPaimonReader(PaimonReader):
-    """Takes filters to prune by; Spark goes on applying all of them."""
+    """Uses filters for pruning; Spark still applies all of them."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
         schema = self._table.schema()
@@ -244,13 +244,13 @@ class PushdownPaimonReader(PaimonReader):
 
 @dataclass(frozen=True)
 class TaskFiles(WriterCommitMessage):
-    """What one task wrote."""
+    """The files that one task wrote."""
 
     messages: tuple[CommitMessage, ...]
 
 
 class PaimonWriter(DataSourceArrowWriter):
-    """Each task writes the buckets that it has rows of; the driver commits once.
+    """Each task writes the buckets for its rows; the driver commits once.
 
     ``write`` None: an earlier try with this operation id has landed.
     """
@@ -297,14 +297,14 @@ class PaimonWriter(DataSourceArrowWriter):
                 discard_files(self._write, files)
                 self._tried.forget()
                 raise
-            if receipt.replayed:  # another try of the operation was faster, with files of its own
+            if receipt.replayed:  # another try of the operation was faster and wrote its own files
                 discard_files(self._write, files)
             landed = receipt.snapshot
         for name, told in report_write(self._table, landed).items():
             log.warning("%s: %s: %s", self._table.label, name, told)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave the files: Spark calls this after a failed commit as well, which may have landed."""
+        """Keep the files: Spark calls this also after a failed commit, which may have landed."""
 
 
 def _plan_writer(

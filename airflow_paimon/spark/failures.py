@@ -1,9 +1,10 @@
-"""Errors of Spark as errors of ours: what a task of ours raised, and what the user's query or function did wrong.
+"""Translates Spark errors: errors raised by our tasks, and faults of the user's query or function.
 
-Spark says by its error condition whose fault an error is: each condition has an SQLSTATE, and some classes of these
+Spark's error condition tells whose fault an error is: each condition has an SQLSTATE, and some classes of these
 (data exceptions such as DIVIDE_BY_ZERO and CAST_INVALID_INPUT, errors of analysis, of external routines, raised by the
 query itself) stay the same however often a job is tried. Everything else (a lost executor, memory, storage) is left as
-it is and may be tried again.
+query itself) recur in every try of a job. Everything else (a lost executor, memory, storage) is not translated and may
+be tried again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CAUSES = 20
 
 @contextmanager
 def task_errors(table: str) -> Iterator[None]:
-    """Raise what a task of ours raised inside, with the class that says the kind."""
+    """Re-raise an error that one of our tasks raised inside the block, with its class."""
     from pyspark.errors import PySparkException
 
     try:
@@ -41,7 +42,7 @@ def task_errors(table: str) -> Iterator[None]:
 
 @contextmanager
 def query_errors(what: str, table: str) -> Iterator[None]:
-    """As ``task_errors``, and raise ``InvalidInputError`` for what the user's query or function did wrong, in one line.
+    """Like ``task_errors``; also raise ``InvalidInputError`` for faults of the user's query or function, in one line.
 
     ``what`` names it: ``--sql`` or ``--function module:name``.
     """
@@ -61,7 +62,7 @@ def query_errors(what: str, table: str) -> Iterator[None]:
 
 
 def known_error(text: str, table: str) -> PaimonError | None:
-    """Find the last error of ours in a traceback's text."""
+    """Find the last error of this package in a traceback's text."""
     raised = [m for m in _RAISED.finditer(text) if m[1] in errors.__all__]
     if not raised:
         return None
@@ -70,7 +71,7 @@ def known_error(text: str, table: str) -> PaimonError | None:
 
 
 def fault_of_query(error: Exception) -> str | None:
-    """Say in one line what a query or a function did wrong; None where the error may pass, or is not theirs."""
+    """Return the fault of a query or function in one line; None for temporary and other errors."""
     from pyspark.errors import PySparkException, PythonException
 
     if isinstance(error, PythonException):
@@ -84,7 +85,7 @@ def fault_of_query(error: Exception) -> str | None:
 
 
 def fault_of_python(text: str) -> str | None:
-    """Judge an exception of a Python worker by its traceback: code of ours may have met a fault of the storage."""
+    """Return the user's fault in a Python worker's traceback; None for errors in our code, e.g. of the storage."""
     _, found, trace = text.partition("Traceback (most recent call last):")
     if not found:
         return None

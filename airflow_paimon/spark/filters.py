@@ -1,4 +1,4 @@
-"""What a Spark condition says about columns, as a ``Predicate`` that prunes: weaker than the condition or the same."""
+"""Translates Spark conditions into a ``Predicate`` for pruning, equivalent to the condition or weaker."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """``columns`` are those that the condition looks at; None = unknown."""
+    """``columns``: those that the condition uses; None = unknown."""
 
     predicate: Predicate | None
     columns: frozenset[str] | None
 
 
 def has_jvm(spark: SparkSession) -> bool:
-    """Tell a session with a JVM of its own from a Spark Connect client."""
+    """Return whether the session has its own JVM, unlike a Spark Connect client."""
     return hasattr(spark, "_jsparkSession")
 
 
 def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -> Where:
-    """Let Spark resolve a condition against the table's columns, and take from it what can prune.
+    """Let Spark resolve a condition against the table's columns, and extract the part that can prune.
 
     Raises:
         InvalidInputError: an unknown column or bad SQL, in Spark's words.
@@ -45,7 +45,7 @@ def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -
     try:
         frame = spark.createDataFrame([], spark_schema(schema.fields)).where(where)
         frame.schema  # noqa: B018 - resolves, and so raises what is wrong with it
-    except AnalysisException as error:  # its text goes on with a page of plan
+    except AnalysisException as error:  # its text continues with a page of plan
         why = str(error).strip().splitlines()[0]
         raise InvalidInputError(f"where: {why} (columns: {', '.join(schema.field_names)})") from None
     if not has_jvm(spark):
@@ -79,7 +79,7 @@ _COMPARISONS: dict[str, tuple[Operator, Operator, Operator]] = {
 
 
 def _predicate(node: Any, columns: frozenset[str], negated: bool = False) -> Predicate | None:
-    """Translate a resolved Catalyst expression; None = it says nothing that we understand."""
+    """Translate a resolved Catalyst expression; None = not supported."""
     kind = _kind(node)
     if kind in ("And", "Or"):
         # not (a and b) is (not a) or (not b), and so the other way round

@@ -1,4 +1,4 @@
-"""Which Java runs Spark here. ``python -m airflow_paimon.spark.java [FOLDER]`` prints a JAVA_HOME."""
+"""Finds a Java for Spark. ``python -m airflow_paimon.spark.java [FOLDER]`` prints a JAVA_HOME."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from airflow_paimon.core.errors import NotFoundError
 __all__ = ["MINIMUM_VERSION", "ensure_java", "find_java"]
 
 MINIMUM_VERSION = 17
-"""Spark 4 starts on nothing older."""
+"""The oldest version that Spark 4 supports."""
 
 _PROBE_SECONDS = 30
 
@@ -65,7 +65,7 @@ def _home_if_new_enough(executable: Path) -> Path | None:
 
 
 def _install(folder: Path) -> str | None:
-    """Fetch a Temurin 17 with install-jdk; give the reason where that fails, in one line."""
+    """Fetch a Temurin 17 with install-jdk; return the reason of a failure in one line."""
     try:
         import jdk
     except ImportError:

@@ -62,14 +62,14 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a read is shared out: files for Spark's reader by the schema that they were written with, splits for ours."""
+    """The division of a read: files for Spark's reader by their schema, and splits for our reader."""
 
     native: Mapping[int, Sequence[RawFile]]
     merged: Sequence[ReadSplit]
 
 
 def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) -> Division:
-    """Find the files that Spark's reader reads right."""
+    """Find the files that Spark's reader reads correctly."""
     root = _hadoop_root(spark, read.store.uri)
     if root is None or not _names_are_clear(read.schema):
         return Division({}, [part for split in splits for part in split.divided()])
@@ -101,7 +101,7 @@ def _folder(read: TableRead, part: ReadSplit) -> str:
 
 
 def _hadoop_root(spark: SparkSession, uri: str) -> str | None:
-    """Return the table's folder as Hadoop spells it; None where Spark's reader can't be used.
+    """Return the table's folder as a Hadoop path; None if Spark's reader can't be used.
 
     An object store is Hadoop's only where the cluster has its file system and gets in with credentials of its own.
     """
@@ -133,7 +133,7 @@ def _is_reachable(spark: SparkSession, scheme: str, root: str) -> bool:
 
 
 def _names_are_clear(schema: TableSchema) -> bool:
-    """Spark finds columns of a file regardless of case, so two names that differ in case only would be mixed up."""
+    """Spark matches columns regardless of case, so names that differ only in case would be mixed up."""
     return len({n.lower() for n in schema.field_names}) == len(schema.fields)
 
 
@@ -147,7 +147,7 @@ def _is_readable(read: TableRead, written: TableSchema) -> bool:
 
 
 def _fits(source: DataField | None, target: DataField) -> bool:
-    """Return whether Spark gives the same values for a column as our reader does."""
+    """Return whether Spark reads the same values of a column as our reader."""
     if not _is_exact(target.type):
         return False
     if source is None:
@@ -163,7 +163,7 @@ def _same_atom(source: AtomicType, target: AtomicType) -> bool:
 
 
 def _is_exact(data_type: DataType) -> bool:
-    """TIME has no Spark type, and timestamps finer than microseconds are INT96, which Spark takes for instants."""
+    """TIME has no Spark type, and timestamps finer than microseconds are INT96, which Spark reads as instants."""
     if isinstance(data_type, RowType):
         return all(_is_exact(f.type) for f in data_type.fields)
     if isinstance(data_type, MapType):
@@ -175,7 +175,7 @@ def _is_exact(data_type: DataType) -> bool:
 
 
 def _is_plain(file: DataFile) -> bool:
-    """Spark overlooks files whose names start like those of temporary ones."""
+    """Spark skips files whose names start like those of temporary files."""
     return file_format(file.file_name) == "parquet" and not file.file_name.startswith(("_", "."))
 
 
@@ -248,7 +248,7 @@ def _relation(
 
 
 def _paths(jvm: Any, paths: Sequence[str]) -> Any:
-    """Hand many paths over in one call: one by one takes as long as reading the files does."""
+    """Pass many paths in one call: single calls take as long as reading the files."""
     strings = jvm.java.util.regex.Pattern.compile("\n").split("\n".join(paths))
     return jvm.scala.Predef.genericWrapArray(jvm.org.apache.hadoop.util.StringUtils.stringToPath(strings)).toSeq()
 
@@ -278,7 +278,7 @@ _CONVERT: Mapping[type, Callable[[Any], Any]] = {Timestamp: lambda value: value.
 
 
 def _check_listing(read: TableRead, index: Any, files: Sequence[RawFile]) -> None:
-    """Spark skips a path that is not there; the manifest says what must be."""
+    """Check that the manifest's files exist, as Spark skips missing paths."""
     expected = sum(f.file.file_size for f in files)
     if index.allFiles().size() == len(files) and index.sizeInBytes() == expected:
         return

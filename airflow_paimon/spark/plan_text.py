@@ -1,4 +1,4 @@
-"""The query behind a DataFrame as text that stays the same when the same program runs again."""
+"""The query of a DataFrame as text that is the same in every run of the same program."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _ALL_FIELDS = {"spark.sql.debug.maxToStringFields": str(1 << 20)}
 
 
 def aliased(frame: DataFrame, *asked: Any) -> DataFrame:
-    """Name what a read was asked for: how it is read depends on the table's files, which move between two tries."""
+    """Mark a read by its arguments: its plan depends on the table's files, which change between two tries."""
     return frame.alias(_ALIAS + hashlib.sha256(repr(asked).encode()).hexdigest()[:12])
 
 
 def plan_text(frame: DataFrame) -> str | None:
-    """Return the analyzed plan without what Spark makes up for each run; None over Spark Connect, which shows no plan.
+    """Return the analyzed plan without run-specific ids; None over Spark Connect, which shows no plan.
 
-    Literals, names, operators and what ``read_table`` was asked for are in it; rows that the program itself brings, and
-    the files that a source holds at the moment, are not.
+    It contains literals, names, operators and the arguments of ``read_table``, but not local rows of the program or the
+    current files of a source.
     """
     if not hasattr(frame, "_jdf"):
         return None
@@ -36,7 +36,7 @@ def plan_text(frame: DataFrame) -> str | None:
 
 
 def _above_reads(lines: list[str]) -> list[str]:
-    """Leave out what lies below the alias of a read; a node's depth in the tree is where its name starts."""
+    """Leave out the nodes below the alias of a read; a node's depth is the column at which its name starts."""
     kept: list[str] = []
     below: int | None = None
     for line in lines:

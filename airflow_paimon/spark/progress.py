@@ -20,7 +20,7 @@ INTERVAL_S = 10.0
 
 @contextmanager
 def progress(spark: SparkSession, what: str, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Log every ``interval_s`` seconds how far the Spark jobs started inside are, and at the end how long it took."""
+    """Log the progress of the Spark jobs inside the block every ``interval_s`` seconds, and the total time at the end."""
     started = time.monotonic()
     log.info("%s: started", what)
     done = threading.Event()
@@ -53,7 +53,7 @@ def _tasks(tracker: StatusTracker) -> tuple[int, int]:
 
 
 def describe(finished: int, total: int, elapsed_s: float) -> str:
-    """Say ``12 of 48 tasks after 30 s, about 90 s to go``; the estimate is of the stages that run now."""
+    """Return ``12 of 48 tasks after 30 s, about 90 s to go``; the estimate covers the running stages."""
     text = f"{finished} of {total} tasks after {elapsed_s:.0f} s"
     if not finished:
         return text

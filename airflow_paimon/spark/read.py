@@ -1,4 +1,4 @@
-"""``read_table``: a table as a DataFrame. What needs no merging goes through Spark's own Parquet reader."""
+"""``read_table``: a table as a DataFrame. Files that need no merge are read by Spark's own Parquet reader."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def read_table(
     *,
     path: str | None = None,
 ) -> DataFrame:
-    """Read one pinned snapshot of a branch: the latest, or what ``version`` (int = snapshot id, str = tag) or
-    ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds) names.
+    """Read one snapshot of a branch: the latest, or that of ``version`` (int = snapshot id, str = tag) or
+    ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds).
 
-    ``where`` (SQL text or a Column) decides which rows come, and also which partitions, files and row groups are
-    opened; the same condition in ``.where()`` after this call prunes only what Spark's own reader reads. The same goes
-    for ``columns`` and ``.select()``. Types are those of Paimon's own connector. A chain table's main view is read as
-    ``read_arrow`` reads it, ``gap_policy`` (``empty``, ``carry_forward``) and ``chain_read`` (``full``,
-    ``incremental``, ``hybrid``) included: the branches, each at the snapshot that it has now, are merged where needed.
+    ``where`` (SQL text or a Column) filters the rows, and also prunes partitions, files and row groups; the same
+    condition in ``.where()`` after this call prunes only what Spark's own reader reads. The same applies to ``columns``
+    and ``.select()``. Types are those of Paimon's own connector. A chain table's main view is read as ``read_arrow``
+    reads it, ``gap_policy`` (``empty``, ``carry_forward``) and ``chain_read`` (``full``, ``incremental``, ``hybrid``)
+    included: the branches, each at its newest snapshot, are merged where needed.
 
     Raises:
         NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp,
-            ``chain_read`` other than ``full`` for a view that is not read through a chain.
-        UnsupportedFeatureError: the table has a feature that would make our answer wrong.
+            ``chain_read`` other than ``full`` for a view that is not the main view of a chain table.
+        UnsupportedFeatureError: the table has a feature with which the result would be wrong.
         FormatError: a file of the table is missing or corrupt (also when the rows are read).
     """
     table = open_table(warehouse, name, branch, storage_options, path=path)
@@ -97,7 +97,7 @@ def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
 
 
 def chain_frame(spark: SparkSession, read: ChainRead) -> DataFrame:
-    """Return the DataFrame of a planned read of a chain table: only what is merged goes through tasks of our own."""
+    """Return the DataFrame of a planned read of a chain table: only merges run in our own tasks."""
     frames = _layer_frames(spark, read.layers)
     if read.splits:
         groups = chain_groups(read.inputs, read.splits)
@@ -123,5 +123,5 @@ def _united(spark: SparkSession, read: TableRead, frames: Sequence[DataFrame]) -
 
 
 def task_frame(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) -> DataFrame:
-    """Read and merge splits in tasks of our own: any format, any storage."""
+    """Read and merge splits in our own tasks: any format, any storage."""
     return map_tasks(spark, split_groups(splits), partial(read_rows, read), spark_schema(read.fields))

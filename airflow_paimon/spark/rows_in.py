@@ -1,4 +1,4 @@
-"""Rows of a DataFrame on their way into a table: checked, distributed to buckets, handed to tasks."""
+"""Prepares the rows of a DataFrame for a write: checks them and distributes them to buckets and tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 GROUP = "__airflow_paimon_group"
-"""The column that rows are distributed by; tasks take it off again."""
+"""The column by which rows are distributed; tasks remove it again."""
 
 BATCH_CONF = {
     # by default Spark estimates the size of every row, which takes longer than anything else in a write
@@ -33,7 +33,7 @@ BATCH_CONF = {
 
 @contextmanager
 def temporary_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of the session, and put back what was there."""
+    """Change settings of the session, and restore them at the end."""
     before = {name: spark.conf.get(name, None) for name in values}
     try:
         for name, value in values.items():
@@ -59,12 +59,12 @@ def check_frame(frame: DataFrame, schema: TableSchema, label: str) -> None:
 
 
 def conform(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
-    """Check rows that come from Spark and give them in the table's types (``conform_rows``)."""
+    """Check rows from Spark and return them in the table's types (``conform_rows``)."""
     return conform_rows(from_shipped(rows, schema), schema, label)
 
 
 def from_shipped(rows: pa.Table | pa.RecordBatch, schema: TableSchema) -> pa.Table | pa.RecordBatch:
-    """Undo what ``to_shipped`` does to types that Spark does not have: TIME comes as an INT of milliseconds."""
+    """Reverse ``to_shipped`` for types that Spark does not have: TIME arrives as an INT of milliseconds."""
     for field in schema.fields:
         target, at = arrow_type(field.type), rows.schema.get_field_index(field.name)
         if at < 0 or not _holds_time(target) or rows.schema.field(at).type != shipped_type(field.type):
@@ -78,10 +78,10 @@ def _holds_time(kind: pa.DataType) -> bool:
 
 
 def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None = None) -> DataFrame:
-    """Bring the rows of a bucket together in one task.
+    """Distribute rows so that all rows of a bucket are in one task.
 
-    Where buckets don't say where a row lives, the rows of a partition come together in few tasks; without partitions
-    they stay where they are.
+    If a row's bucket is not fixed, the rows of a partition are distributed to few tasks; without partitions rows are
+    not moved.
     """
     schema = wanted or write.schema
     if write.default_buckets <= 0:
@@ -93,7 +93,7 @@ def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None 
 
 
 def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
-    """Bring the rows of each bucket together in one task, and keep the column ``GROUP``."""
+    """Distribute rows so that all rows of a bucket are in one task, and keep the column ``GROUP``."""
     group = _group_column(frame, write)
     if group is None:
         return _grouped_in_tasks(frame, write)
@@ -113,7 +113,7 @@ def _group_columns(write: TableWrite) -> list[str]:
 
 
 def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
-    """Compute the group beside the row: only the columns that decide travel to Python. Spark 4.1 and later."""
+    """Compute the group in an Arrow UDF: only the deciding columns are sent to Python. Spark 4.1 and later."""
     try:
         from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # re-exported, since 4.1
     except ImportError:
@@ -141,7 +141,7 @@ def _groups(rows: pa.Table, write: TableWrite, schema: TableSchema, label: str) 
     part = replace(schema, fields=fields)
     try:
         return bucket_groups(write, conform(rows, part, label))
-    except InvalidInputError:  # the task that writes says what is wrong, and is not tried again
+    except InvalidInputError:  # the task that writes reports the error, and is not retried
         return np.zeros(rows.num_rows, np.int64)
 
 
@@ -160,6 +160,6 @@ def _grouped_in_tasks(frame: DataFrame, write: TableWrite) -> DataFrame:
 
 
 def without_group(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Take the column ``GROUP`` off."""
+    """Remove the column ``GROUP``."""
     at = batch.schema.get_field_index(GROUP)
     return batch if at < 0 else batch.remove_column(at)

@@ -1,4 +1,4 @@
-"""What tasks get of a planned read: splits without what only planning needs, and how a task turns them into rows."""
+"""The parts of a planned read for tasks: splits without planning data, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _EMPTY = b""
 
 
 def read_rows(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
-    """Return a split's rows in the types that Spark takes."""
+    """Return a split's rows in Spark's types."""
     target = shipped_schema(read.fields)
     for batch in read_split(read, split):
         yield to_shipped(batch, target)
 
 
 def read_chain_rows(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:
-    """Return the rows of all targets of a chain's split in the types that Spark takes."""
+    """Return the rows of all targets of a chain's split in Spark's types."""
     target = shipped_schema(inputs.main.fields)
     for batch in read_chain_split(inputs, split):
         yield to_shipped(batch, target)
 
 
 def weight(split: ReadSplit | ChainSplit) -> int:
-    """Return the bytes that a task reads for a split, opening costs included."""
+    """Return the bytes that a task reads for a split, including opening costs."""
     return sum(f.file_size + OPEN_COST_BYTES for f in split.files)
 
 
@@ -46,7 +46,7 @@ def split_groups(splits: Sequence[ReadSplit]) -> list[list[ReadSplit]]:
 
 
 def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[ChainSplit]]:
-    """Return the chain splits of each task; what comes out counts as much as what is read."""
+    """Return the chain splits of each task; output counts as much as input."""
     cut = [p for s in splits for p in divide_split(s, inputs.main.schema, TASK_BYTES // len(s.targets))]
     return pack(map(_slim_chain, cut), _chain_weight, share_of(sum(map(_chain_weight, cut))))
 
@@ -56,7 +56,7 @@ def _chain_weight(split: ChainSplit) -> int:
 
 
 def slim_split(split: ReadSplit) -> ReadSplit:
-    """Leave statistics behind: they did their work in planning, and are most of what a split weighs."""
+    """Remove statistics, which only planning needs and which are most of a split's size."""
     sections = tuple(Section(tuple(map(_slim_run, s.runs))) for s in split.sections)
     bucket = split.bucket
     slim = BucketSplit(bucket.partition, bucket.values, bucket.bucket, bucket.total_buckets, ())

@@ -1,4 +1,4 @@
-"""Filters that Spark hands to a data source, as a ``Predicate`` that prunes."""
+"""Translates filters that Spark hands to a data source into a ``Predicate`` for pruning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OPPOSITES: dict[Operator, Operator] = {
 
 
 def to_predicate(found: Any, schema: TableSchema) -> Predicate | None:
-    """Translate one filter; None where it says nothing that we understand."""
+    """Translate one filter; None = not supported."""
     if isinstance(found, ds.Not):
         inner = to_predicate(found.child, schema)
         opposite = _OPPOSITES.get(inner.op) if isinstance(inner, Condition) else None

@@ -1,4 +1,4 @@
-"""Paimon's types as Spark's, and batches in the form that Spark takes from a Python worker."""
+"""Paimon's types as Spark types, and the conversion of batches for Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def spark_schema(fields: Iterable[DataField]) -> st.StructType:
 
 
 def shipped_type(data_type: DataType) -> pa.DataType:
-    """Return the Arrow type that Spark takes for a column."""
+    """Return the Arrow type that Spark expects for a column."""
     return _shipped(arrow_type(data_type))
 
 

@@ -1,4 +1,4 @@
-"""Values that tasks hand to the driver, pickled: what they made, or the refusal that trying again would not change."""
+"""Results of tasks, pickled for the driver: values, or errors that a retry would not change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Refusal:
 
 
 def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
-    """Yield what ``make`` gives, as rows of a task. A refusal is a value too: Spark would try the task four times."""
+    """Yield the results of ``make`` as rows of a task. A refusal is a value too, as Spark would retry the task."""
     with forgetting_zip_importers():
         try:
             values = list(make())
@@ -38,7 +38,7 @@ def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
 
 
 def collect(frame: DataFrame, refused: Callable[[list[Any]], None] | None = None) -> list[Any]:
-    """Run the tasks and give their values. ``refused`` takes those of the other tasks when one refuses.
+    """Run the tasks and return their values. ``refused`` takes those of the other tasks when one refuses.
 
     Raises:
         PaimonError: a task refused.

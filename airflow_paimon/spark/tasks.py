@@ -1,4 +1,4 @@
-"""Work cut into tasks: each gets its own part of a plan and yields Arrow batches."""
+"""Divides work into tasks: each gets its own part of a plan and yields Arrow batches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LEAST_TASKS, LEAST_TASK_BYTES = 8, 16 * 1024 * 1024
 """A read is cut into at least so many tasks, so that no core waits, unless they would be smaller than this."""
 
 OPEN_COST_BYTES = 4 * 1024 * 1024
-"""What opening a file costs, as bytes read in that time: Spark's own default (spark.sql.files.openCostInBytes)."""
+"""Cost of opening a file in bytes read meanwhile: Spark's default (spark.sql.files.openCostInBytes)."""
 
 
 def pack(items: Iterable[T], weight: Callable[[T], int], target: int = TASK_BYTES) -> list[list[T]]:
-    """Put items into groups of about ``target`` bytes, in order; a heavier item has a group of its own."""
+    """Group items to about ``target`` bytes, in order; a larger item has its own group."""
     groups: list[list[T]] = []
     filled = 0
     for item in items:
@@ -50,9 +50,10 @@ def map_tasks(
     run: Callable[[T], Iterable[pa.RecordBatch]],
     schema: StructType | str,
 ) -> DataFrame:
-    """Give the DataFrame that one task per group makes. ``run`` and the items are pickled; ``run`` is called per item.
+    """Return the DataFrame produced by one task per group. ``run`` and the items are pickled; ``run`` is called per
+    item.
 
-    A task unpickles its own group only, so a plan of many files costs no task more than its share.
+    A task unpickles only its own group, so a large plan doesn't slow down each task.
     """
     if not groups:
         return spark.createDataFrame([], schema)
@@ -71,7 +72,7 @@ def map_tasks(
 def map_in_arrow(
     frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType | str
 ) -> DataFrame:
-    """Do what ``DataFrame.mapInArrow`` does, without pandas too: PySpark asks for it there and does not use it."""
+    """Like ``DataFrame.mapInArrow``, but works without pandas, which PySpark requires there without using it."""
     try:
         return frame.mapInArrow(work, schema)  # type: ignore[arg-type]  # it hands iterators over, not iterables
     except ImportError:

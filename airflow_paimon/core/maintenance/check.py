@@ -1,4 +1,4 @@
-"""check_table: what a crash or another engine left behind, found by reading only."""
+"""check_table: finds leftovers and damage of crashes and other engines. Reads only."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from airflow_paimon.core.table.table import Table
 
 
 def check_table(context: Context, request: CheckTable) -> OperationResult:
-    """Look through all branches, tags, hints and journals of a table; changes nothing.
+    """Check all branches, tags, hints and journals of a table; changes nothing.
 
-    ``details.findings`` lists what was found, worst first; ``details.ok`` is true when none is an error or a warning.
+    ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
     findings = find_all(context.table, context.now_ms, verify_files=request.verify_files)
     head = context.table.latest_snapshot_id()
@@ -100,12 +100,12 @@ def _unreadable(view: Table, error: PaimonError) -> Finding:
         subject=view.branch_name,
         severity=ERROR,
         message=error.message,
-        at_risk="reads and commits of this branch fail; expiry and orphan cleaning must not run until it is mended",
+        at_risk="reads and commits of this branch fail; expiry and orphan cleaning must not run until it is repaired",
     )
 
 
 def _publish_findings(table: Table) -> Iterator[Finding]:
-    """Publishes and rollbacks of main without their tags: a crash came between the commit and those."""
+    """Publishes and rollbacks of main without their tags, after a crash between the commit and the tags."""
     for snapshot in table.snapshots():
         for action in missing_protection(table, snapshot):
             name = action.path.rsplit(f"/{TAG_PREFIX}", 1)[-1]
@@ -149,7 +149,7 @@ def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
 
 
 def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
-    """Tags that no engine has expired, undo tags among them; not those that something relies on."""
+    """Tags past their retention, including undo tags, but not those that are still needed."""
     now = datetime.fromtimestamp(now_ms / 1000)
     for tag in view.tags():
         end = tag.expires_at()
@@ -171,7 +171,7 @@ def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
 
 
 def _file_findings(view: Table) -> Iterator[Finding]:
-    """Referenced data files that are not there, for the head and the tags of one branch."""
+    """Missing data files, of the head and the tags of one branch."""
     schema = view.schema()
     head = view.latest_snapshot()
     wanted: list[tuple[str, Snapshot]] = [("head", head)] if head is not None else []

@@ -1,4 +1,4 @@
-"""Findings about branches: half made, half renamed, half deleted, without a schema, without protection."""
+"""Findings about branches: unfinished creations, renames and deletions, missing schemas, missing protection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from airflow_paimon.core.table.paths import (
 )
 from airflow_paimon.core.table.table import Table
 
-_UNDER_WAY = "The operation is running at this moment, or was interrupted"
+_UNDER_WAY = "The operation is still running, or was interrupted"
 _NO_ENGINE = (
     "commits of airflow-paimon are refused there; while its folder has no schema, Paimon's remove_orphan_files "
 )
@@ -49,7 +49,7 @@ def unfinished_branches(table: Table) -> dict[str, Lineage]:
 
 
 def unfinished_findings(table: Table, records: dict[str, Lineage]) -> Iterator[Finding]:
-    """What an interrupted creation, rename or deletion left, with the way to its end."""
+    """Findings about interrupted creations, renames and deletions, with the way to finish them."""
     for name, record in records.items():
         if record.state == CREATING and record.peer is None:
             yield _half_created(table, record)
@@ -92,7 +92,7 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
     head = view.latest_snapshot_id() or 0
     what, repair = "is being deleted", "finish the deletion"
     if record.state == DELETED and view.exists():
-        what, repair = "was deleted, and another engine made one of that name since", "forget the deletion"
+        what, repair = "was deleted, and another engine has created one of that name since", "forget the deletion"
         actions: tuple[Action, ...] = (Delete(path=lineage_path(name), reason="that branch is gone"),)
     else:
         plan = gather_removal(table, name, record.created_at, "repair_table").plan

@@ -22,7 +22,7 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
 
 
 def history_findings(view: Table) -> Iterator[Finding]:
-    """Id gaps, wrong hints, schemas that the head names but that are not there."""
+    """Id gaps, wrong hints, and a missing schema of the head."""
     ids = view.snapshot_ids()
     if ids:
         yield from _gaps(view, ids)
@@ -33,7 +33,7 @@ def history_findings(view: Table) -> Iterator[Finding]:
 
 
 def _lost_snapshots(view: Table) -> Iterator[Finding]:
-    """A branch that had snapshots and has none: its folder was deleted."""
+    """A branch that has lost all snapshots: its folder was deleted."""
     proof = proof_of_snapshots(view.store, view.branch_name)
     if proof is None:
         return
@@ -112,7 +112,7 @@ def _hints(view: Table, ids: list[int]) -> Iterator[Finding]:
             subject=f"{view.branch_name}/{name}",
             severity=INFO if stale else WARNING,
             message=f"{view.label}: hint {name} says {text!r}, the {which} snapshot is {right}",
-            at_risk="Paimon may read a snapshot that is not there, or miss newer ones; we list instead",
+            at_risk="Paimon may read a missing snapshot, or miss newer ones; airflow-paimon lists the folder instead",
             repair=f"write {right}",
             actions=(Replace(path=path, data=str(right).encode(), reason=f"the snapshots say {right}"),),
         )
@@ -161,7 +161,7 @@ def temporary_findings(table: Table, views: Sequence[Table], now_ms: int) -> Ite
                 subject=folder,
                 severity=INFO,
                 message=f"{len(old)} temporary files of interrupted writes lie in {folder}, e.g. {old[0]}",
-                at_risk="nothing; no reader takes them for anything",
+                at_risk="nothing; readers ignore them",
                 repair="delete them",
                 actions=tuple(Delete(path=f"{folder}/{name}", reason="an interrupted write left it") for name in old),
             )

@@ -1,4 +1,4 @@
-"""expire_partitions: drops partitions that are too old, by committing; data files go when their snapshots expire."""
+"""expire_partitions: drops old partitions with a commit; their data files are deleted when the snapshots expire."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _LISTED = 100
 
 
 def expire_partitions(context: Context, request: ExpirePartitions) -> OperationResult:
-    """Drop the partitions of an ordinary table, or the segments of a chain table, that are older than asked.
+    """Drop the partitions of an ordinary table, or the segments of a chain table, that are older than requested.
 
     Raises:
-        InvalidInputError: nothing says how old, or the request does not fit the table.
-        ConflictError: what is to go kept changing.
+        InvalidInputError: no age is given, or the request does not fit the table.
+        ConflictError: the partitions to drop kept changing.
     """
     if TableOptions(context.table.schema().options).chain_table:
         result = run_expiry(context, chain_expiry(context, request))
@@ -90,10 +90,10 @@ class _OrdinaryExpiry:
         return ExpiryPlan(cutoff=cutoff, preconditions=(precondition,), steps=steps, report=report)
 
     def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
-        """The partitions' own files are all that matters; the commit compares them."""
+        """Nothing to check: the commit compares the partitions' own files."""
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
-        """Nothing builds on a partition of an ordinary table."""
+        """Empty: no partition of an ordinary table depends on another one."""
         return frozenset()
 
 
@@ -101,9 +101,7 @@ def _ordinary(context: Context, request: ExpirePartitions) -> _OrdinaryExpiry:
     view = context.table.branch(request.branch).require()
     schema = view.schema()
     if request.min_anchors != 1:
-        raise InvalidInputError(
-            f"{view.label}: min_anchors is for chain tables, and this is none; leave it out", table=view.name
-        )
+        raise InvalidInputError(f"{view.label}: min_anchors is for chain tables only; leave it out", table=view.name)
     rule = expiry_rule(
         schema,
         view.label,

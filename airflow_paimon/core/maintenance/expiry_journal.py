@@ -1,4 +1,4 @@
-"""What an expiry is going to drop, and its journal: ``_airflow_paimon/operations/<id>-expiry-<round>.json``.
+"""The plan of an expiry, and its journal: ``_airflow_paimon/operations/<id>-expiry-<round>.json``.
 
 The plan is written down before its first commit, so that a killed run goes on, hours later too, with what was planned.
 Each round of planning has a file of its own; none is ever changed.
@@ -21,12 +21,12 @@ from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
 MAX_ROUNDS = 10
-"""How often one try plans again because somebody changed what it was about to drop."""
+"""How often one try plans again because partitions to drop were changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDrop:
-    """A partition to drop while ``digest`` still is that of its files; ``key`` as in ``HeldPartition``."""
+    """A partition to drop if ``digest`` is still that of its files; ``key`` as in ``HeldPartition``."""
 
     key: str
     text: str
@@ -51,7 +51,7 @@ class PartitionDrop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropStep:
-    """What one commit drops from one branch."""
+    """The partitions that one commit drops from one branch."""
 
     branch: str
     drops: tuple[PartitionDrop, ...]
@@ -82,7 +82,7 @@ class ExpiryPlan:
         return next((p.snapshot_id or 0 for p in self.preconditions if p.branch == branch), 0)
 
     def to_plan(self, operation: str, table: str) -> Plan:
-        """Return the printable plan: an action for each partition, in the order in which they go."""
+        """Return the printable plan: an action for each partition, in the order of execution."""
         actions = tuple(
             DropPartition(path=f"{s.branch}: {d.text}", reason=d.reason) for s in self.steps for d in s.drops
         )
@@ -114,7 +114,7 @@ class ExpiryPlan:
 
 
 def save_plan(table: Table, operation_id: str, number: int, plan: ExpiryPlan) -> ExpiryPlan:
-    """Write down a round's plan and give it; where another process of the same operation was faster, give its plan."""
+    """Write a round's plan to the journal and return it, or the plan of a faster process of the same operation."""
     entry = {"operation_id": operation_id, "round": number, **plan.to_json()}
     try:
         put_new(table, _path(operation_id, number), json.dumps(entry, indent=2, ensure_ascii=False).encode())
@@ -124,7 +124,7 @@ def save_plan(table: Table, operation_id: str, number: int, plan: ExpiryPlan) ->
 
 
 def load_plans(table: Table, operation_id: str) -> list[ExpiryPlan]:
-    """Read what earlier tries of an operation planned, by round.
+    """Read the plans of earlier tries of an operation, by round.
 
     Raises:
         FormatError: a journal is unreadable.
@@ -142,7 +142,7 @@ def _read(table: Table, operation_id: str, number: int) -> ExpiryPlan:
         return ExpiryPlan.from_json(json.loads(data))
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
-            f"{table.name}: the journal {path} is unreadable; delete it and run the expiry again: it plans anew",
+            f"{table.name}: the journal {path} is unreadable; delete it and run the expiry again, with a new plan",
             table=table.name,
         ) from error
 

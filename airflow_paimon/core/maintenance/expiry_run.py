@@ -1,4 +1,4 @@
-"""Runs an expiry plan: a commit for each branch, in order, each only while what it drops is as it was planned.
+"""Runs an expiry plan: one commit per branch, in order, each only if the partitions are as planned.
 
 A killed run goes on with the recorded plan: a step that landed is found by its identity, one whose partitions are all
 gone is done, whoever did it. Where somebody changed what is to go, it is planned again, for the same cutoff.
@@ -31,7 +31,7 @@ FILES_STAY = "dropped partitions are invisible at once; their data files are del
 
 
 class ExpirySource(Protocol):
-    """What expires: an ordinary table's partitions, or a chain table's segments."""
+    """The source of an expiry: an ordinary table's partitions, or a chain table's segments."""
 
     @property
     def branch(self) -> str: ...
@@ -44,13 +44,13 @@ class ExpirySource(Protocol):
         """``Draft.guard_options`` of its commits."""
 
     def plan(self, cutoff: datetime) -> ExpiryPlan:
-        """Look at the table and plan. The steps leave out what has nothing to drop."""
+        """Read the table and plan. Steps without partitions to drop are left out."""
 
     def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
-        """Raise ``ConflictError`` where ``step`` must not go on top of ``head`` of its branch any more."""
+        """Raise ``ConflictError`` if ``step`` is no longer valid on top of ``head`` of its branch."""
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
-        """Give the dropped partitions, by key, that must come back: another branch changed while they were dropped."""
+        """Return the dropped partitions, by key, that must be restored, as another branch changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class _Commit:
 
 
 def totals(steps: Sequence[DropStep]) -> dict[str, int]:
-    """Sum up what steps drop."""
+    """Return the totals over some steps."""
     drops = [d for s in steps for d in s.drops]
     return {
         "partitions": len(drops),
@@ -77,10 +77,10 @@ def totals(steps: Sequence[DropStep]) -> dict[str, int]:
 
 
 def run_expiry(context: Context, source: ExpirySource) -> OperationResult:
-    """Plan, or take up the plan of an earlier try, and execute it.
+    """Plan, or continue the plan of an earlier try, and execute it.
 
     Raises:
-        ConflictError: what is to go kept changing; ``details.done`` lists the commits that stand.
+        ConflictError: the partitions to drop kept changing; ``details.done`` lists the commits that landed.
     """
     if context.request.dry_run:
         plan = source.plan(source.cutoff)
@@ -131,7 +131,7 @@ def _step_identity(context: Context, step: DropStep, number: int) -> CommitIdent
 
 
 def _landed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit | None:
-    """Find the commit of a step that an earlier try made; None also when the snapshots that could tell are expired."""
+    """Find the commit of a step by an earlier try; None also when the snapshots to search are expired."""
     view = context.table.branch(step.branch)
     try:
         found = find_landed(view, _step_identity(context, step, number), plan.head(step.branch))
@@ -167,7 +167,7 @@ def _since(view: Table, plan: ExpiryPlan) -> int | None:
 
 
 def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:
-    """Look again at the steps that stand when a later one may not go: what changed may need what they dropped."""
+    """Check landed steps again when a later one is refused: the change may need the partitions that they dropped."""
     for commit in [c for c in done if any(c.step is s for s in plan.steps)]:
         try:
             _look_again(context, source, plan, commit, done)

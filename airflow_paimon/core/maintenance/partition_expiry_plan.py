@@ -1,4 +1,4 @@
-"""Which partitions of an ordinary table are too old: by their values or by their last update. Values, no storage.
+"""Selects the expired partitions of an ordinary table, by their values or their last update. Values, no storage.
 
 The rules are those of Paimon's ``PartitionExpire``: a partition expires when its time is strictly before now minus
 ``partition.expiration-time``; what can't be read as a time stays. Where we differ: a DATE column is read as its date
@@ -26,12 +26,12 @@ MAX_EXPIRE_NUM = 100
 """Paimon's default of ``partition.expiration-max-num``."""
 
 _PLAIN = re.compile(r"(\d{1,4})-(\d{1,2})-(\d{1,2})(?: (\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.\d{1,9})?)?")
-"""What Paimon reads without a formatter."""
+"""The forms that Paimon parses without a formatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryRule:
-    """How old is too old. ``pattern`` None = the first partition column; ``formatter`` None = ``y-M-d[ H:m:s]``."""
+    """The expiry rule. ``pattern`` None = the first partition column; ``formatter`` None = ``y-M-d[ H:m:s]``."""
 
     strategy: str
     age: timedelta
@@ -39,7 +39,7 @@ class ExpiryRule:
     formatter: DateTimeFormat | None = None
 
     def time_of(self, schema: TableSchema, held: HeldPartition) -> datetime | None:
-        """Return the time that decides, None if the partition has none: it stays."""
+        """Return the time of a partition under the rule, None if it has none and so stays."""
         if self.strategy == UPDATE_TIME:
             return held.updated
         return self._values_time(schema, held.values)
@@ -60,13 +60,13 @@ def expiry_age(expiration_time: str | None, options: TableOptions, label: str) -
     """Return the age from the request, else from option ``partition.expiration-time``.
 
     Raises:
-        InvalidInputError: neither is given, it has no unit, or it is nothing.
+        InvalidInputError: neither is given, it has no unit, or it is 0.
     """
     name = "partition.expiration-time"
     text = expiration_time or options.text(name)
     if not text:
         raise InvalidInputError(
-            f"{label}: nothing says how old a partition may become: give expiration_time, or set option {name}",
+            f"{label}: no age is given: give expiration_time, or set option {name}",
             table=label,
         )
     if text.strip().isdigit():
@@ -88,10 +88,10 @@ def expiry_rule(
     pattern: str | None = None,
     formatter: str | None = None,
 ) -> ExpiryRule:
-    """Return the rule: what is asked, else the table's options.
+    """Return the rule from the request, else from the table's options.
 
     Raises:
-        InvalidInputError: the table is not partitioned, or age, strategy, pattern or formatter are no rule.
+        InvalidInputError: the table is not partitioned, or age, strategy, pattern or formatter are invalid.
     """
     if not schema.partition_keys:
         raise InvalidInputError(f"{label} is not partitioned: there is nothing to expire", table=label)
@@ -121,20 +121,20 @@ def cutoff_at(now: datetime, age: timedelta, label: str) -> datetime:
     try:
         return now - age
     except OverflowError:
-        raise InvalidInputError(f"{label}: an age of {age} is longer than there is time", table=label) from None
+        raise InvalidInputError(f"{label}: an age of {age} is too long", table=label) from None
 
 
 def expiry_limit(limit: int | None, options: TableOptions, label: str) -> int:
-    """Return how many may expire in one run: as asked, else option ``partition.expiration-max-num``."""
+    """Return the limit per run, from the request or else option ``partition.expiration-max-num``."""
     found = options.number("partition.expiration-max-num", MAX_EXPIRE_NUM) if limit is None else limit
     if found < 1:
-        raise InvalidInputError(f"{label}: the limit of a run is at least 1, not {found}", table=label)
+        raise InvalidInputError(f"{label}: the limit of a run must be at least 1, not {found}", table=label)
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionExpiry:
-    """What expires, oldest first, with the time that decided. ``unreadable`` have no time and stay."""
+    """The expired partitions, oldest first, each with its time. ``unreadable`` ones have no time and stay."""
 
     expired: tuple[tuple[HeldPartition, datetime], ...]
     unreadable: tuple[HeldPartition, ...]
@@ -145,7 +145,7 @@ class PartitionExpiry:
 def plan_partition_expiry(
     schema: TableSchema, held: Sequence[HeldPartition], rule: ExpiryRule, cutoff: datetime, limit: int
 ) -> PartitionExpiry:
-    """Choose what is older than ``cutoff`` (a local time, exclusive): the oldest first, at most ``limit``."""
+    """Choose partitions older than ``cutoff`` (a local time, exclusive): the oldest first, at most ``limit``."""
     timed = [(h, rule.time_of(schema, h)) for h in held]
     readable = [(h, t) for h, t in timed if t is not None]
     old = sorted(((h, t) for h, t in readable if t < cutoff), key=lambda pair: (pair[1], pair[0].text))
@@ -158,7 +158,7 @@ def plan_partition_expiry(
 
 
 def _filled(pattern: str, texts: Mapping[str, str]) -> str:
-    """Put the columns' texts into a pattern; of two names that fit, the longer."""
+    """Insert the columns' texts into a pattern; if two names match, the longer one is used."""
     names = "|".join(re.escape(n) for n in sorted(texts, key=len, reverse=True))
     return re.sub(rf"\$({names})", lambda match: texts[match[1]], pattern)
 

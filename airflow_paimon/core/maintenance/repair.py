@@ -1,4 +1,4 @@
-"""repair_table: carries out what check_table proposes, and nothing else."""
+"""repair_table: carries out the repairs that check_table proposes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_paimon.core.table.paths import MAIN
 
 
 def repair_table(context: Context, request: RepairTable) -> OperationResult:
-    """Mend the findings of check_table that are safe to mend unasked, or only those named by id.
+    """Repair the findings of check_table that are safe to repair unasked, or only those named by id.
 
     Raises:
-        InvalidInputError: a named finding is not there, or can't be mended by us.
+        InvalidInputError: a named finding does not exist, or has no automatic repair.
     """
     findings = find_all(context.table, context.now_ms, verify_files=False)
     chosen = _choose(context, request, findings)

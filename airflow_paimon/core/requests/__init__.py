@@ -1,1 +1,1 @@
-"""What may be asked of this package, and what it answers: requests, their flags, results."""
+"""Requests, their flags, and results of all operations."""

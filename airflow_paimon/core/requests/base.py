@@ -1,6 +1,6 @@
-"""What requests are made of.
+"""The base class and the fields of requests.
 
-A field's metadata says how it looks as a flag: ``help``, ``choices``, ``repeat`` (a tuple of texts), ``minimum`` (of a
+A field's metadata describes its flag: ``help``, ``choices``, ``repeat`` (a tuple of texts), ``minimum`` (of a
 number), ``may_be_blank`` (a text for people: blank = not given). A bool is a switch. The flag is the field's name with
 dashes, without a trailing one (``from_`` is ``--from``).
 """
@@ -25,7 +25,7 @@ def flag(
     minimum: int | None = None,
     may_be_blank: bool = False,
 ) -> Any:
-    """Make a request's field."""
+    """Define a field of a request."""
     metadata: dict[str, Any] = {"help": help_text, "choices": choices, "repeat": repeat, "minimum": minimum}
     metadata["may_be_blank"] = may_be_blank
     return field(default=default, metadata=metadata)
@@ -33,7 +33,7 @@ def flag(
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What all operations share (docs/design.md, One result)."""
+    """Fields common to all operations (docs/design.md, One result)."""
 
     operation: ClassVar[str] = ""
     needs_table: ClassVar[bool] = True

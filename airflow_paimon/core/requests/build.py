@@ -1,4 +1,4 @@
-"""Builds and checks a request from plain values: the flags of a job, the arguments of an operator."""
+"""Builds and checks requests from plain values: the flags of a job, the arguments of an operator."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _refuse_nothing(operation: str, spec: dataclasses.Field[Any], value: Any) -> None:
-    """Refuse what a template or a shell variable without a value leaves: it would switch off a check silently."""
+    """Refuse a blank value, as left by an empty template or shell variable: it would silently switch off a check."""
     if not _is_nothing(value):
         return
     if spec.default == "":
         raise InvalidInputError(_needed(operation, spec))
     raise InvalidInputError(
         f"{operation}: {spec.name} ({flag_name(spec.name)}) is {value!r}, so a template or a variable in it was empty. "
-        f"Leave it out where it shall not apply"
+        f"Leave it out if it should not apply"
     )
 
 
@@ -98,7 +98,7 @@ def _check(request: Request) -> None:
 
 
 def _check_length(operation: str, spec: dataclasses.Field[Any], value: Any) -> None:
-    """Refuse a name of which the storage has no file or folder."""
+    """Refuse a name that is too long for a file or folder of the storage."""
     prefix = TAG_PREFIX if spec.name == "tag" else BRANCH_PREFIX if spec.name in _BRANCHES else None
     if prefix is None or not isinstance(value, str):
         return

@@ -1,4 +1,4 @@
-"""What the operations on chain tables, and partition expiry, are asked."""
+"""Requests of the operations on chain tables, and of partition expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every operation starts with: the table, the time, and a stopwatch."""
+"""The context of an operation: the table, the time, and a stopwatch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``table`` is main's view. ``now_ms`` is what planners take as now (epoch milliseconds)."""
+    """``table`` is main's view. ``now_ms``: the current time for planners (epoch milliseconds)."""
 
     request: Request
     table: Table

@@ -1,4 +1,4 @@
-"""What check_table finds: each finding says what is at risk and what repair_table would do."""
+"""Findings of check_table: each says what is at risk and what repair_table would do."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """``id`` is stable from run to run (``kind:subject``). Without ``actions`` repair_table can't mend it.
+    """``id`` (``kind:subject``) is the same in every run. Without ``actions`` repair_table can't repair it.
 
-    ``by_name_only``: repair_table mends it only when asked for by id, because a run that is still under way, or another
+    ``by_name_only``: repair_table repairs it only when it is named by id, because a running operation, or another
     engine, could look the same.
     """
 

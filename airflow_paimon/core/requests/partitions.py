@@ -1,4 +1,4 @@
-"""Partitions as a request names them, and as results show them."""
+"""Partitions in requests and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_paimon.core.table.stored_partitions import PartitionSelection, Sele
 
 @dataclass(frozen=True, slots=True)
 class PartitionChoice:
-    """Which partitions an operation is about: those that match any of ``specs``; no specs, all. Picklable."""
+    """The partitions of an operation: those that match any of ``specs``; without specs, all. Picklable."""
 
     keys: tuple[str, ...]
     specs: tuple[tuple[tuple[int, Any], ...], ...] = ()
@@ -26,7 +26,7 @@ class PartitionChoice:
         )
 
     def selection(self, schema: TableSchema) -> Selection:
-        """Return the same choice as a test of stored partitions, which can exclude whole manifests."""
+        """Return the choice as a selection of stored partitions, which can skip whole manifests."""
         stored = StoredPartitions(schema)
         return PartitionSelection(stored, [dict(s) for s in self.specs]) if self.specs else stored.where(lambda _: True)
 
@@ -35,7 +35,7 @@ def choose_partitions(schema: TableSchema, texts: Sequence[str], label: str) -> 
     """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out. ``label`` names the table in messages.
 
     Raises:
-        InvalidInputError: malformed, not a partition column, or a value that the column's type doesn't have.
+        InvalidInputError: malformed, not a partition column, or not a value of the column's type.
     """
     types = partition_types(schema)
     at = {key: i for i, key in enumerate(schema.partition_keys)}
@@ -48,5 +48,5 @@ def choose_partitions(schema: TableSchema, texts: Sequence[str], label: str) -> 
 
 
 def partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
-    """Spell a partition for people: ``dt=2025-01-01``; empty for a table without partitions."""
+    """Format a partition for people: ``dt=2025-01-01``; empty for a table without partitions."""
     return format_partition(values, schema.partition_keys, partition_types(schema))

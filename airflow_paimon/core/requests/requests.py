@@ -1,4 +1,4 @@
-"""What each operation is asked: one frozen dataclass per job, the single source of flags, operators and checks."""
+"""Requests of the operations: one frozen dataclass per job, the single source of flags, operators and checks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DeleteTag(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Publish(Request):
-    """What every publish shares: the compare-and-swap, the undo tag, the approval."""
+    """Fields common to all publishes: compare-and-swap, undo tag, approval."""
 
     expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
     undo_retention: str = flag("How long the undo tag on main's previous head lives; 'forever' for no end", "7 d")

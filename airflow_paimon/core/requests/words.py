@@ -1,4 +1,4 @@
-"""Words that requests show and planners read: importing them costs a DAG file nothing."""
+"""Constants shared by requests and planners, in a module that is cheap to import in a DAG file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Row tracking: which row ids files carry, and what a publish has to do about them."""
+"""Row tracking: the row ids of files, and their treatment by a publish."""

@@ -30,7 +30,7 @@ class IdRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdSpace:
-    """Where the two sides' numbering stands.
+    """The state of both sides' row id numbering.
 
     ``shared``: the ids below it mean the same row on both sides. ``target`` and ``source``: the ``nextRowId`` of the
     branch that gets the files and of the one that they come from.
@@ -42,7 +42,7 @@ class IdSpace:
 
     @property
     def same(self) -> bool:
-        """Whether the target gave out no id of its own, so that every id of the source is free there."""
+        """Whether the target has assigned no id of its own, so that every id of the source is free there."""
         return self.target == self.shared
 
 
@@ -52,7 +52,7 @@ def is_stored(file: DataFile) -> bool:
 
 
 def stored_ids(file: DataFile) -> IdRange | None:
-    """Return the range of ids of a stored file, from its statistics; None when they don't tell."""
+    """Return the range of ids of a stored file, from its statistics; None if unknown."""
     columns = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
     if columns is None or ROW_ID not in columns:
         return None
@@ -76,10 +76,10 @@ def _long(row: bytes, place: int, arity: int) -> int | None:
 def assign_row_ids(
     table: str, entries: Sequence[ManifestEntry], known: Collection[FileId], space: IdSpace
 ) -> tuple[list[ManifestEntry], int]:
-    """Return the entries as the target may take them, and its next row id, which never falls.
+    """Return the entries as adjusted for the target, and its next row id, which never decreases.
 
-    ``known``: files that the target had before, under the same ids. When the target gave out no id since the two sides
-    parted, all ids stay as they are; otherwise plain files that it never had get fresh ids.
+    ``known``: files that the target had before, under the same ids. If the target has assigned no id since the branch
+    point, all ids are kept; otherwise plain files that it never had get new ids.
 
     Raises:
         UnsafeOperationError: a stored file may hold ids that the target uses for other rows, or the two sides have no
@@ -88,7 +88,7 @@ def assign_row_ids(
     if space.target < space.shared:
         raise UnsafeOperationError(
             f"{table}: nextRowId is {space.target}, lower than {space.shared} where the branch was made: another "
-            f"engine rolled main back and gives row ids out a second time. Make a new branch from main's head and "
+            f"engine rolled main back and reuses row ids. Make a new branch from main's head and "
             f"correct it again",
             table=table,
             details={"next_row_id": space.target, "shared_row_ids": space.shared},

@@ -1,1 +1,1 @@
-"""Schema changes, and how a branch's schemas map onto main's."""
+"""Schema changes, and the mapping of a branch's schemas onto main's."""

@@ -1,4 +1,4 @@
-"""How a branch's schema log maps onto main's when the branch is published (pure)."""
+"""Maps a branch's schema versions onto main's when the branch is published (pure)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan_schemas(
     """Map the schema ids of a branch's files by content, and append the branch's new columns to main.
 
     Options and comments are not published: main keeps its own. Both logs are ascending and not empty. ``withdrawn``:
-    versions of main that an earlier publish of the branch brought and that were taken back, as it did not land.
+    versions of main added by an earlier publish of the branch that did not land, and withdrawn since.
 
     Raises:
         ConflictError: columns changed on both sides since ``base``. FormatError: a file names a schema that is missing.
@@ -70,7 +70,7 @@ def _check_field_ids(
     since: Sequence[TableSchema],
     withdrawn: Collection[int],
 ) -> None:
-    """Refuse a column whose field id main has used for another one, dropped since: files are read by field id.
+    """Refuse a column whose field id main has used for another, dropped column: files are read by field id.
 
     Raises:
         ConflictError: main's older files would show that column's values as the new one's.

@@ -1,4 +1,4 @@
-"""Values of table options that no engine of Paimon takes, found before a schema is written. Pure."""
+"""Checks table options for values that no Paimon engine accepts, before a schema is written. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMN_LISTS = ("bucket-key", "sequence.field", "rowkind.field")
 
 
 def check_options(schema: TableSchema, only: str | None = None) -> None:
-    """Check the options that this package knows; ``only`` one of them, as the others are not what is being changed.
+    """Check the options that this package knows; ``only``: check just this one.
 
     Raises:
         InvalidInputError: names the option, its value, and what is allowed.

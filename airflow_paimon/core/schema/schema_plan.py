@@ -37,7 +37,7 @@ _IMMUTABLE = frozenset(
         "type",
     ]
 )
-"""Options that say how existing files are to be read: changing them on a table with data would return wrong rows."""
+"""Options that determine how existing files are read: changing them on a table with data would give wrong rows."""
 _SHOWN = 80
 
 
@@ -54,7 +54,7 @@ class RemoveOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddColumn:
-    """``type`` as Paimon spells it, nullable. ``after``: a column name; None = last; "" = first."""
+    """``type``: in Paimon's notation, nullable. ``after``: a column name; None = last; "" = first."""
 
     name: str
     type: str | DataType
@@ -75,7 +75,7 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WidenColumn:
-    """``type``: one that holds every value of the old one."""
+    """``type``: must hold every value of the old type."""
 
     name: str
     type: str | DataType
@@ -113,7 +113,7 @@ def new_schema(
     """Return schema 0 of a new table. Ids count up in the order of the columns, nested fields right after their parent.
 
     Raises:
-        InvalidInputError: no columns, names that are empty or differ in case only, an unknown type, a key that is not
+        InvalidInputError: no columns, empty names or names that differ only in case, an unknown type, a key that is not
             a column.
     """
     names = _column_names(columns)
@@ -179,7 +179,7 @@ def _typed(given: str | DataType, column: str) -> DataType:
 
 
 def _check_distinct(names: Sequence[str]) -> None:
-    """Names that differ in case only make a table that Spark and Flink can't address column by column."""
+    """Refuse names that differ only in case, which Spark and Flink can't address separately."""
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:
@@ -240,7 +240,7 @@ def _check_option(schema: TableSchema, key: str, has_data: bool) -> None:
         raise InvalidInputError("An option needs a name")
     if has_data and (key in _IMMUTABLE or key.startswith("fields.")):
         raise InvalidInputError(
-            f"Option {key} says how existing files are read; set it on a new table and copy the rows"
+            f"Option {key} determines how existing files are read; set it on a new table and copy the rows"
         )
 
 

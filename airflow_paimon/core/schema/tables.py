@@ -40,7 +40,7 @@ def create_table(
     if_exists: str = "fail",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Create a table of a filesystem warehouse. ``columns``: (name, type as Paimon spells it), in order.
+    """Create a table of a filesystem warehouse. ``columns``: (name, type in Paimon's notation), in order.
 
     Raises:
         AlreadyExistsError: it exists (with ``if_exists="skip"``: with other columns or keys). InvalidInputError: a rule
@@ -72,7 +72,7 @@ def create_table(
             return table
         raise AlreadyExistsError(
             f"Table {table.name} exists at {table.store.uri}"
-            + (" with other columns or keys" if if_exists == "skip" else "; use if_exists='skip' to go on with it"),
+            + (" with other columns or keys" if if_exists == "skip" else "; use if_exists='skip' to use it as it is"),
             table=table.name,
         ) from error
     return table
@@ -91,7 +91,7 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
     Raises:
         InvalidInputError: a rule is broken, or columns of a chain table's branch are to change: its branches must have
             the same (``alter_chain_table``). UnsafeOperationError: the option keeps a branch's files from expiring.
-        ConflictError: others altered the table again and again.
+        ConflictError: concurrent changes kept winning.
     """
     if not changes:
         raise InvalidInputError(f"{table.label}: name at least one change", table=table.name)
@@ -107,11 +107,11 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
         except AlreadyExistsError:
             continue
         return new
-    raise ConflictError(f"{table.label}: others alter the table all the time; try again", table=table.name)
+    raise ConflictError(f"{table.label}: concurrent schema changes kept winning; try again", table=table.name)
 
 
 def _check_chain(table: Table, changes: Sequence[SchemaChange]) -> None:
-    """Columns that differ make every read of a chain table fail in Paimon."""
+    """Refuse changes to one branch's columns: if they differ, every read of a chain table fails in Paimon."""
     if all(isinstance(c, SetOption | RemoveOption) for c in changes):
         return
     options = TableOptions(table.branch(MAIN).require().schema().options)

@@ -1,4 +1,4 @@
-"""Columns and schema changes as people write them on a command line. Strict: what is not understood is refused."""
+"""Parses columns and schema changes written on a command line. Strict: unknown forms are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMN = re.compile(
 
 
 def parse_column(text: str) -> tuple[str, DataType, str | None]:
-    """Parse ``name TYPE [NOT NULL] ['comment']``; a name with blanks stands in backticks.
+    """Parse ``name TYPE [NOT NULL] ['comment']``; a name with blanks is quoted in backticks.
 
     Raises:
         InvalidInputError: malformed, or an unknown type.
@@ -76,7 +76,7 @@ def _add(match: re.Match[str]) -> SchemaChange:
 
 
 def _place(match: re.Match[str]) -> str | None:
-    """The column to put it after; "" = first, None = not said."""
+    """The column to put it after; "" = first, None = not given."""
     if match["first"]:
         return ""
     return _name(match["after"]) if match["after"] else None

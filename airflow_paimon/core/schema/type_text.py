@@ -1,4 +1,4 @@
-"""Column types as people write them: Paimon's SQL spelling, nested types included."""
+"""Parses column types in Paimon's SQL notation, including nested types."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HINT = "write e.g. BIGINT, STRING, DECIMAL(10, 2), TIMESTAMP(3), ARRAY<INT>, MA
 def parse_type_text(text: str, column: str) -> DataType:
     """Parse e.g. ``DECIMAL(10, 2) NOT NULL`` or ``MAP<STRING, ARRAY<INT>>``. ``column`` is for messages.
 
-    Fields of a ROW get the ids 0, 1, ...; whoever adds the column to a schema numbers them anew.
+    Fields of a ROW get the ids 0, 1, ...; they are renumbered when the column is added to a schema.
 
     Raises:
         InvalidInputError: an unknown type, or a length, precision or scale out of bounds.
@@ -74,7 +74,7 @@ def _row_field(position: int, text: str, column: str) -> DataField:
 
 
 def _split(text: str) -> list[str]:
-    """Cut at the commas outside brackets, quotes and backticks."""
+    """Split at commas outside brackets, quotes and backticks."""
     parts, depth, quote = [""], 0, ""
     for char in text:
         if quote:

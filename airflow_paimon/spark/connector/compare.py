@@ -1,4 +1,4 @@
-"""Compares two versions of a table in Spark's own plan: by key, or as multisets of rows where there is none.
+"""Compares two versions of a table in Spark's own plan: by key, or without a key as multisets of rows.
 
 Counts come by partition and kind; samples are the first rows of each by key.
 """
@@ -35,7 +35,7 @@ Found = list[tuple[tuple[Any, ...], Findings]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """``schema``: what partitions go by. ``columns``: those compared, which both frames have with one type."""
+    """``schema``: defines the partitions. ``columns``: the compared columns, of the same type in both frames."""
 
     schema: TableSchema
     keys: tuple[str, ...]
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def compare_frames(comparison: Comparison, before: DataFrame, after: DataFrame, sampled: int) -> Found:
-    """Count what differs, and show some of it for the first ``sampled`` partitions that differ."""
+    """Count the differences, with samples for the first ``sampled`` differing partitions."""
     columns = [f"`{c}`" for c in comparison.columns]
     before, after = before.select(*columns), after.select(*columns)
     rows = _by_key(comparison, before, after) if comparison.keys else _by_content(comparison, before, after)
@@ -58,7 +58,7 @@ def compare_frames(comparison: Comparison, before: DataFrame, after: DataFrame, 
 
 
 def comparable(column: Column, kind: st.DataType) -> Column:
-    """Return a value of which Spark's ``<=>`` tells what differs: -0.0 is not 0.0, and a map's pairs have no order."""
+    """Return a value that ``<=>`` compares as diffs do: -0.0 is not 0.0, and a map's pairs have no order."""
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
@@ -83,7 +83,7 @@ def comparable(column: Column, kind: st.DataType) -> Column:
 
 
 def _has_parts(kind: st.DataType) -> bool:
-    """Whether a value of the type may hold what Spark compares otherwise than we do."""
+    """Whether the type may contain values that Spark compares differently."""
     from pyspark.sql import types as st
 
     if isinstance(kind, st.StructType):
@@ -122,7 +122,7 @@ def _by_key(comparison: Comparison, before: DataFrame, after: DataFrame) -> Data
 
 
 def _by_content(comparison: Comparison, before: DataFrame, after: DataFrame) -> DataFrame:
-    """Return each distinct row up to two times: how much more often one side has it, and how often both do."""
+    """Return each distinct row up to twice: the surplus of one side, and the count common to both."""
     from pyspark.sql import functions as sf
 
     fields = after.schema.fields

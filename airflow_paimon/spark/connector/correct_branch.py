@@ -54,7 +54,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     Raises:
         InvalidInputError: the query is refused, the rows don't fit, lie outside the partitions, or hold a key twice.
         ConflictError: the branch was written meanwhile; nothing was published.
-        UnsupportedFeatureError: the session has no connector, or the table is of a kind that this doesn't write.
+        UnsupportedFeatureError: the session has no connector, or this kind of table is not supported.
         UnsafeOperationError: a partition to correct has rows that wait for a compaction, so the query can't see them.
     """
     sql, views = read_sql(request), further_views(request)
@@ -73,7 +73,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
 
 
 def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str, str]) -> dict[str, DataFrame]:
-    """Every view is of one pinned snapshot."""
+    """Each view shows one snapshot."""
     main = base.table.branch(MAIN)
     frames = {
         BRANCH_VIEW: reader.read(base.table, base.head, base.schema),
@@ -88,7 +88,7 @@ def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str
 def _correct(
     reader: Reader, context: Context, request: CorrectBranch, base: Base, rows: DataFrame, identity: CommitIdentity
 ) -> OperationResult:
-    # evaluated once: otherwise a query that is not deterministic would be checked on other rows than are written
+    # evaluated once: otherwise a non-deterministic query would be checked on other rows than are written
     given = rows.persist()
     try:
         frame = fitted(given, base.schema, base.table)
@@ -156,7 +156,7 @@ def _append(reader: Reader, staging: Staging, rows: DataFrame) -> None:
 
 
 def _require_compacted(staging: Staging, base: Base) -> None:
-    """Refuse what the connector wrote where the branch would not show it."""
+    """Refuse files written by the connector whose rows the branch would not show."""
     before = {e.identifier for e in live_entries(base.table, base.head).values()} if staging.shares else set()
     staged = live_entries(staging.view, staging.view.latest_snapshot()).values()
     hidden = [e for e in not_visible(staged, base.schema) if e.identifier not in before]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) -> OperationResult:
-    """Compare as the embedded engine does, and give the same result. Changes nothing.
+    """Compare like the embedded engine, with the same result. Changes nothing.
 
     Raises:
         UnsafeOperationError: the branch shares no snapshot with main, so it has no base. InvalidInputError: the two
@@ -38,7 +38,7 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
     if differing:
         with progress(spark, what):
             found = _compare(reader, plan, request)
-    # the buckets that are the same in a partition that differs were read with it
+    # equal buckets in a differing partition were read with it
     left = dataclasses.replace(plan, skipped={v: s for v, s in plan.skipped.items() if v not in differing})
     return diff_result(context, request, left, found)
 

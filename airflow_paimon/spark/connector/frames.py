@@ -1,4 +1,4 @@
-"""Pinned snapshots as DataFrames that Paimon's connector reads, in the columns that a schema names."""
+"""Snapshots as DataFrames read by Paimon's connector, in the columns of a given schema."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _literal(value: Any, data_type: DataType) -> Column:
 
 
 def collect_arrow(frame: DataFrame) -> pa.Table:
-    """Bring rows to the driver with the values that Python's own types can't hold."""
+    """Collect rows in Arrow form, as Python's own types can't hold all values."""
     if hasattr(frame, "toArrow"):  # since Spark 4.0
         table: pa.Table = frame.toArrow()
         return table
@@ -158,11 +158,11 @@ def collect_arrow(frame: DataFrame) -> pa.Table:
 
 
 def in_paimon_types(rows: pa.Table, fields: Sequence[DataField]) -> pa.Table:
-    """Return rows that came from Spark the types in which the embedded engine has them."""
+    """Convert rows from Spark to the types of the embedded engine."""
     columns = []
     for field in fields:
         column = rows.column(field.name)
-        # what our engine has no type for is shown as Spark has it
+        # types that the embedded engine doesn't have are shown as in Spark
         with contextlib.suppress(UnsupportedFeatureError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
             column = column.cast(arrow_type(field.type), safe=False)
         columns.append(column)

@@ -1,4 +1,4 @@
-"""The rows of a correction on their way to Paimon's connector: fitted to the table's columns and checked."""
+"""Prepares the rows of a correction for Paimon's connector: fits them to the table's columns and checks them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Counts = Mapping[tuple[Any, ...], int]
 
 
 def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
-    """Refuse tables on which the branch would not show what the connector writes.
+    """Refuse tables on which the branch would not show the rows that the connector writes.
 
     Raises:
         UnsupportedFeatureError: names the option and the way out.
@@ -150,7 +150,7 @@ def check_rows(
     """Refuse rows outside the chosen partitions, and keys that come twice where one of the rows would be lost.
 
     Raises:
-        InvalidInputError: says which.
+        InvalidInputError: names them.
     """
     if request.mode == "overwrite" or request.partitions:
         strange = next((v for v in counts if not choice.matches(v)), None)
@@ -174,6 +174,6 @@ def _check_unique(rows: DataFrame, schema: TableSchema, branch: Table) -> None:
         named = ", ".join(f"{n} = {some[1][n]!r}" for n in schema.primary_keys)
         raise InvalidInputError(
             f"{branch.label}: the rows hold {some[0]} primary keys more than once, such as {named}: a key may "
-            f"occur once only, because nothing says which of its rows is right",
+            f"occur only once, as it is undefined which of its rows is right",
             table=branch.name,
         )

@@ -1,4 +1,4 @@
-"""What a Spark session needs for Paimon's own connector: its jar, its SQL extensions, a catalog for the warehouse."""
+"""Sets up a Spark session for Paimon's own connector: its jar, its SQL extensions, a catalog for the warehouse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_extensions(known: str | None) -> str:
 
 
 def paimon_catalog(spark: SparkSession, request: Request) -> str:
-    """Find the session's Paimon catalog of the request's warehouse, or set one up, and give its name.
+    """Find the session's Paimon catalog of the request's warehouse, or set one up, and return its name.
 
     Raises:
         UnsupportedFeatureError: the connector's jar is not on the class path, or its extensions are not switched on.
@@ -68,9 +68,9 @@ def _set_up(spark: SparkSession, settings: dict[str, str], request: Request) -> 
     name = f"{_OWN_NAME}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     spark.conf.set(f"spark.sql.catalog.{name}", CATALOG)
     spark.conf.set(f"spark.sql.catalog.{name}.warehouse", f"file:{path}")
-    # it would make a database "default" where there is none
+    # it would create a missing database "default"
     spark.conf.set(f"spark.sql.catalog.{name}.defaultDatabase", request.table.partition(".")[0])
-    # what our core commits must be seen at once
+    # commits of the core must be visible at once
     spark.conf.set(f"spark.sql.catalog.{name}.cache-enabled", "false")
     return name
 
@@ -99,7 +99,7 @@ def _require_connector(spark: SparkSession, name: str, settings: dict[str, str],
 
 
 def artifact(spark_version: str) -> str:
-    """Name the connector's Maven artifact for a version of Spark."""
+    """Return the connector's Maven artifact for a version of Spark."""
     line = ".".join(spark_version.split(".")[:2])
     if line.startswith("3."):
         return f"org.apache.paimon:paimon-spark-{line}_2.12 (before Paimon 1.1 org.apache.paimon:paimon-spark-{line})"
