@@ -20,7 +20,7 @@ INTERVAL_S = 10.0
 
 @contextmanager
 def progress(spark: SparkSession, what: str, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Log the progress of the Spark jobs inside the block every ``interval_s`` seconds, and the total time at the end."""
+    """Log the progress of the Spark jobs inside the block every ``interval_s`` seconds, and the total at the end."""
     started = time.monotonic()
     log.info("%s: started", what)
     done = threading.Event()

@@ -188,7 +188,7 @@ def test_partitions_without_a_place_in_time(partition: str, message: str) -> Non
 def test_what_a_conversion_refuses() -> None:
     folder = warehouse()
     table = plain_table(folder, "CN/20250101")
-    with pytest.raises(InvalidInputError, match=r"sequence\.field says how existing files are read"):
+    with pytest.raises(InvalidInputError, match=r"sequence\.field determines how existing files are read"):
         setup(folder, **CONVERT, sequence_field="v")
     run(table, "create_branch", branch="fix", snapshot=1)
     with pytest.raises(InvalidInputError, match="shares files with main"):
