@@ -290,19 +290,15 @@ def commit_partition(
     caller has changed.
     """
     added = [e for m in messages for e in m.entries()]
-    gone = [
-        ManifestEntry(FileKind.DELETE.value, s.partition, s.bucket, s.total_buckets, f)
-        for s in replaced
-        for f in s.files
-    ]
 
     def draft(head: Snapshot | None) -> Draft | None:
         check(head)
+        dropped = StoredPartitions(table.schema()).those(s.partition for s in replaced)
+        gone = [e.deleted() for e in live_entries(table, head, dropped).values()] if replaced else []
         if not added and not gone:
             return None
         index = None
         if gone and head is not None and head.index_manifest:
-            dropped = StoredPartitions(table.schema()).those(s.partition for s in replaced)
             index = [i for i in read_index(table, head) if not dropped(i.partition)]
         return Draft(
             kind=CommitKind.OVERWRITE if gone else CommitKind.APPEND,

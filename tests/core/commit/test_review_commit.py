@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
+from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_partition
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
@@ -56,6 +56,16 @@ def test_a_partition_whose_null_is_stored_in_two_forms_is_rewritten_as_one(table
     assert [e.file.file_name for e in live_entries(table, table.latest_snapshot()).values()] == ["data-3.parquet"]
     with pytest.raises(ConflictError):
         commit_buckets(table, [_message(new_null, "data-4.parquet", split.files)])
+
+
+def test_a_compaction_replaces_both_forms_of_a_null(table: Table) -> None:
+    """A split has the bytes of one form; its other files are deleted under those that they are stored with."""
+    new_null = encode_row((None,), partition_types(table.schema()))
+    for partition, name in ((OLD_NULL, "data-1.parquet"), (new_null, "data-2.parquet")):
+        commit_append(table, [_message(partition, name)], planned_on=table.latest_snapshot())
+    replaced = plan_scan(table).splits
+    commit_partition(table, [_message(new_null, "data-3.parquet")], replaced=replaced, check=lambda head: None)
+    assert [e.file.file_name for e in live_entries(table, table.latest_snapshot()).values()] == ["data-3.parquet"]
 
 
 def test_a_publish_takes_the_two_forms_of_a_null_for_one_partition(table: Table) -> None:
