@@ -73,14 +73,23 @@ class DeleteBranchOperator(PaimonOperator):
     Delete a branch and its protective tag. Refused for main and for branches that table options refer to.
 
     :param branch: the branch (templated)
+    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param if_missing: ``fail`` or ``skip`` (templated)
     """
 
     operation = "delete_branch"
 
-    def __init__(self, *, branch: str, if_missing: str = "fail", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        branch: str,
+        expected_branch_snapshot: int | str | None = None,
+        if_missing: str = "fail",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.branch = branch
+        self.expected_branch_snapshot = expected_branch_snapshot
         self.if_missing = if_missing
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
 from airflow_paimon.operators._base import commit_user_prefix
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted
@@ -141,11 +141,22 @@ def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
 
 
 def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
-    """Delete a leftover, the branch first: if only the tag is left, a later clean-up still finds it by its name."""
+    """Delete a leftover: the branch first: without it, its tag would still be found, by name.
+
+    Raises:
+        ConflictError: the branch was written since the leftover was found; nothing was deleted.
+    """
     from airflow_paimon.core.requests.operations import run_operation
 
     if leftover.branch is not None:
-        run_operation(request_for(params, "delete_branch", branch=leftover.branch, if_missing="skip"))
+        run_operation(
+            request_for(
+                *(params, "delete_branch"),
+                branch=leftover.branch,
+                expected_branch_snapshot=leftover.head,
+                if_missing="skip",
+            )
+        )
     if leftover.tag is not None:
         run_operation(request_for(params, "delete_tag", tag=leftover.tag, if_missing="skip"))
 
@@ -208,7 +219,11 @@ def remove_leftovers(params: Mapping[str, Any], listed: Sequence[Mapping[str, An
         elif current != one or (keep := _keep(params, one, in_use)):
             lines.append(f"{one.label}: stays: {keep if current == one else 'it was written since it was listed'}")
         else:
-            remove(params, one)
+            try:
+                remove(params, one)
+            except ConflictError as error:
+                lines.append(f"{one.label}: stays: {error.message}")
+                continue
             removed += 1
             lines.append(f"{one.label}: deleted")
     return [f"{main.name}: {counted(removed, 'leftover')} removed", *lines]

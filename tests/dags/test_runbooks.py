@@ -396,3 +396,18 @@ def test_the_cleanup_leaves_a_branch_that_was_written_since_it_was_listed(wareho
     lines = leftovers.remove_leftovers(params, found, lambda owner: False)
     assert lines[0] == "d.t: 0 leftovers removed" and "written since" in lines[1]
     assert main.branch_names() == ["fix"]
+
+
+def test_the_cleanup_leaves_a_branch_that_is_written_after_its_last_look(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    params = form("data_correction_cleanup", {"table": "d.t", "drop_unpublished": True})
+    found = leftovers.list_leftovers(params, lambda owner: False)
+
+    def write_now(owner: str | None) -> bool:
+        """It is asked between the look at the branch and its deletion."""
+        rewrite(main.branch("fix"), "2", user="somebody")
+        return False
+
+    lines = leftovers.remove_leftovers(params, found, write_now)
+    assert lines[0] == "d.t: 0 leftovers removed" and "not at 3 as expected; nothing was deleted" in lines[1]
+    assert main.branch_names() == ["fix"] and leftovers.run_tag(OWNER) in main.tag_names()

@@ -131,9 +131,9 @@ def _make(
         raise
     try:
         execute(table, plan.fill)
-        _check_claim(table, plan)
+        _check_claim(table, plan, source)
         execute(table, plan.show)
-        _check_claim(table, plan)
+        _check_claim(table, plan, source)
     except (AlreadyExistsError, ConflictError):
         _withdraw(table, plan)
         raise
@@ -149,11 +149,15 @@ def _take_back(table: Table, made: list[Action]) -> None:
         log.warning("%s: could not delete %s (%s)", table.name, ", ".join(a.path for a in actions), error)
 
 
-def _check_claim(table: Table, plan: CreatePlan) -> None:
-    """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag."""
+def _check_claim(table: Table, plan: CreatePlan, source: BranchSource) -> None:
+    """Before the branch becomes visible: somebody may have deleted it, and its protective tag, meanwhile.
+
+    The tag may be an earlier try's.
+    """
     claim = plan.claim.actions[0]
     assert isinstance(claim, PutNew)
-    if not _holds(table, claim) or not all(table.store.exists(tag.path) for tag in plan.protect.actions):
+    tag = _protective_path(plan.protect, claim.path.rpartition("/")[2].removesuffix(".json"), source)
+    if not _holds(table, claim) or (tag is not None and not table.store.exists(tag)):
         raise ConflictError(
             f"{table.name}: the branch was deleted while it was being created; run it again", table=table.name
         )
@@ -186,8 +190,7 @@ def _holds(table: Table, action: PutNew) -> bool:
 def _removal(context: Context, name: str, plan: CreatePlan, source: BranchSource, record: Lineage) -> Removal:
     """Removal of the old branch before the new one is created; the tag that protects the new base stays."""
     check_deletable_branch(context.table, name)
-    tag = _protective_tag(plan.protect, name, source)
-    keep = BranchPaths(source.branch).tag(tag) if tag is not None else None
+    keep = _protective_path(plan.protect, name, source)
     return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)
 
 
@@ -195,6 +198,11 @@ def _protective_tag(protect: Plan, branch: str, source: BranchSource) -> str | N
     if source.snapshot is None:
         return None
     return protect.actions[0].path.rsplit(f"/{TAG_PREFIX}", 1)[-1] if protect.actions else protective_tag(branch)
+
+
+def _protective_path(protect: Plan, branch: str, source: BranchSource) -> str | None:
+    tag = _protective_tag(protect, branch, source)
+    return BranchPaths(source.branch).tag(tag) if tag is not None else None
 
 
 def _details(record: Lineage) -> dict[str, object]:

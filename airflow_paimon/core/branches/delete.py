@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -41,8 +42,9 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     An interrupted deletion is finished by running it again.
 
     Raises:
-        UnsafeOperationError: a table option or another branch needs it. NotFoundError: no such branch.
-        ConflictError: a concurrent commit wrote to it, or it is being renamed; nothing was deleted.
+        UnsafeOperationError: a table option or another branch relies on it. NotFoundError: no such branch.
+        ConflictError: it was written at this moment, is not at the expected snapshot, or is being renamed; nothing was
+            deleted.
     """
     name, table = request.branch, context.table
     if name == MAIN:
@@ -63,10 +65,23 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
         raise table.branch(name).missing()
     check_deletable_branch(table, name)
     removal = gather_removal(table, name, context.now_iso, request.operation)
+    _refuse_other_head(table, removal, request.expected_branch_snapshot)
     if not request.dry_run:
         remove_branch(table, removal)
     plan = removal.plan.whole()
     return context.result(plan, branch=name, changed=True, before=removal.head, details={"files": removal.files})
+
+
+def _refuse_other_head(table: Table, removal: Removal, expected: int | None) -> None:
+    """``remove_branch`` holds the branch to the head that is looked at here until nobody can commit to it any more."""
+    if expected is None or removal.is_under_way or (removal.head or 0) == expected:
+        return
+    raise ConflictError(
+        f"{table.name}: branch {removal.branch!r} is at snapshot {removal.head}, not at {expected} as expected; "
+        f"nothing was deleted",
+        table=table.name,
+        details={"expected_branch_snapshot": expected, "branch_snapshot": removal.head},
+    )
 
 
 def is_there(table: Table, name: str) -> bool:
@@ -92,13 +107,23 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A branch to delete. The removal is valid for this ``record`` and ``head`` (its newest snapshot id)."""
+    """A branch that is to go.
+
+    The removal relies on ``snapshots``, the content of its snapshot files by id, and on ``record``. ``is_under_way``:
+    an earlier removal can't be undone any more.
+    """
 
     branch: str
-    head: int | None
+    snapshots: Mapping[int, bytes]
     plan: DeletePlan
     files: int
     record: bytes | None
+    is_under_way: bool
+
+    @property
+    def head(self) -> int | None:
+        """Its newest snapshot id."""
+        return max(self.snapshots, default=None)
 
 
 def gather_removal(
@@ -109,14 +134,16 @@ def gather_removal(
     ``keep``: path of a protective tag that stays. ``successor``: record of the branch that takes the name.
 
     Raises:
-        ConflictError: it is being renamed.
+        ConflictError: it is being renamed, or another operation removes it at this moment.
     """
     seen, record = branch_record(table, name), read_lineage(table, name)
     view = table.branch(name)
-    head = view.latest_snapshot_id()
-    files = table.store.walk(BranchPaths(name).root.rstrip("/"))
-    ids = view.schema_ids()
-    schemas = dict(zip(ids, table.store.read_many([view.paths.schema(i) for i in ids]), strict=True))
+    try:
+        snapshots = _contents(table, {i: view.paths.snapshot(i) for i in view.snapshot_ids()})
+        files = table.store.walk(BranchPaths(name).root.rstrip("/"))
+        schemas = _contents(table, {i: view.paths.schema(i) for i in view.schema_ids()})
+    except NotFoundError as error:
+        raise _another(table, name) from error
     if record is None:
         record = Lineage(branch=name, created_at=now_iso, known_origin=False)
     if record.state == RENAMING or (record.state == CREATING and record.peer is not None):
@@ -131,22 +158,35 @@ def gather_removal(
         files,
         schemas,
         [p for p in protective_paths(table, name) if p != keep],
-        head=head,
+        head=max(snapshots, default=None),
         since=now_iso,
         successor=successor,
     )
-    return Removal(branch=name, head=head, plan=plan, files=len(files), record=seen)
+    return Removal(
+        branch=name,
+        snapshots=snapshots,
+        plan=plan,
+        files=len(files),
+        record=seen,
+        is_under_way=record.state == DELETED,
+    )
+
+
+def _contents(table: Table, paths: Mapping[int, str]) -> dict[int, bytes]:
+    return dict(zip(paths, table.store.read_many(list(paths.values())), strict=True))
 
 
 def remove_branch(table: Table, removal: Removal) -> None:
     """Delete the branch, unless it is concurrently written, or another branch is created from it.
+
+    Before each deletion the record is looked at: an operation that has changed it since goes on instead of this one.
 
     Raises:
         ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was created from it.
     """
     _refuse_if_written(table, removal)
     if branch_record(table, removal.branch) != removal.record:
-        raise _another(table, removal)
+        raise _another(table, removal.branch)
     execute(table, removal.plan.hide)
     try:
         _refuse_if_written(table, removal)
@@ -157,9 +197,13 @@ def remove_branch(table: Table, removal: Removal) -> None:
         raise
     if not is_marked(table, removal.branch, removal.plan.hide.actions[0]):
         _give_way(table, removal)
-    execute(table, removal.plan.remove)
-    if not is_marked(table, removal.branch, removal.plan.remove.actions[0]):
-        raise _another(table, removal)
+    mark = removal.plan.remove.actions[0]
+
+    def still_ours(_: Action) -> None:
+        if not is_marked(table, removal.branch, mark):
+            raise _another(table, removal.branch)
+
+    execute(table, removal.plan.remove, still_ours)
     execute(table, removal.plan.end)
 
 
@@ -169,7 +213,7 @@ def _give_way(table: Table, removal: Removal) -> NoReturn:
     if now is not None and now.state == READY:
         schemas = [a for a in removal.plan.undo.actions if isinstance(a, PutNew)]
         execute(table, replace(removal.plan.undo, actions=tuple(schemas)))
-    raise _another(table, removal)
+    raise _another(table, removal.branch)
 
 
 def branch_record(table: Table, name: str) -> bytes | None:
@@ -185,15 +229,24 @@ def is_marked(table: Table, name: str, mark: Action) -> bool:
     return isinstance(mark, Replace | PutNew) and branch_record(table, name) == mark.data
 
 
-def _another(table: Table, removal: Removal) -> ConflictError:
+def _another(table: Table, name: str) -> ConflictError:
     return ConflictError(
-        f"{table.name}: branch {removal.branch!r} is being changed by another operation; run it again",
+        f"{table.name}: branch {name!r} is being changed by another operation at this moment; run it again",
         table=table.name,
     )
 
 
 def _refuse_if_written(table: Table, removal: Removal) -> None:
-    if (table.branch(removal.branch).latest_snapshot_id() or 0) > (removal.head or 0):
+    """Compare the content of its newest snapshot: after another engine's rollback the next commit has an old id."""
+    view = table.branch(removal.branch)
+    newest = view.latest_snapshot_id()
+    if newest is None:
+        return  # nothing is left to be lost
+    try:
+        same = table.store.read(view.paths.snapshot(newest)) == removal.snapshots.get(newest)
+    except NotFoundError:
+        same = False
+    if not same:
         raise ConflictError(
             f"{table.name}: branch {removal.branch!r} was written meanwhile; nothing was deleted. Stop its "
             f"writers and run it again",
@@ -219,9 +272,10 @@ def check_deletable_branch(table: Table, name: str) -> None:
         UnsafeOperationError: names the option or the branch.
     """
     for view in all_views(table):
-        if not view.exists():
+        try:
+            options = view.schema().options if view.exists() else {}
+        except NotFoundError:  # deleted at this moment
             continue
-        options = view.schema().options
         used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip().lower() == name.lower()]
         if used and view.branch_name != name:
             raise UnsafeOperationError(

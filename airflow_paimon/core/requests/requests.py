@@ -25,6 +25,7 @@ class CreateBranch(Request):
 class DeleteBranch(Request):
     operation = "delete_branch"
     branch: str = flag("Branch to delete", "")
+    expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
     if_missing: str = flag("What to do when there is no such branch", "fail", choices=IF_MISSING)
 
 
