@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.idempotency import REFUSALS, attempt
+from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import bucket_folder
@@ -93,6 +94,40 @@ def test_a_record_that_a_second_try_relies_on_stays(table: Table) -> None:
         assert third.retried
     with pytest.raises(InvalidInputError, match="another request"), attempt(table, "op", "main", "something else"):
         pass
+
+
+def test_of_three_overlapping_tries_the_third_finds_what_the_second_commits(table: Table) -> None:
+    """The second one begins at the moment at which the first one, which is refused, gives its record up."""
+    others: list[Any] = []
+
+    def begin(method: str, path: str) -> None:
+        if path.startswith("_airflow_paimon/") and first.tried and not others:
+            others.append(attempt(table, "op", "main", "asked"))
+            first.second = others[0].__enter__()
+
+    first = _Overlapping()
+    slow = Table(FaultStore(table.store, on_mutation=begin), table.name)
+    with pytest.raises(ConflictError), attempt(slow, "op", "main", "asked"):
+        first.tried = True
+        raise ConflictError("refused")
+    assert first.second is not None
+    write_arrow(table, ROWS)  # stands for the second try's commit
+    with attempt(table, "op", "main", "asked") as third:
+        assert (third.retried, third.head, third.number) == (True, first.second.head, first.second.number)
+
+
+class _Overlapping:
+    tried = False
+    second: Attempt | None = None
+
+
+def test_a_refusal_is_reported_although_its_record_can_not_be_given_up(table: Table) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    slow = Table(FaultStore(table.store, 2, error=full), table.name)
+    with pytest.raises(ConflictError, match="refused"), attempt(slow, "op", "main", "asked"):
+        raise ConflictError("refused")
+    with attempt(table, "op", "main", "asked") as again:
+        assert again.retried
 
 
 @pytest.mark.parametrize("kind", REFUSALS)

@@ -1,39 +1,47 @@
 """Makes a retry return the first try's result: the operation record ``_airflow_paimon/operations/<hash of id>.json``.
 
-The record is put if absent before the first commit. It holds a digest of the request and the branch's newest snapshot,
-so that a later try refuses another request and searches for the commit after that snapshot. Without a record nothing
-was committed under the id (or the folder was removed).
+The record is put if absent before the first commit. It says what was asked for and where the branch stood, so that a
+later try refuses another request, and looks for the commit after that point. Without a record nothing was committed
+under the id (or somebody removed our folder).
+
+A mark beside it says what became of the record, and is put if absent as well: either a second try has found it, and it
+counts from then on; or the first try was refused, and the id is as good as new: the next try puts a further record.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
+import logging
 import re
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.landed import find_landed
-from airflow_paimon.core.commit.put import execute, put_new
+from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
     FormatError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
     UnsafeOperationError,
     UnsupportedError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
 
 REFUSALS = (
     AlreadyExistsError,
@@ -43,7 +51,8 @@ REFUSALS = (
     UnsafeOperationError,
     UnsupportedError,
 )
-"""Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
+"""Errors after which nothing is published: files of the try can be discarded, and its operation id used again."""
+_FOUND, _REFUSED = b"", b"refused"
 _NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse"})
 
 
@@ -56,6 +65,7 @@ class Attempt:
         branch: The branch to write.
         head: Its newest snapshot id when the operation was first tried; 0 = none.
         retried: The operation was tried before, and that try was not refused.
+        number: Which record of the id: how many tries were refused before.
     """
 
     table: Table
@@ -63,13 +73,14 @@ class Attempt:
     branch: str = MAIN
     head: int = 0
     retried: bool = False
+    number: int = 0
 
     def identity(self, step: str) -> CommitIdentity:
         """Return the identity of a commit on the branch; the committer looks for a concurrent try that has it."""
         identity = commit_identity(self.operation_id, self.branch, step)
         if self.operation_id is None:
             return identity
-        return dataclasses.replace(identity, since=self.head, retry_mark=_retried_path(self.operation_id))
+        return dataclasses.replace(identity, since=self.head, retry_mark=_mark_path(self.operation_id, self.number))
 
     def landed(self, step: str) -> Snapshot | None:
         """Find the commit that an earlier try made as this step.
@@ -82,18 +93,22 @@ class Attempt:
         return find_landed(self.table.branch(self.branch), self.identity(step), self.head)
 
     def forget(self) -> None:
-        """Delete the record of a first try that committed nothing, unless a second try has found it meanwhile."""
-        if self.operation_id is None or self.retried or self.table.store.exists(_retried_path(self.operation_id)):
+        """Mark the record of a first try that committed nothing, unless a second try has found it meanwhile."""
+        if self.operation_id is None or self.retried:
             return
-        action = Delete(path=_record_path(self.operation_id), reason="the operation committed nothing")
-        execute(self.table, Plan(operation="forget", table=self.table.name, actions=(action,)))
+        try:
+            put_new(self.table, _mark_path(self.operation_id, self.number), _REFUSED)
+        except AlreadyExistsError:
+            pass
+        except (StorageError, OutcomeUnknownError) as error:  # why it was refused matters more
+            log.warning("%s: operation id %r can't be used again (%s)", self.table.name, self.operation_id, error)
 
 
 @contextmanager
 def attempt(
     table: Table, operation_id: str | None, branch: str, request: str, content: str | None = None
 ) -> Iterator[Attempt]:
-    """Write the operation record, or find an existing one; a first try that is refused leaves none.
+    """Record the operation, or find its record; that of a first try that is refused does not count.
 
     After an error with ``details["done"]`` something was committed, so the record stays.
 
@@ -155,12 +170,36 @@ def _enter(table: Table, operation_id: str, branch: str, request: str, content: 
     record = {"operation_id": operation_id, "request": request, "branch": branch, "head": head}
     if content is not None:
         record["content"] = content
+    data = json.dumps(record, indent=2).encode()
+    for number in itertools.count():
+        try:
+            put_new(table, _record_path(operation_id, number), data)
+            return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, number=number)
+        except AlreadyExistsError:
+            pass
+        if _is_refused(table, operation_id, number):
+            continue
+        found = _read_record(table, operation_id, number)
+        _check_same(table, operation_id, found, record)
+        try:
+            put_new(table, _mark_path(operation_id, number), _FOUND)
+        except AlreadyExistsError:
+            if _is_refused(table, operation_id, number):
+                continue
+        head = int(found["head"])
+        return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, retried=True, number=number)
+    raise AssertionError("some record is new")
+
+
+def _is_refused(table: Table, operation_id: str, number: int) -> bool:
     try:
-        put_new(table, _record_path(operation_id), json.dumps(record, indent=2).encode())
-        return Attempt(table=table, operation_id=operation_id, branch=branch, head=head)
-    except AlreadyExistsError:
-        pass
-    found = _read_record(table, operation_id)
+        return table.store.read(_mark_path(operation_id, number)) == _REFUSED
+    except NotFoundError:
+        return False
+
+
+def _check_same(table: Table, operation_id: str, found: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    request, branch, content = record["request"], record["branch"], record.get("content")
     if found["request"] != request or found["operation_id"] != operation_id:
         raise InvalidInputError(
             f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
@@ -178,15 +217,10 @@ def _enter(table: Table, operation_id: str, branch: str, request: str, content: 
             f"operation id to write them",
             table=table.name,
         )
-    with suppress(AlreadyExistsError):
-        put_new(table, _retried_path(operation_id), b"")
-    return Attempt(
-        table=table, operation_id=operation_id, branch=found["branch"], head=int(found["head"]), retried=True
-    )
 
 
-def _read_record(table: Table, operation_id: str) -> dict[str, Any]:
-    path = _record_path(operation_id)
+def _read_record(table: Table, operation_id: str, number: int) -> dict[str, Any]:
+    path = _record_path(operation_id, number)
     try:
         found = json.loads(table.store.read(path))
         return {**found, "head": int(found["head"])} | {k: str(found[k]) for k in ("operation_id", "request", "branch")}
@@ -198,13 +232,17 @@ def _read_record(table: Table, operation_id: str) -> dict[str, Any]:
         ) from error
 
 
-def _record_path(operation_id: str) -> str:
-    return f"{PRIVATE_DIR}/operations/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}.json"
+def _record_path(operation_id: str, number: int) -> str:
+    return f"{PRIVATE_DIR}/operations/{_file_name(operation_id, number)}.json"
 
 
-def _retried_path(operation_id: str) -> str:
-    """Path of the mark that a second try has found the record, which from then on must not be deleted."""
-    return f"{PRIVATE_DIR}/retried/{hashlib.sha256(operation_id.encode()).hexdigest()[:32]}"
+def _mark_path(operation_id: str, number: int) -> str:
+    return f"{PRIVATE_DIR}/retried/{_file_name(operation_id, number)}"
+
+
+def _file_name(operation_id: str, number: int) -> str:
+    digest = hashlib.sha256(operation_id.encode()).hexdigest()[:32]
+    return f"{digest}-{number}" if number else digest
 
 
 def _without(values: dict[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
