@@ -38,6 +38,7 @@ from airflow_paimon.core.errors import (
     FormatError,
     OutcomeUnknownError,
     PaimonError,
+    StorageError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Delete, Plan, PutNew
@@ -100,26 +101,64 @@ def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide) -
     def moved(head: Snapshot) -> None:
         seen[:] = [replace(seen[0], summary={**seen[0].summary, _HEAD_KEY[request.operation]: head.id})]
 
-    receipt = _commit(target, draft, marks, own)
+    receipt = _commit(context, target, draft, marks, own)
     if receipt.snapshot is not None:
-        protect_published(target, receipt.snapshot, seen[0].held if seen else ())
-        if own.columns:
-            reconcile_records(target)
+        _finish(context, target, receipt.snapshot, seen[0].held if seen else (), marks, own)
     elif not request.dry_run:
-        _leave_nothing(target, own)
+        _leave_nothing(context, target, marks, own)
         marks.tried.forget()
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
         return result_of(context, marks, receipt.snapshot)
     return _result(context, seen[0], marks, receipt)
 
 
-def _commit(target: Table, draft: MakeDraft, marks: PublishMarks, own: _OwnWrites) -> Receipt:
+def _finish(
+    context: Context,
+    target: Table,
+    landed: Snapshot,
+    held: Sequence[Snapshot],
+    marks: PublishMarks,
+    own: _OwnWrites,
+) -> None:
+    """What a snapshot that has landed needs besides it. A later try under the same operation id does the same.
+
+    Raises:
+        OutcomeUnknownError: the storage fails. The commit stands, so it is not the storage's error alone.
+    """
+    try:
+        protect_published(target, landed, held)
+        _restore_undo_tag(context, target, landed, marks)
+        if own.columns:
+            reconcile_records(target)
+    except StorageError as error:
+        raise OutcomeUnknownError(
+            f"{target.label}: snapshot {landed.id} landed, but the tags that keep its files could not be set "
+            f"({error.message}). Run it again with the same operation id, or run repair_table, before anything expires",
+            table=target.name,
+            details={"snapshot": landed.id, "uuid": landed.uuid},
+        ) from error
+
+
+def _restore_undo_tag(context: Context, target: Table, landed: Snapshot, marks: PublishMarks) -> None:
+    """Set the undo tag if it is gone: another living try of the operation that was refused may have deleted it.
+
+    That one looks for this snapshot after it has deleted the tag; this one looks for the tag after it has landed.
+    """
+    before = target.find_snapshot(landed.id - 1)
+    if before is None:
+        return
+    undo = plan_undo_tag(context, target, before, marks)
+    if not target.store.exists(undo.actions[0].path):
+        execute(target, undo)
+
+
+def _commit(context: Context, target: Table, draft: MakeDraft, marks: PublishMarks, own: _OwnWrites) -> Receipt:
     try:
         return commit(target, draft, own.identity)
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
-        if _leave_nothing(target, own) and isinstance(error, FormatError):
+        if _leave_nothing(context, target, marks, own) and isinstance(error, FormatError):
             marks.tried.forget()
         raise
 
@@ -189,14 +228,18 @@ def _set_keep_tags(view: Table, keep: Plan, own: _OwnWrites) -> None:
             execute(view, replace(keep, actions=(action,)))  # an error if it is not the same tag
 
 
-def _leave_nothing(target: Table, own: _OwnWrites) -> bool:
-    """Undo the writes of a publish that did not land. A failure is only logged, so that it does not hide the cause."""
+def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _OwnWrites) -> bool:
+    """Take back what a publish that did not land has written. A failure of it is logged: its cause matters more."""
     try:
         if own.since is not None and find_landed(target, own.identity, own.since) is not None:
             return False
         if own.columns:
             reconcile_records(target)
         _delete_tags(target, own)
+        landed = find_landed(target, own.identity, own.since) if own.tags and own.since is not None else None
+        if landed is not None:  # another living try, which relies on the same undo tag
+            _restore_undo_tag(context, target, landed, marks)
+            return False
     except PaimonError as error:
         log.warning("%s: a refused publish left tags or columns (%s); run check_table", target.label, error)
         return False

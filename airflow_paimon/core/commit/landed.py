@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
-from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.scan import live_entries, read_delta_lists, selected_entries
 from airflow_paimon.core.table.table import Table
 
 _READ_AT_ONCE = 64
@@ -77,10 +77,19 @@ def check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
     """Refuse to repeat a commit whose files a newer snapshot already holds: ours was replaced after that one was made.
 
     Raises:
-        OutcomeUnknownError: a file that the draft adds is live.
+        OutcomeUnknownError: a file that the draft adds is live, or a newer snapshot has deleted it again (compacted).
     """
     added = {e.identifier for e in draft.entries if e.kind == FileKind.ADD}
-    if added & live_entries(table, table.latest_snapshot()).keys():
+    newest = table.latest_snapshot()
+    known = set(live_entries(table, newest))
+    try:
+        later = table.snapshots(list(range(lost.id + 1, newest.id + 1 if newest is not None else 0)))
+    except NotFoundError:
+        raise unknown_outcome(
+            table, lost, "another engine's snapshot has this id, and newer ones that may hold its files are expired"
+        ) from None
+    known |= {e.identifier for e in selected_entries(table, read_delta_lists(table, later), None)}
+    if added & known:
         raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
 
 
@@ -88,12 +97,14 @@ def verify_landed(table: Table, snapshot: Snapshot) -> None:
     """Check that a published snapshot is still ours: another engine's rename can overwrite it, also later.
 
     Raises:
-        OutcomeUnknownError: the id now belongs to another commit. An expired snapshot is not an error.
+        OutcomeUnknownError: the snapshot id is somebody else's now, or it can't be read. An expired snapshot is fine.
     """
     try:
         ours = is_ours(table, snapshot)
     except NotFoundError:
         return
+    except StorageError as error:
+        raise unknown_outcome(table, snapshot, f"it landed, but could not be read back at the end ({error})") from error
     if not ours:
         raise unknown_outcome(
             table, snapshot, "another engine's commit replaced it (two engines on one local or plain S3 table)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,21 @@ import pytest
 
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.operations import run_operation
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.operations import perform, run_operation
+from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, files, make_table, message, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
+from tests.stores import FaultStore
 
 
 def delete_rows(view: Table, dt: str, name: str, kind: CommitKind = CommitKind.OVERWRITE) -> None:
@@ -161,6 +166,65 @@ def test_a_keep_tag_stays_until_no_tag_can_take_its_files(table: Table, fix: Tab
     run(table, "repair_table")
     delete_tag(table, undo)
     assert run(table, "check_table").details["errors"] == 0
+
+
+UNDO = "airflow-paimon-undo-op"
+
+
+def merge_on(table: Table, store: Store) -> OperationResult:
+    """One try of the same merge."""
+    values = {"warehouse": table.store.uri.removeprefix("file://").rsplit("/", 2)[0], "table": "d.t", "branch": "fix"}
+    context = open_context(build_request("merge_branch", {**values, "operation_id": "op"}))
+    return perform(replace(context, table=Table(store, "d.t")), context.request, None)
+
+
+def test_a_try_that_lands_sets_the_undo_tag_that_a_refused_one_deleted(table: Table, fix: Table) -> None:
+    """Two living tries of one publish: the second finds the tag set, the first is refused and takes it away."""
+    rewrite(fix, "a")
+    head = table.latest_snapshot()
+
+    def interfere(method: str, path: str) -> None:
+        if (method, path) == ("create", table.paths.snapshot(head.id + 1)):
+            table.store.delete(table.paths.tag(UNDO))
+
+    assert merge_on(table, FaultStore(table.store, on_mutation=interfere)).details["undo_tag"] == UNDO
+    assert table.tag(UNDO).snapshot.identity == head.identity
+
+
+def test_a_refused_try_puts_the_undo_tag_back_when_another_one_has_landed(table: Table, fix: Table) -> None:
+    """It lands right before the refused one deletes the tag that it has set itself."""
+    rewrite(fix, "a")
+    head = table.latest_snapshot()
+    done: list[OperationResult] = []
+
+    def interfere(method: str, path: str) -> None:
+        if (method, path) == ("create", table.paths.snapshot(head.id + 1)) and not done:
+            raise StorageError("403 Forbidden")
+        if (method, path) == ("delete", table.paths.tag(UNDO)) and not done:
+            done.append(merge_on(table, table.store))
+
+    with pytest.raises(StorageError, match="403"):
+        merge_on(table, FaultStore(table.store, on_mutation=interfere))
+    assert done[0].snapshot_after == head.id + 1
+    assert table.tag(UNDO).snapshot.identity == head.identity
+
+
+def test_a_publish_whose_tags_fail_after_it_landed_is_not_reported_as_the_storages_error(
+    table: Table, fix: Table
+) -> None:
+    rewrite(fix, "a")
+    head = table.latest_snapshot()
+    tag = f"airflow-paimon-branch-fix.{head.id + 1}"
+
+    def interfere(method: str, path: str) -> None:
+        if (method, path) == ("create", table.paths.tag(tag)):
+            raise StorageError("503 Slow Down")
+
+    with pytest.raises(OutcomeUnknownError, match=f"snapshot {head.id + 1} landed, but the tags") as raised:
+        merge_on(table, FaultStore(table.store, on_mutation=interfere))
+    assert raised.value.details["snapshot"] == table.latest_snapshot_id() == head.id + 1
+    assert merge_on(table, table.store).snapshot_after == head.id + 1
+    assert tag in table.tag_names()
 
 
 def test_an_undo_tag_whose_publish_was_refused_undoes_nothing(table: Table, fix: Table) -> None:

@@ -21,7 +21,7 @@ from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
-from tests.core.tables import append, files, make_table, message, names, run
+from tests.core.tables import append, files, make_table, message, names, rewrite, run
 from tests.stores import FaultStore, _Wrapper
 
 
@@ -69,6 +69,21 @@ def replaced_after_hint(table: Table) -> Table:
 def test_any_commit_is_read_back_at_its_end(table: Table) -> None:
     with pytest.raises(OutcomeUnknownError, match="another engine's commit replaced it"):
         append(replaced_after_hint(table), "a")
+
+
+def test_a_commit_that_can_not_be_read_back_at_its_end_is_not_reported_as_the_storages_error(table: Table) -> None:
+    """It is in the table, and a retry has to look for it."""
+    ended: list[bool] = []
+
+    def after(method: str, path: str) -> None:
+        if ended and method == "read" and path == table.paths.snapshot(1):
+            raise StorageError("503 Slow Down")
+        if method == "replace" and path.endswith("LATEST"):
+            ended.append(True)
+
+    with pytest.raises(OutcomeUnknownError, match="it landed, but could not be read back") as raised:
+        append(seen_by(table, after), "a")
+    assert raised.value.details["snapshot"] == table.latest_snapshot_id() == 1
 
 
 def test_an_operation_of_several_commits_is_read_back_at_its_end(table: Table) -> None:
@@ -193,20 +208,24 @@ def test_manifests_stay_when_the_outcome_is_unknown_and_the_id_is_somebody_elses
     assert all(table.store.exists(path) for path in staged), "the first attempt's manifests were deleted"
 
 
-def test_what_a_newer_snapshot_holds_already_is_not_committed_again(table: Table) -> None:
-    """Ours landed, somebody committed on top of it, then another engine's rename replaced ours."""
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_a_newer_snapshot_holds_already_is_not_committed_again(table: Table, compacted: bool) -> None:
+    """Ours landed, somebody committed on top of it, then another engine's rename replaced ours.
+
+    Compacted: our rows are there, and our file is not live any more.
+    """
     append(table, "a")
 
     def after(method: str, path: str) -> None:
         if method == "create" and path.endswith("snapshot-2"):
-            append(table, "b")
+            rewrite(table, "c") if compacted else append(table, "b")
             replace_by_foreign(table, 2)
             raise OutcomeUnknownError("connection lost")
 
     with pytest.raises(OutcomeUnknownError, match="a newer one holds its files"):
         commit_append(seen_by(table, after), [message(table, "c")], planned_on=table.latest_snapshot())
     assert table.latest_snapshot_id() == 3
-    assert len(names(table)) == 3
+    assert len(names(table)) == (2 if compacted else 3)
     assert all(table.store.exists(f"manifest/{m.file_name}") for m in all_manifests(table, table.snapshot(3)))
 
 
