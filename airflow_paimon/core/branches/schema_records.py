@@ -38,6 +38,8 @@ from airflow_paimon.core.table.table import Table
 log = logging.getLogger(__name__)
 
 FOLDER = f"{PRIVATE_DIR}/schema_changes"
+WITHOUT_PUBLISH = "schema-without-publish"
+"""Kind of the finding that columns of a publish that never landed are main's."""
 _ROUNDS = 5
 
 
@@ -200,7 +202,8 @@ def _again(main: Table, latest: TableSchema, content: TableSchema, what: str) ->
 def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda record: False) -> None:
     """Reconcile main's columns with the records, except those to ``keep`` for the publish that continues with them.
 
-    Idempotent; concurrent calls have the same result.
+    Live files are looked at once more after columns were put back, for a writer that used the others at that moment.
+    Doing it again changes nothing; two that do it at once end with the same.
     """
     for record in read_records(main):
         for _ in range(_ROUNDS):
@@ -239,7 +242,7 @@ def record_findings(main: Table) -> Iterator[Finding]:
         schema_id = record.schemas[0][0]
         if state is State.PENDING:
             yield Finding(
-                kind="schema-without-publish",
+                kind=WITHOUT_PUBLISH,
                 subject=str(schema_id),
                 severity=WARNING,
                 message=f"Schema {schema_id} of main was added by a publish of branch {record.branch!r} that never "

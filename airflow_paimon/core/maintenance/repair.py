@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_paimon.core.branches.schema_records import WITHOUT_PUBLISH, reconcile_records
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.maintenance.check import find_all
@@ -30,6 +31,8 @@ def repair_table(context: Context, request: RepairTable) -> OperationResult:
     )
     if actions and not request.dry_run:
         execute(context.table, plan)
+        if any(f.kind == WITHOUT_PUBLISH for f in chosen):  # a writer may have used the columns at this moment
+            reconcile_records(context.table)
     left = [f.to_json() for f in findings if f not in chosen]
     head = context.table.latest_snapshot_id()
     details = {"repaired": [f.to_json() for f in chosen], "left": left}

@@ -284,6 +284,28 @@ def test_a_value_that_only_a_wider_column_holds_outlives_the_publish_that_brough
     assert sound(table)
 
 
+def test_columns_that_a_writer_uses_while_they_are_taken_back_stay(template: Path, tmp_path: Path) -> None:
+    """It commits between the repair's look at the live files and the old columns."""
+    start = copied(template, tmp_path / "wh")
+    _fix(start)
+    for step in range(1, 60):
+        table = copied(tmp_path / "wh", tmp_path / f"{step}")
+        assert dies(table, Case("merge_branch", STOPPED, lambda t: None), step, after=True)
+        if len(table.schema_ids()) > len(start.schema_ids()):
+            break
+    taken_back = table.paths.schema(max(table.schema_ids()) + 1)
+    used: list[str] = []
+
+    def compete(method: str, path: str) -> None:
+        if (method, path) == ("create", taken_back) and not used:
+            used.append(path)
+            write(table, "c9=rival")
+
+    perform(table, FaultStore(table.store, on_mutation=compete), "repair_table")
+    assert used and table.schema().id > table.schema(int(taken_back.rpartition("-")[2])).id
+    assert [r["price"] for r in rows(table) if r["dt"] == "c"] == [2.5]
+
+
 def test_columns_that_another_publish_took_back_while_this_one_landed_come_again(
     template: Path, tmp_path: Path
 ) -> None:
