@@ -29,7 +29,7 @@ from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
-    RESERVED_TAG_PREFIXES,
+    RESERVED_TAG_PREFIX,
     UNDO_TAG_PREFIX,
     check_tag_name,
     protects,
@@ -148,10 +148,10 @@ def _recheck(view: Table, snapshot: Snapshot) -> None:
 
 
 def _refuse_reserved(table: Table, name: str) -> None:
-    if name.startswith(RESERVED_TAG_PREFIXES):
+    if name.startswith(RESERVED_TAG_PREFIX):
         raise InvalidInputError(
-            f"{table.name}: tag names that start with {' or '.join(RESERVED_TAG_PREFIXES)} are set by airflow-paimon "
-            f"itself; choose another name",
+            f"{table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon itself; choose "
+            f"another name",
             table=table.name,
         )
 

@@ -25,7 +25,7 @@ PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
 UNDO_TAG_PREFIX = "airflow-paimon-undo-"
 KEEP_TAG_PREFIX = "airflow-paimon-keep-"
 STAGING_BRANCH_PREFIX = "airflow-paimon-staging-"
-RESERVED_TAG_PREFIXES = (PROTECTIVE_TAG_PREFIX, KEEP_TAG_PREFIX)
+RESERVED_TAG_PREFIX = "airflow-paimon-"
 LONGEST_NAME = 255
 """Longest name of a file or folder on file systems, in bytes; object stores allow more, but a table may move."""
 LATEST = "LATEST"

@@ -42,7 +42,7 @@ def test_a_tag_is_not_renamed_onto_another(table: Table) -> None:
         rename_tag(table, "one", "two")
     with pytest.raises(NotFoundError, match="none"):
         rename_tag(table, "none", "other")
-    with pytest.raises(InvalidInputError, match="airflow-paimon-branch"):
+    with pytest.raises(InvalidInputError, match="start with airflow-paimon- are set by airflow-paimon"):
         rename_tag(table, "one", "airflow-paimon-branch-x")
     assert table.tag_names() == ["one", "two"]
 

@@ -58,6 +58,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[PaimonError], str]] = [
     ("create_tag", {"tag": "a/b"}, InvalidInputError, "not allowed"),
     ("create_tag", {"tag": "../../x"}, InvalidInputError, "not allowed"),
     ("create_tag", {"tag": "airflow-paimon-branch-fix"}, InvalidInputError, "choose another name"),
+    ("create_tag", {"tag": "airflow-paimon-undo-mine"}, InvalidInputError, "choose another name"),
     ("create_tag", {"tag": "x", "time_retained": "soon"}, InvalidInputError, "7 d"),
     ("create_tag", {"tag": "x", "time_retained": "0 d"}, InvalidInputError, "longer"),
     ("create_tag", {"tag": "x", "if_exists": "maybe"}, InvalidInputError, "fail, skip, replace"),

@@ -1,0 +1,81 @@
+"""create_tag, delete_tag and repair_table that are killed at any change of the storage, and run again."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.table.table import Table
+from tests.core.branches.test_interrupted_branches import CASES, check, forget, killed, repair_all, start
+from tests.core.tables import append, cut_off, make_table, names, run
+
+MADE = {"tag": "new", "snapshot": 1, "time_retained": "7 d"}
+
+
+def tagged() -> Table:
+    table = make_table(f"memory://{uuid.uuid4()}/wh")
+    append(table, "a")
+    append(table, "b")
+    run(table, "create_tag", tag="old", snapshot=1)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("operation", "values", "tags"),
+    [
+        ("create_tag", MADE, {"old": 1, "new": 1}),
+        ("create_tag", {**MADE, "tag": "old", "snapshot": 2, "if_exists": "replace"}, {"old": 2}),
+        ("delete_tag", {"tag": "old"}, {}),
+    ],
+    ids=["create", "replace", "delete"],
+)
+def test_a_tag_operation_that_is_killed_is_done_once_by_its_retry(
+    operation: str, values: dict[str, Any], tags: dict[str, int]
+) -> None:
+    """``cut_off`` kills odd steps before the change, even steps after it."""
+    for step in range(1, 20):
+        table = tagged()
+        crashed = cut_off(table, step, operation, operation_id="op", **values)
+        held = {t.name: t.snapshot.id for t in table.tags()}
+        assert held in ({"old": 1}, tags), f"step {step}: neither before nor after"
+        assert not run(table, "check_table").details["errors"], step
+        again = run(table, operation, operation_id="op", **values)
+        assert again.changed, f"step {step}: the first try's result"
+        assert {t.name: t.snapshot.id for t in table.tags()} == tags, step
+        assert len(names(table)) == 2
+        forget(table)
+        if not crashed:
+            assert step > 2
+            return
+    raise AssertionError("20 steps were not enough")
+
+
+@pytest.mark.parametrize("kind", ["create from a tag", "delete", "rename"])
+def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
+    """Of a branch that was left half made, deleted or renamed, in each state that a kill leaves."""
+    case, repaired = CASES[kind], 0
+    for broken in range(1, 40):
+        if not _broken(kind, broken)[1]:
+            break
+        for step in range(1, 40):
+            table, _ = _broken(kind, broken)
+            main, other = names(table), names(table.branch("other"))
+            found = [f["id"] for f in run(table, "check_table").details["findings"] if f["repair"] is not None]
+            crashed = bool(found) and cut_off(table, step, "repair_table", finding=found)
+            repaired += crashed
+            repair_all(table)
+            check(table)
+            assert (names(table), names(table.branch("other"))) == (main, other), f"{broken}, {step}"
+            if case.exists and kind == "rename":
+                assert len(table.branch_names()) == 2, "the branch is there under one of its names"
+            forget(table)
+            if not crashed:
+                break
+    assert repaired > 10
+
+
+def _broken(kind: str, step: int) -> tuple[Table, bool]:
+    table = start(CASES[kind])
+    return table, killed(table, CASES[kind], step, after=True)
