@@ -141,7 +141,7 @@ def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
 
 
 def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
-    """Delete a leftover: the branch first: without it, its tag would still be found, by name.
+    """Delete a leftover, the branch first: if only the tag is left, a later clean-up still finds it by its name.
 
     Raises:
         ConflictError: the branch was written since the leftover was found; nothing was deleted.

@@ -150,9 +150,9 @@ def _take_back(table: Table, made: list[Action]) -> None:
 
 
 def _check_claim(table: Table, plan: CreatePlan, source: BranchSource) -> None:
-    """Before the branch becomes visible: somebody may have deleted it, and its protective tag, meanwhile.
+    """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag.
 
-    The tag may be an earlier try's.
+    An earlier try may have set the tag, so that it is not in the plan.
     """
     claim = plan.claim.actions[0]
     assert isinstance(claim, PutNew)

@@ -42,9 +42,9 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     An interrupted deletion is finished by running it again.
 
     Raises:
-        UnsafeOperationError: a table option or another branch relies on it. NotFoundError: no such branch.
-        ConflictError: it was written at this moment, is not at the expected snapshot, or is being renamed; nothing was
-            deleted.
+        UnsafeOperationError: a table option or another branch needs it. NotFoundError: no such branch.
+        ConflictError: a concurrent commit wrote to it, it is not at the expected snapshot, or it is being renamed;
+            nothing was deleted.
     """
     name, table = request.branch, context.table
     if name == MAIN:
@@ -73,7 +73,7 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
 
 
 def _refuse_other_head(table: Table, removal: Removal, expected: int | None) -> None:
-    """``remove_branch`` holds the branch to the head that is looked at here until nobody can commit to it any more."""
+    """Refuse another head; ``remove_branch`` checks for later commits until no engine can commit any more."""
     if expected is None or removal.is_under_way or (removal.head or 0) == expected:
         return
     raise ConflictError(
@@ -107,10 +107,10 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A branch that is to go.
+    """A branch to delete.
 
-    The removal relies on ``snapshots``, the content of its snapshot files by id, and on ``record``. ``is_under_way``:
-    an earlier removal can't be undone any more.
+    The removal is valid for this ``record`` and these ``snapshots`` (content of the snapshot files, by id).
+    ``is_under_way``: an interrupted deletion can't be undone any more.
     """
 
     branch: str
@@ -134,7 +134,7 @@ def gather_removal(
     ``keep``: path of a protective tag that stays. ``successor``: record of the branch that takes the name.
 
     Raises:
-        ConflictError: it is being renamed, or another operation removes it at this moment.
+        ConflictError: it is being renamed, or concurrently deleted.
     """
     seen, record = branch_record(table, name), read_lineage(table, name)
     view = table.branch(name)
@@ -179,7 +179,7 @@ def _contents(table: Table, paths: Mapping[int, str]) -> dict[int, bytes]:
 def remove_branch(table: Table, removal: Removal) -> None:
     """Delete the branch, unless it is concurrently written, or another branch is created from it.
 
-    Before each deletion the record is looked at: an operation that has changed it since goes on instead of this one.
+    The record is checked before each file is deleted: if another operation has changed it, this one stops.
 
     Raises:
         ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was created from it.
@@ -231,7 +231,7 @@ def is_marked(table: Table, name: str, mark: Action) -> bool:
 
 def _another(table: Table, name: str) -> ConflictError:
     return ConflictError(
-        f"{table.name}: branch {name!r} is being changed by another operation at this moment; run it again",
+        f"{table.name}: branch {name!r} is being changed by another operation; run it again",
         table=table.name,
     )
 
@@ -274,7 +274,7 @@ def check_deletable_branch(table: Table, name: str) -> None:
     for view in all_views(table):
         try:
             options = view.schema().options if view.exists() else {}
-        except NotFoundError:  # deleted at this moment
+        except NotFoundError:  # concurrently deleted
             continue
         used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip().lower() == name.lower()]
         if used and view.branch_name != name:

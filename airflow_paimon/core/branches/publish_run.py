@@ -120,10 +120,10 @@ def _finish(
     marks: PublishMarks,
     own: _OwnWrites,
 ) -> None:
-    """What a snapshot that has landed needs besides it. A later try under the same operation id does the same.
+    """Set the tags that a landed publish needs. A retry with the same operation id does the same.
 
     Raises:
-        OutcomeUnknownError: the storage fails. The commit stands, so it is not the storage's error alone.
+        OutcomeUnknownError: the storage failed, but the publish is durable.
     """
     try:
         protect_published(target, landed, held)
@@ -140,9 +140,9 @@ def _finish(
 
 
 def _restore_undo_tag(context: Context, target: Table, landed: Snapshot, marks: PublishMarks) -> None:
-    """Set the undo tag if it is gone: another living try of the operation that was refused may have deleted it.
+    """Set the undo tag again if a refused, concurrent try of the same operation has deleted it.
 
-    That one looks for this snapshot after it has deleted the tag; this one looks for the tag after it has landed.
+    That try looks for this snapshot after deleting the tag; this one looks for the tag after landing.
     """
     before = target.find_snapshot(landed.id - 1)
     if before is None:
@@ -229,7 +229,7 @@ def _set_keep_tags(view: Table, keep: Plan, own: _OwnWrites) -> None:
 
 
 def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _OwnWrites) -> bool:
-    """Take back what a publish that did not land has written. A failure of it is logged: its cause matters more."""
+    """Undo the writes of a publish that did not land. A failure is only logged, so that it does not hide the cause."""
     try:
         if own.since is not None and find_landed(target, own.identity, own.since) is not None:
             return False

@@ -202,8 +202,8 @@ def _again(main: Table, latest: TableSchema, content: TableSchema, what: str) ->
 def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda record: False) -> None:
     """Reconcile main's columns with the records, except those to ``keep`` for the publish that continues with them.
 
-    Live files are looked at once more after columns were put back, for a writer that used the others at that moment.
-    Doing it again changes nothing; two that do it at once end with the same.
+    After columns were put back, live files are checked again for a concurrent writer that used the other columns.
+    Idempotent; concurrent calls have the same result.
     """
     for record in read_records(main):
         for _ in range(_ROUNDS):

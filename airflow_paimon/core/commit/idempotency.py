@@ -1,11 +1,11 @@
 """Makes a retry return the first try's result: the operation record ``_airflow_paimon/operations/<hash of id>.json``.
 
-The record is put if absent before the first commit. It says what was asked for and where the branch stood, so that a
-later try refuses another request, and looks for the commit after that point. Without a record nothing was committed
-under the id (or somebody removed our folder).
+The record is put if absent before the first commit. It holds a digest of the request and the branch's newest snapshot,
+so that a later try refuses another request and searches for the commit after that snapshot. Without a record nothing
+was committed under the id (or the folder was removed).
 
-A mark beside it says what became of the record, and is put if absent as well: either a second try has found it, and it
-counts from then on; or the first try was refused, and the id is as good as new: the next try puts a further record.
+A mark for each record is put if absent as well. It says either that a second try has found the record, which is then
+valid for good, or that the first try was refused: then the record is void, and the next try puts another one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ REFUSALS = (
     UnsafeOperationError,
     UnsupportedError,
 )
-"""Errors after which nothing is published: files of the try can be discarded, and its operation id used again."""
+"""Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
 _FOUND, _REFUSED = b"", b"refused"
 _NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse"})
 
@@ -93,7 +93,7 @@ class Attempt:
         return find_landed(self.table.branch(self.branch), self.identity(step), self.head)
 
     def forget(self) -> None:
-        """Mark the record of a first try that committed nothing, unless a second try has found it meanwhile."""
+        """Mark the record of a first try that committed nothing as void, unless a second try has found it meanwhile."""
         if self.operation_id is None or self.retried:
             return
         try:
@@ -108,7 +108,7 @@ class Attempt:
 def attempt(
     table: Table, operation_id: str | None, branch: str, request: str, content: str | None = None
 ) -> Iterator[Attempt]:
-    """Record the operation, or find its record; that of a first try that is refused does not count.
+    """Write the operation record, or find an existing one; that of a first try that is refused becomes void.
 
     After an error with ``details["done"]`` something was committed, so the record stays.
 

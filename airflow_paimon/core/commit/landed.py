@@ -77,7 +77,7 @@ def check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
     """Refuse to repeat a commit whose files a newer snapshot already holds: ours was replaced after that one was made.
 
     Raises:
-        OutcomeUnknownError: a file that the draft adds is live, or a newer snapshot has deleted it again (compacted).
+        OutcomeUnknownError: a file that the draft adds is live, or a newer snapshot has compacted it away.
     """
     added = {e.identifier for e in draft.entries if e.kind == FileKind.ADD}
     newest = table.latest_snapshot()
@@ -97,7 +97,8 @@ def verify_landed(table: Table, snapshot: Snapshot) -> None:
     """Check that a published snapshot is still ours: another engine's rename can overwrite it, also later.
 
     Raises:
-        OutcomeUnknownError: the snapshot id is somebody else's now, or it can't be read. An expired snapshot is fine.
+        OutcomeUnknownError: the id now belongs to another commit, or can't be read. An expired snapshot is not an
+            error.
     """
     try:
         ours = is_ours(table, snapshot)

@@ -108,7 +108,7 @@ def test_a_commit_that_takes_the_id_of_one_that_was_rolled_back_is_seen(table: T
         new.update(names(fix) - before)
 
     store = when(table, "replace", "_airflow_paimon/branches/fix.json", rewrite_history)
-    with pytest.raises(ConflictError, match="was written at this moment"):
+    with pytest.raises(ConflictError, match="was written meanwhile"):
         run_on(table, store, deleting())
     assert new and new <= names(table.branch("fix"))
     assert run(table, "check_table").details["ok"]
@@ -135,7 +135,7 @@ def test_a_creation_that_goes_on_looks_for_the_tag_of_the_try_before() -> None:
     assert table.store.exists(tag)
     fix = table.branch("fix")
     store = when(table, "create", fix.paths.snapshot(2), lambda: table.store.delete(tag))
-    with pytest.raises(ConflictError, match="was deleted while it was created"):
+    with pytest.raises(ConflictError, match="was deleted while it was being created"):
         run_on(table, store, case)
     run_on(table, table.store, case)
     assert table.store.exists(tag)
