@@ -60,7 +60,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[PaimonError], str]] = [
     ("create_tag", {"tag": "airflow-paimon-branch-fix"}, InvalidInputError, "choose another name"),
     ("create_tag", {"tag": "airflow-paimon-undo-mine"}, InvalidInputError, "choose another name"),
     ("create_tag", {"tag": "x", "time_retained": "soon"}, InvalidInputError, "7 d"),
-    ("create_tag", {"tag": "x", "time_retained": "0 d"}, InvalidInputError, "longer"),
+    ("create_tag", {"tag": "x", "time_retained": "0 d"}, InvalidInputError, "greater than 0"),
     ("create_tag", {"tag": "x", "if_exists": "maybe"}, InvalidInputError, "fail, skip, replace"),
     ("create_tag", {"tag": "x", "now": "2026-11-21"}, InvalidInputError, "time zone"),
     ("create_tag", {"tag": "x", "colour": "red"}, InvalidInputError, "no option colour"),
