@@ -92,7 +92,7 @@ def test_the_python_function() -> None:
         ({"delta_branch": "a/b"}, "not allowed"),
         ({"primary_key": []}, "primary key is required"),
         ({"primary_key": ["dt", "k"]}, "must include the partition columns"),
-        ({"primary_key": ["region", "dt"]}, "not a partition column"),
+        ({"primary_key": ["region", "dt"]}, "is the partition key as well"),
         ({"partition_key": []}, "must be partitioned"),
         ({"column": ["k"]}, "not of the form"),
         ({"column": ["k WHATEVER"]}, "is not a type"),
