@@ -17,11 +17,13 @@ from airflow.providers.common.compat.sdk import (
     conf,
     mask_secret,
 )
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 __all__ = [
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowRuntimeError",
     "AirflowSkipException",
     "Asset",
     "AssetAlias",

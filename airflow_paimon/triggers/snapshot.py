@@ -1,19 +1,33 @@
-"""What the deferred sensor waits with."""
+"""What the deferred sensor waits with, and what an ``AssetWatcher`` watches a table with."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import hashlib
+import json
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_paimon._compat import AirflowNotFoundException
+from airflow_paimon._compat import AirflowRuntimeError
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.table.new_snapshots_plan import (
+    DEFAULT_KINDS,
+    NewSnapshot,
+    Seen,
+    SnapshotFilter,
+    parse_filter,
+    watermark_of,
+)
+from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.triggers._polls import Look, connected_hook, polls
 
-__all__ = ["SnapshotCatchUpTrigger"]
+__all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
+
+_STATE_KEY = "airflow_paimon.seen."
 
 
 class SnapshotCatchUpTrigger(BaseTrigger):
@@ -61,7 +75,7 @@ class SnapshotCatchUpTrigger(BaseTrigger):
         """Look, wait, look again."""
         try:
             condition = CatchUpCondition.from_json(self.condition)
-            hook = await self._hook()
+            hook = await connected_hook(self.paimon_conn_id)
             verdict = await self._look(hook, condition)
             while verdict is None or not verdict.caught_up:
                 await asyncio.sleep(self.poke_interval)
@@ -71,16 +85,6 @@ class SnapshotCatchUpTrigger(BaseTrigger):
             return
         yield _event({"verdict": verdict.to_json()})
 
-    async def _hook(self) -> PaimonHook:
-        try:
-            connection = await PaimonHook.aget_connection(self.paimon_conn_id)
-        except AirflowNotFoundException:
-            raise InvalidInputError(f"There is no Airflow connection {self.paimon_conn_id!r}") from None
-        hook = PaimonHook(self.paimon_conn_id, connection=connection)
-        # The options are read here and kept: masking their secrets talks to the supervisor, which a thread must not.
-        hook.storage_options  # noqa: B018
-        return hook
-
     async def _look(self, hook: PaimonHook, condition: CatchUpCondition) -> Verdict | None:
         try:
             return await asyncio.to_thread(lambda: check(hook.get_table(self.table, self.branch), condition))
@@ -89,6 +93,188 @@ class SnapshotCatchUpTrigger(BaseTrigger):
                 raise
             self.log.warning("%s, branch %s: %s; looking again", self.table, self.branch, error.message)
             return None
+
+
+class PaimonSnapshotTrigger(BaseEventTrigger):
+    """
+    Gives an event for each new snapshot of a branch, whoever committed it: for an ``AssetWatcher``.
+
+    The event's payload: ``{"table", "branch", "snapshot_id", "previous_snapshot_id", "commit_kind", "commit_user",
+    "commit_time", "watermark", "rows", "partitions", "expired", "rolled_back"}``, in the asset event's extra under
+    ``payload``; times are epoch milliseconds, ``rows`` physical ones that the commit added, ``partitions`` those of the
+    argument that it wrote (None without it). Snapshots that expired before anybody saw them are named by the first that
+    is left (``expired``: the first and last id); after a rollback by another engine ``rolled_back`` is the newest id
+    that was seen before it. Both pass every filter: nobody can say any more what it would have let through.
+
+    The first look only notes where the branch is. From Airflow 3.3 on what was seen is kept in the asset's state store,
+    once its events are in the database, so none is lost when the triggerer stops; an event may come twice then. All
+    triggers of one branch with the same connection and ``poke_interval`` share one poll. Earlier versions have neither:
+    each trigger polls by itself, and what is committed while no triggerer runs gives no event, unless
+    ``emit_head_on_start``.
+
+    :param table: the table, ``db.table``
+    :param branch: the branch to watch
+    :param paimon_conn_id: connection of type ``paimon``
+    :param kinds: the commit kinds that count: ``APPEND``, ``OVERWRITE``, ``COMPACT``, ``ANALYZE``
+    :param partitions: only commits that wrote one of these, such as ``["dt=2025-01-01"]`` or ``["region=eu"]``
+    :param watermark_step: only the first snapshot whose watermark has passed another multiple of this, such as ``1 h``:
+        that hour is complete
+    :param poke_interval: seconds between two looks
+    :param emit_head_on_start: give an event for the newest snapshot when nothing is known of what was seen before
+    """
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        branch: str = MAIN,
+        paimon_conn_id: str = "paimon_default",
+        kinds: Sequence[str] = DEFAULT_KINDS,
+        partitions: Sequence[str] = (),
+        watermark_step: str | None = None,
+        poke_interval: float = 60.0,
+        emit_head_on_start: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
+        parse_identifier(table)
+        if poke_interval <= 0:
+            raise InvalidInputError(f"poke_interval must be above 0 seconds, got {poke_interval!r}")
+        self.filter: SnapshotFilter = parse_filter(kinds=kinds, partitions=partitions, watermark_step=watermark_step)
+        self.table = table
+        self.branch = branch
+        self.paimon_conn_id = paimon_conn_id
+        self.watermark_step = watermark_step
+        self.poke_interval = float(poke_interval)
+        self.emit_head_on_start = emit_head_on_start
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        arguments = {
+            "table": self.table,
+            "branch": self.branch,
+            "paimon_conn_id": self.paimon_conn_id,
+            "kinds": list(self.filter.kinds),
+            "partitions": list(self.filter.partitions),
+            "watermark_step": self.watermark_step,
+            "poke_interval": self.poke_interval,
+            "emit_head_on_start": self.emit_head_on_start,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Poll alone: where Airflow has no shared streams."""
+        async for event in self.filter_shared_stream(self._polls()):
+            yield event
+
+    async def _polls(self) -> AsyncIterator[Look]:
+        async for look in polls(self.serialize()[1]):
+            yield look
+            look.is_persisted = True
+
+    # -- one poll for many (Airflow 3.3) -------------------------------------------------------------------------------
+
+    def shared_stream_key(self) -> Hashable | None:
+        """Share the poll with the triggers of the same branch."""
+        return (type(self).__qualname__, self.paimon_conn_id, self.table, self.branch, self.poke_interval)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
+        """Poll for all of them, and note which looks have all their events in the database."""
+        from airflow_paimon.triggers._shared_polls import SharedPolls
+
+        return SharedPolls(kwargs)
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Look]) -> AsyncIterator[TriggerEvent]:
+        """Give the events of this trigger's own snapshots: those that it hasn't seen and that pass its filter."""
+        seen = await self._stored()
+        pending: list[tuple[Look, Seen]] = []
+        async for look in shared_stream:
+            pending = await self._store_persisted(pending)
+            if seen is None:
+                first = None if look.head is None else NewSnapshot(snapshot=look.head)
+                seen = Seen() if first is None else Seen().then(first)
+                if first is not None and self.emit_head_on_start:
+                    yield _event(self._payload(first, None))
+                    pending.append((look, seen))
+                elif not await self._store(seen):
+                    seen = None
+                continue
+            before = seen
+            try:
+                async for new in look.news(seen):
+                    if (payload := await self._judge(look, new, seen)) is not None:
+                        yield _event(payload)
+                    seen = seen.then(new)
+            except PaimonError as error:
+                self.log.warning("%s, branch %s: %s; looking again", self.table, self.branch, error.message)
+            if seen != before:
+                pending.append((look, seen))
+
+    async def _judge(self, look: Look, new: NewSnapshot, seen: Seen) -> dict[str, Any] | None:
+        wanted = self.filter.partitions
+        touched = list(await asyncio.to_thread(look.feed.partitions_of, new.snapshot, wanted)) if wanted else None
+        passes = self.filter.passes(new, seen, lambda _: touched or ())
+        return self._payload(new, touched) if passes else None
+
+    def _payload(self, new: NewSnapshot, touched: Sequence[str] | None) -> dict[str, Any]:
+        """Describe a snapshot, in plain JSON."""
+        snapshot = new.snapshot
+        return {
+            "table": self.table,
+            "branch": self.branch,
+            "snapshot_id": snapshot.id,
+            "previous_snapshot_id": new.previous,
+            "commit_kind": str(snapshot.commit_kind),
+            "commit_user": snapshot.commit_user,
+            "commit_time": snapshot.time_millis,
+            "watermark": watermark_of(snapshot),
+            "rows": snapshot.delta_record_count,
+            "partitions": None if touched is None else list(touched),
+            "expired": None if new.expired is None else list(new.expired),
+            "rolled_back": new.rolled_back,
+        }
+
+    # -- what was seen, over a restart ---------------------------------------------------------------------------------
+
+    @property
+    def _state_key(self) -> str:
+        # Another filter is another reader: it must not skip what this one has seen.
+        arguments = {k: v for k, v in self.serialize()[1].items() if k not in ("poke_interval", "emit_head_on_start")}
+        return _STATE_KEY + hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _stores(self) -> list[Any]:
+        """The state stores of the assets that this trigger serves: mostly one, none before Airflow 3.3."""
+        store = getattr(self, "asset_state_store", None)
+        if store is None:
+            return []
+        # Airflow has no public way to the stores of several assets.
+        return list(getattr(store, "_by_name", {}).values()) or [store]
+
+    async def _stored(self) -> Seen | None:
+        for store in self._stores():
+            value = await store.aget(self._state_key)
+            if value is not None:
+                try:
+                    return Seen.from_json(value)
+                except PaimonError as error:
+                    self.log.warning("%s, branch %s: %s; starting anew", self.table, self.branch, error.message)
+        return None
+
+    async def _store_persisted(self, pending: list[tuple[Look, Seen]]) -> list[tuple[Look, Seen]]:
+        """Store what was seen up to the newest look whose events are in the database; return the looks after it."""
+        done = 0
+        while done < len(pending) and pending[done][0].is_persisted:
+            done += 1
+        return pending[done:] if done and await self._store(pending[done - 1][1]) else pending
+
+    async def _store(self, seen: Seen) -> bool:
+        try:
+            for store in self._stores():
+                await store.aset(self._state_key, seen.to_json())
+        except AirflowRuntimeError as error:  # of the API server: the next look tries again
+            self.log.warning("%s, branch %s: what was seen can't be stored: %s", self.table, self.branch, error)
+            return False
+        return True
 
 
 def _event(payload: dict[str, Any]) -> TriggerEvent:

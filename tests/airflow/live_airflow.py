@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ _COMPONENTS: dict[str, list[str]] = {
     "dag-processor": ["dag-processor"],
     "scheduler": ["scheduler", "--skip-serve-logs"],
 }
+_TRIGGERER = {"triggerer": ["triggerer", "--skip-serve-logs"]}
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,22 @@ class LiveAirflow:
 
     home: Path
     port: int
+    environment: dict[str, str] = field(repr=False)
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start a component."""
+        with open(self.home / f"{name}.log", "ab") as log:
+            command = [sys.executable, "-m", "airflow", *(_COMPONENTS | _TRIGGERER)[name], *arguments]
+            self.processes[name] = subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self, name: str) -> None:
+        """Kill a component and what it started, as a lost machine would."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         connection = sqlite3.connect(f"file:{self.home}/airflow.db?mode=ro", uri=True, timeout=10)
@@ -54,10 +71,13 @@ def _free_port() -> int:
 
 
 @contextmanager
-def live_airflow(home: Path, dags: Path, env: Mapping[str, str], apps: str = "execution") -> Iterator[LiveAirflow]:
+def live_airflow(
+    home: Path, dags: Path, env: Mapping[str, str], apps: str = "execution", triggerer: bool = False
+) -> Iterator[LiveAirflow]:
     """Run Airflow on a SQLite database in ``home`` with the DAGs of a folder; a DAG starts by its schedule.
 
-    With ``apps="all"`` the REST API and the UI are there, too, at ``port``, and everybody is an admin.
+    With ``apps="all"`` the REST API and the UI are there, too, at ``port``, and everybody is an admin. ``triggerer``:
+    run one as well.
     """
     port = _free_port()
     environment = {
@@ -70,30 +90,21 @@ def live_airflow(home: Path, dags: Path, env: Mapping[str, str], apps: str = "ex
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
-        # The DAGs don't change: each parse of a file starts a Python that imports Airflow.
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "AIRFLOW__API_AUTH__JWT_SECRET": os.urandom(16).hex(),
         **env,
     }
     environment.pop("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", None)
     home.mkdir(parents=True)
     airflow = [sys.executable, "-m", "airflow"]
-    subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=240)
-    started: list[subprocess.Popen[bytes]] = []
+    subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=120)
+    live = LiveAirflow(home, port, environment)
     try:
-        for name, arguments in _COMPONENTS.items():
-            if name == "api-server":
-                arguments = [*arguments, "--apps", apps]
-            with open(home / f"{name}.log", "wb") as log:
-                started.append(
-                    subprocess.Popen(
-                        [*airflow, *arguments], env=environment, stdout=log, stderr=log, start_new_session=True
-                    )
-                )
-        wait_until(lambda: _answers(port), "the API server answers", 240)
-        yield LiveAirflow(home, port)
+        for name in (*_COMPONENTS, *(_TRIGGERER if triggerer else ())):
+            live.start(name, *(("--apps", apps) if name == "api-server" else ()))
+        wait_until(lambda: _answers(port), "the API server answers", 90)
+        yield live
     finally:
-        for process in started:
+        for process in live.processes.values():
             _end(process)
 
 

@@ -13,7 +13,13 @@ from tests.dags.conftest import load_dag
 
 pytestmark = pytest.mark.airflow
 
-DAGS = {"data_correction", "data_correction_cleanup", "data_correction_undo", "nightly_chain_maintenance"}
+DAGS = {
+    "data_correction",
+    "data_correction_cleanup",
+    "data_correction_undo",
+    "nightly_chain_maintenance",
+    "on_new_snapshot",
+}
 
 
 def test_the_folder_holds_these_dags_and_no_import_error(airflow_home: Path) -> None:
