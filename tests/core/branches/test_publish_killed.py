@@ -14,10 +14,12 @@ import pytest
 
 from airflow_paimon import create_table, open_table
 from airflow_paimon.core.branches.schema_records import FOLDER
+from airflow_paimon.core.commit.idempotency import attempt
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
     InvalidInputError,
+    OutcomeUnknownError,
     PaimonError,
     StorageError,
     UnsafeOperationError,
@@ -374,7 +376,13 @@ def test_what_is_refused_changes_nothing(template: Path, tmp_path: Path, name: s
     before = {p: table.store.read(p) for p in table.store.walk("")}
     with pytest.raises(error):
         run(table, case.operation, operation_id=operation_id, **(case.values | values))
-    assert {p: table.store.read(p) for p in table.store.walk("")} == before
+    after = {p: table.store.read(p) for p in table.store.walk("")}
+    new = {p.rpartition("/")[0] for p in after.keys() - before.keys()}
+    assert new <= (set() if operation_id is None else {"_airflow_paimon/operations", "_airflow_paimon/retried"})
+    assert {p: data for p, data in after.items() if p in before} == before
+    if new:  # the record of the operation is void: its id can be used for something else
+        with attempt(table, "op", "main", "something else") as again:
+            assert not again.retried
 
 
 def lose_files(table: Table, tmp_path: Path, case: Case) -> None:
@@ -405,7 +413,8 @@ def test_a_storage_that_fails_at_any_change_leaves_no_columns_and_no_tags(
         store = FaultStore(table.store, fail_at=step, error=OSError("disk full"))
         try:
             perform(table, store, case.operation, **case.values)
-        except StorageError:
+        except (StorageError, OutcomeUnknownError) as error:
+            assert isinstance(error, OutcomeUnknownError) == (rows(table) != before), step
             if rows(table) != before:  # it had landed: the tags on the new snapshot are for repair_table or a retry
                 assert len(table.snapshot_ids()) > len(start.snapshot_ids())
                 run(table, "repair_table")
