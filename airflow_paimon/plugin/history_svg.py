@@ -10,27 +10,18 @@ from markupsafe import Markup, escape
 from airflow_paimon.plugin.history_plan import PUBLISH, ROLLBACK, Commit, Edge, Lane, Mark, Picture
 from airflow_paimon.plugin.sheet import exact_text, moment_text, signed
 
-_LEFT, _TOP, _COLUMN, _ROW, _RIGHT = 150, 30, 16, 46, 24
+_LEFT, _TOP, _ROW, _RIGHT = 150, 30, 46, 40
+_NARROWEST, _WIDEST, _PICTURE = 16, 44, 1056
 _NAMED = 5
 _LABEL_CHARACTERS = 20
-_TICK_WIDTH = 104
+_TICK_WIDTH = 124
 
 MarkLink = Callable[[str, Mark], str]
 
 
 def draw(picture: Picture, link: MarkLink, chosen: str = "") -> Markup:
     """Draw a picture. ``link`` gives the address behind a mark of a branch; ``chosen``: the branch to stress."""
-    width = _LEFT + max(1, len(picture.times)) * _COLUMN + _RIGHT
-    height = _TOP + len(picture.lanes) * _ROW + 8
-    parts = [_tick(column, millis, height) for column, millis in _ticks(picture)]
-    parts += [_lane(number, lane, lane.name == chosen) for number, lane in enumerate(picture.lanes)]
-    parts += [_edge(edge) for edge in picture.edges]
-    parts += [_mark(mark, picture.lanes[mark.lane].name, link) for mark in picture.marks]
-    label = f"History of {len(picture.lanes)} branches, {picture.total} commits"
-    return _element(
-        "svg", *parts, viewBox=f"0 0 {width} {height}", width=width, height=height, role="group",
-        aria_label=label, class_="history",
-    )  # fmt: skip
+    return _Drawing(picture).draw(link, chosen)
 
 
 def describe(commit: Commit, branch: str) -> str:
@@ -75,64 +66,81 @@ def _some(names: list[str] | tuple[str, ...]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _x(column: float) -> float:
-    return _LEFT + (column + 0.5) * _COLUMN
+class _Drawing:
+    """The picture's measures: pixels of a column follow from their number."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+        self.columns = max(1, len(picture.times))
+        self.step = min(_WIDEST, max(_NARROWEST, _PICTURE // self.columns))
+        self.width = _LEFT + self.columns * self.step + _RIGHT
+        self.height = _TOP + len(picture.lanes) * _ROW + 8
+
+    def draw(self, link: MarkLink, chosen: str) -> Markup:
+        lanes = self.picture.lanes
+        parts = [self._tick(column) for column in self._ticks()]
+        parts += [self._lane(number, lane, lane.name == chosen) for number, lane in enumerate(lanes)]
+        parts += [self._edge(edge) for edge in self.picture.edges]
+        parts += [self._mark(mark, lanes[mark.lane].name, link) for mark in self.picture.marks]
+        return _element(
+            "svg", *parts, viewBox=f"0 0 {self.width} {self.height}", width=self.width, height=self.height,
+            role="group", aria_label=f"History of {len(lanes)} branches, {self.picture.total} commits",
+            class_="history",
+        )  # fmt: skip
+
+    def _x(self, column: float) -> float:
+        return _LEFT + (column + 0.5) * self.step
+
+    def _ticks(self) -> range:
+        fitting = max(1, self.columns - (_TICK_WIDTH - _RIGHT) // self.step)
+        return range(0, min(fitting, len(self.picture.times)), max(1, -(-_TICK_WIDTH // self.step)))
+
+    def _tick(self, column: int) -> Markup:
+        x = self._x(column)
+        line = _element("line", x1=x, x2=x, y1=_TOP - 8, y2=self.height, class_="tick")
+        when = _element("text", moment_text(self.picture.times[column]), x=x - 4, y=_TOP - 14, class_="time")
+        return Markup("").join([line, when])
+
+    def _lane(self, number: int, lane: Lane, chosen: bool) -> Markup:
+        y = _y(number)
+        fork = any(e.kind == "fork" and e.end[0] == number for e in self.picture.edges)
+        first = _LEFT - 8 if lane.first < 0 else self._x(lane.first) + (self.step if fork else 0)
+        last = max(self._x(max(lane.last, 0)), first)
+        shown = lane.name if len(lane.name) <= _LABEL_CHARACTERS else lane.name[: _LABEL_CHARACTERS - 1] + "…"
+        label = _element(
+            "text", shown, _element("title", lane.title), x=_LEFT - 14, y=y + 4,
+            class_=f"lane{' chosen' if chosen else ''}",
+        )  # fmt: skip
+        return Markup("").join([_element("line", x1=first, x2=last, y1=y, y2=y, class_="line"), label])
+
+    def _edge(self, edge: Edge) -> Markup:
+        (lane_1, column_1), (lane_2, column_2) = edge.start, edge.end
+        x_1, y_1, x_2, y_2 = self._x(column_1), _y(lane_1), self._x(column_2), _y(lane_2)
+        if edge.kind == ROLLBACK:
+            path = f"M{x_1} {y_1} C{x_1} {y_1 - 26} {x_2} {y_2 - 26} {x_2} {y_2}"
+        elif edge.kind == PUBLISH:
+            path = f"M{x_1} {y_1} C{x_2} {y_1} {x_2} {y_1} {x_2} {y_2}"
+        else:
+            path = f"M{x_1} {y_1} C{x_1} {y_2} {x_1} {y_2} {x_1 + self.step} {y_2}"
+        return _element("path", _element("title", edge.title), d=path, class_=f"edge {edge.kind}")
+
+    def _mark(self, mark: Mark, branch: str, link: MarkLink) -> Markup:
+        x, y, title = self._x(mark.column), _y(mark.lane), describe_all(mark, branch)
+        shape = _single(mark.role, x, y) if len(mark.commits) == 1 else _pill(mark, x, y)
+        undo = any(c.undo for c in mark.commits)
+        flag = _flag(x, y, undo) if undo or any(c.tags for c in mark.commits) else Markup("")
+        return _element("a", _element("title", title), shape, flag, href=link(branch, mark), aria_label=title)
 
 
 def _y(lane: int) -> float:
     return _TOP + (lane + 0.5) * _ROW
 
 
-def _ticks(picture: Picture) -> list[tuple[int, int]]:
-    step = max(1, _TICK_WIDTH // _COLUMN)
-    return [(i, picture.times[i]) for i in range(0, len(picture.times), step)]
-
-
-def _tick(column: int, millis: int, height: int) -> Markup:
-    x = _x(column)
-    line = _element("line", x1=x, x2=x, y1=_TOP - 8, y2=height, class_="tick")
-    return Markup("").join([line, _element("text", moment_text(millis), x=x, y=_TOP - 14, class_="time")])
-
-
-def _lane(number: int, lane: Lane, chosen: bool) -> Markup:
-    y = _y(number)
-    first = _LEFT - 8 if lane.first < 0 else _x(lane.first)
-    last = max(_x(max(lane.last, 0)), first + _COLUMN)
-    shown = lane.name if len(lane.name) <= _LABEL_CHARACTERS else lane.name[: _LABEL_CHARACTERS - 1] + "…"
-    label = _element(
-        "text", shown, _element("title", lane.title), x=_LEFT - 14, y=y + 4, class_=f"lane{' chosen' if chosen else ''}"
-    )  # fmt: skip
-    return Markup("").join([_element("line", x1=first, x2=last, y1=y, y2=y, class_="line"), label])
-
-
-def _edge(edge: Edge) -> Markup:
-    (lane_1, column_1), (lane_2, column_2) = edge.start, edge.end
-    x_1, y_1, x_2, y_2 = _x(column_1), _y(lane_1), _x(column_2), _y(lane_2)
-    if edge.kind == ROLLBACK:
-        path = f"M{x_1} {y_1} C{x_1} {y_1 - 26} {x_2} {y_2 - 26} {x_2} {y_2}"
-    elif edge.kind == PUBLISH:
-        path = f"M{x_1} {y_1} C{x_2} {y_1} {x_2} {y_1} {x_2} {y_2}"
-    else:
-        path = f"M{x_1} {y_1} C{x_1} {y_2} {x_1} {y_2} {max(x_2, x_1 + _COLUMN)} {y_2}"
-    return _element("path", _element("title", edge.title), d=path, class_=f"edge {edge.kind}")
-
-
-def _mark(mark: Mark, branch: str, link: MarkLink) -> Markup:
-    x, y, many = _x(mark.column), _y(mark.lane), len(mark.commits)
-    title = describe_all(mark, branch)
-    if many == 1:
-        shape = _single(mark.role, x, y)
-    else:
-        count = f"{many}" if many < 1000 else f"{many // 1000}k"
-        shape = Markup("").join(
-            [
-                _element("rect", x=x - 7, y=y - 11, width=14, height=22, rx=5, class_=f"pill {mark.role}"),
-                _element("text", count, x=x, y=y + 23, class_="count"),
-            ]
-        )
-    tags = sum(len(c.tags) for c in mark.commits)
-    flag = _flag(x, y, any(c.undo for c in mark.commits)) if tags or any(c.undo for c in mark.commits) else Markup("")
-    return _element("a", _element("title", title), shape, flag, href=link(branch, mark), aria_label=title)
+def _pill(mark: Mark, x: float, y: float) -> Markup:
+    many = len(mark.commits)
+    count = f"{many}" if many < 1000 else f"{many // 1000}k"
+    box = _element("rect", x=x - 7, y=y - 11, width=14, height=22, rx=5, class_=f"pill {mark.role}")
+    return Markup("").join([box, _element("text", count, x=x, y=y + 21, class_="count")])
 
 
 def _single(role: str, x: float, y: float) -> Markup:

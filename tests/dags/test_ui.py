@@ -156,6 +156,43 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     assert "There is no table demo.fligths" in lines[1]
 
 
+def in_frame(page: Page, *texts: str) -> str:
+    """Wait until Airflow's frame of the page Paimon shows all of these; gives all that it shows."""
+    script = "document.querySelector('iframe')?.contentDocument?.body?.innerText || ''"
+    page.until(lambda: all(t in str(page.run(script)) for t in texts), f"{texts} in the frame")
+    return str(page.run(script))
+
+
+def click_in_frame(page: Page, text: str) -> None:
+    script = f"""(() => {{
+        const all = [...(document.querySelector('iframe')?.contentDocument?.querySelectorAll('a') || [])];
+        const hit = all.filter(e => e.textContent.trim() === {json.dumps(text)});
+        if (hit.length) hit[0].click();
+        return hit.length;
+    }})()"""
+    page.until(lambda: page.run(script), f"link {text!r} in the frame")
+
+
+def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> None:
+    """From the navigation to the table, what waits for whom, and from there to the approval, out of the frame."""
+    wait_until_parked(demo, 1)
+    page.open(f"{demo.address}/plugin/paimon")
+    in_frame(page, "paimon_default")
+    for link in ("paimon_default", "demo"):
+        click_in_frame(page, link)
+        in_frame(page, "Search")
+    click_in_frame(page, "flights")
+    in_frame(page, "demo.flights", "append table", "fix_", "1 commits")
+    click_in_frame(page, "Corrections")
+    said = in_frame(page, demo.run_id, "an approval", "waits, asked", "Correct this table")
+    assert _flights().REASON in said
+    page.screenshot(shots() / "page_corrections.png")
+    click_in_frame(page, demo.run_id)
+    page.until(
+        lambda: page.run("location.pathname").endswith(f"/runs/{demo.run_id}"), "the run's page, without a frame"
+    )
+
+
 def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     table = open_table(str(demo.folder / "ui" / "warehouse"), "demo.flights")
     wait_until_parked(demo, 1)
@@ -201,3 +238,36 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
     page.wait_for(demo.run_id, "how_to_go_on")
     page.screenshot(shots() / "run.png")
+
+
+def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, page: Page) -> None:
+    """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
+    page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")
+    in_frame(page, "merge_branch of fix_", "append table")
+    page.screenshot(shots() / "page_history.png")
+    titles = str(page.run("document.querySelector('iframe').contentDocument.querySelector('svg').textContent"))
+    assert "approved by: " in titles
+    assert "undo point" in titles
+    table = f"{demo.address}/paimon/paimon_default/demo/flights"
+    themes = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 19, 21)"}
+    for theme, colour in themes.items():
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        page.open(f"{table}?tab=partitions&q=2013-07")
+        page.wait_for("2013-07-10", "Average file")
+        assert page.run("getComputedStyle(document.body).backgroundColor") == colour
+        page.screenshot(shots() / f"page_partitions_{theme}.png")
+    page.call("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=True)
+    for tab in ("history", "branches", "tags", "schemas", "files", "options", "corrections", "check"):
+        page.open(f"{table}?tab={tab}")
+        page.wait_for("demo.flights", tab.capitalize())
+        page.until(
+            lambda: not page.run("document.querySelector('meta[http-equiv=refresh]') !== null"), "an end of reading"
+        )
+        width = page.run("document.documentElement.scrollWidth")
+        assert width <= 400, f"{tab} is {width} pixels wide"
+        page.screenshot(shots() / f"page_{tab}_narrow.png")
+    page.open(f"{table}?tab=files")
+    page.wait_for("Search")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="/", code="Slash", text="/")
+    assert page.run("document.activeElement.name") == "q"
+    assert page.run("document.activeElement.value") == ""

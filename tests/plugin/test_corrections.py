@@ -1,0 +1,176 @@
+"""The tab Corrections: what runs wait for, what became of them, and which of them are about the table."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, overlap, waits_for
+from tests.plugin.conftest import Get
+from tests.plugin.test_page import texts
+
+RUNNING: dict[str, Any] = {"state": "running", "conf": {"partitions": ["dt=1"]}}
+
+
+def view(run_id: str = "r", state: str = "running", conf: dict[str, Any] | None = None, **tasks: str) -> RunView:
+    return RunView(run_id=run_id, state=state, tasks=tasks, conf=conf or {"partitions": ["dt=1"]})
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (view(approve="awaiting_input"), "an approval"),
+        (view(state="queued"), "its turn: the run is queued"),
+        (view(wait="deferred", correct="success"), "its branch to catch up"),
+        (view(correct="up_for_retry"), "the next try of correct"),
+        (view(correct="running", diff="scheduled"), "task correct, which runs"),
+        (view(correct="queued"), "a worker, for correct"),
+        (view(state="success", approve="success"), ""),
+    ],
+)
+def test_what_a_run_waits_for(run: RunView, expected: str) -> None:
+    assert waits_for(run, [run]) == expected
+
+
+def test_corrections_of_the_same_partitions_are_named() -> None:
+    mine, same = view("a", correct="running"), view("b", conf={"partitions": ["dt=2", "dt=1"]}, diff="running")
+    assert waits_for(mine, [mine, same]).endswith(
+        "corrects the same partitions as b: the one that publishes later is refused"
+    )
+    assert "same partitions" not in waits_for(mine, [mine, view("c", conf={"partitions": ["dt=2"]})])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (["dt=1/h=2"], ["h=2,dt=1"], True),
+        (["dt=1"], ["dt=11"], False),
+        (None, ["dt=1"], True),
+        ([], None, True),
+    ],
+)
+def test_overlap_goes_by_partitions_not_by_their_spelling(one: Any, other: Any, expected: bool) -> None:
+    assert overlap({"partitions": one}, {"partitions": other}) is expected
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (view(state="running"), "in flight"),
+        (view(state="success", merge="success"), "published"),
+        (view(state="success", fast_forward="success"), "published"),
+        (view(state="success", undo="success"), "undone"),
+        (view(state="failed", approve="success", rejected="failed"), "rejected"),
+        (view(state="failed", merge="success", verify="failed", how_to_go_on="failed"),
+         "failed after it was published: verify"),
+        (view(state="failed", correct="failed", how_to_go_on="failed"), "failed: correct"),
+    ],
+)  # fmt: skip
+def test_what_became_of_a_run(run: RunView, expected: str) -> None:
+    assert outcome(run)[0] == expected
+
+
+@pytest.fixture
+def runs(server: Any) -> Iterator[None]:
+    """Rows as Airflow writes them: a published correction, one that waits for an approval, and foreign ones."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dag_version import DagVersion
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete, insert, select
+
+    now = datetime.now(UTC)
+    ours = {"table": "d.t", "paimon_conn_id": "lake"}
+    made = [
+        ("published", "success", {**ours, "branch": "done", "reason": "<b>why"}, {"merge": "success"}),
+        ("waiting", "running", {**ours, "partitions": ["dt=1"]}, {"approve": "awaiting_input"}),
+        ("elsewhere", "running", {"table": "d.t"}, {}),
+        ("other", "running", {**ours, "table": "d.other"}, {}),
+    ]
+    version = uuid4()
+    with create_session() as session:
+        session.execute(insert(DagBundleModel).values(name="page"))
+        known = set(session.scalars(select(DagModel.dag_id)))
+        added = {"data_correction", "data_correction_undo"} - known
+        for dag_id in added:
+            session.execute(
+                insert(DagModel).values(
+                    dag_id=dag_id,
+                    is_stale=False,
+                    bundle_name="page",
+                    max_active_tasks=1,
+                    max_consecutive_failed_dag_runs=0,
+                    has_task_concurrency_limits=False,
+                )
+            )
+        session.execute(
+            insert(DagVersion).values(id=version, dag_id="data_correction", version_number=4711, bundle_name="page",
+                                      created_at=now, last_updated=now)
+        )  # fmt: skip
+        for run_id, state, conf, tasks in made:
+            session.execute(
+                insert(DagRun).values(dag_id="data_correction", run_id=run_id, state=state, conf=conf, run_after=now,
+                                      run_type="manual", start_date=now, triggering_user_name="bob", log_template_id=1,
+                                      clear_number=0)
+            )  # fmt: skip
+            for task_id, task_state in tasks.items():
+                ti = uuid4()
+                session.execute(
+                    insert(TaskInstance).values(
+                        id=ti, dag_id="data_correction", run_id=run_id, task_id=task_id, map_index=-1, state=task_state,
+                        try_number=1, max_tries=0, pool="default_pool", pool_slots=1, custom_operator_name="",
+                        queue="default", dag_version_id=version, priority_weight=1,
+                    )
+                )  # fmt: skip
+                if task_id == "approve":
+                    session.execute(
+                        insert(HITLDetail).values(ti_id=ti, options=["Approve"], subject="Publish?", params={},
+                                                  params_input={}, created_at=now - timedelta(hours=3))
+                    )  # fmt: skip
+    yield
+    mine = [run_id for run_id, *_ in made]
+    with create_session() as session:
+        session.execute(delete(HITLDetail).where(HITLDetail.subject == "Publish?"))
+        session.execute(delete(TaskInstance).where(TaskInstance.dag_version_id == version))
+        session.execute(delete(DagRun).where(DagRun.dag_id == "data_correction", DagRun.run_id.in_(mine)))
+        session.execute(delete(DagVersion).where(DagVersion.id == version))
+        session.execute(delete(DagModel).where(DagModel.dag_id.in_(added)))
+        session.execute(delete(DagBundleModel).where(DagBundleModel.name == "page"))
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
+    page = get("/paimon/lake/d/t?tab=corrections").text
+    shown = texts(page)
+    assert re.search(r"waiting data_correction \S+ \S+ bob in flight an approval waits, asked 3 h ago - dt=1", shown)
+    assert re.search(r"published data_correction .* published - - <b>why - done snapshot 2", shown)
+    assert "elsewhere" not in shown
+    assert "runs/other" not in page
+    assert 'href="/dags/data_correction/runs/waiting/tasks/approve/required_actions" data-airflow-link' in page
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_forms_are_given_what_they_want(get: Get) -> None:
+    page = get("/paimon/lake/d/t?tab=corrections").text
+    forms = [json.loads(texts(f)) for f in re.findall(r'<pre id="form-\d+">(.*?)</pre>', page, re.DOTALL)]
+    assert forms[:2] == [
+        {"table": "d.t", "paimon_conn_id": "lake"},
+        {"table": "d.t", "paimon_conn_id": "lake", "tag": "airflow-paimon-undo-publish-1"},
+    ]
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_that_the_user_may_not_read_are_not_shown(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", lambda **asked: False)
+    shown = texts(get("/paimon/lake/d/t?tab=corrections").text)
+    assert "Runs of DAGs that you may not read are not shown" in shown
+    assert "bob" not in shown
