@@ -182,7 +182,7 @@ def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> Non
         click_in_frame(page, link)
         in_frame(page, "Search")
     click_in_frame(page, "flights")
-    in_frame(page, "demo.flights", "append table", "fix_", "1 commits")
+    in_frame(page, "demo.flights", "primary-key table", "2 commits", "Commits")
     click_in_frame(page, "Corrections")
     said = in_frame(page, demo.run_id, "an approval", "waits, asked", "Correct this table")
     assert _flights().REASON in said
@@ -243,7 +243,7 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
 def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, page: Page) -> None:
     """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
     page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")
-    in_frame(page, "merge_branch of fix_", "append table")
+    in_frame(page, "merge_branch of fix_", "primary-key table")
     page.screenshot(shots() / "page_history.png")
     titles = str(page.run("document.querySelector('iframe').contentDocument.querySelector('svg').textContent"))
     assert "approved by: " in titles

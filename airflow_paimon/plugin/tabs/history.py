@@ -60,7 +60,7 @@ def _link(context: PageContext, branch: str, mark: Mark) -> str:
 
 def _summary(picture: Picture) -> str:
     folded = ": neighbours are folded, open a pill to zoom in" if picture.folded else ""
-    return f"{picture.total:,} commits{folded}"
+    return f"{picture.total:,} commit{'' if picture.total == 1 else 's'}{folded}"
 
 
 def _ranges(context: PageContext, picture: Picture) -> list[dict[str, object]]:
