@@ -27,7 +27,8 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import escape_path_name
 from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, encode_partition
 from airflow_paimon.core.table.paths import LONGEST_NAME
-from airflow_paimon.core.table.scan import BucketKey, canonical_partition, live_entries
+from airflow_paimon.core.table.scan import BucketKey, live_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
@@ -90,7 +91,7 @@ def plan_write(
     sequences: dict[BucketKey, int] = {}
     buckets = TableOptions(schema.options).bucket
     if not overwrite and buckets > 0:
-        form = canonical_partition(schema)
+        form = StoredPartitions(schema).canonical
         for entry in live_entries(table, head).values():
             key = BucketKey(form(entry.partition), entry.bucket)
             known = totals.setdefault(key.partition, entry.total_buckets)

@@ -60,7 +60,8 @@ from airflow_paimon.core.table.history import (
 )
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketKey, canonical_partition, group_by_bucket, live_entries
+from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 Fold = Callable[[Table, Mapping[BucketKey, int]], None]
@@ -246,7 +247,7 @@ def base_highest(
     removed = {b: highest_sequence([e.file for e in group.values()]) for b, group in theirs.removed.items()}
     doubtful = {c.bucket for c in changes if highest_sequence([e.file for e in c.add]) > removed.get(c.bucket, -1)}
     if doubtful:
-        live = group_by_bucket(live_entries(table, base).values(), canonical_partition(table.schema()))
+        live = group_by_bucket(live_entries(table, base).values(), StoredPartitions(table.schema()).canonical)
         removed |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
     return removed
 

@@ -25,7 +25,8 @@ from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketKey, canonical_partition, read_index
+from airflow_paimon.core.table.scan import BucketKey, read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 
@@ -92,7 +93,7 @@ def publication(request: Publish, decision: Decision) -> Publication:
     schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
     if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
         now = read_index(d.target, d.head)
-        index = merged_index(now, read_index(d.source, d.wanted), d.changes, canonical_partition(schema))
+        index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
         returning |= index_files(index) - index_files(now)
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, request.operation, *targets)

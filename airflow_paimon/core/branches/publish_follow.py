@@ -18,7 +18,8 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketKey, canonical_partition, read_delta_lists, read_entries
+from airflow_paimon.core.table.scan import BucketKey, read_delta_lists, read_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 Moved = Callable[[Snapshot], None]
@@ -62,7 +63,7 @@ def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, theirs: set[Buck
     between = snapshots_between(view, old.id, new.id)
     if between is None:
         return False
-    form = canonical_partition(schema)
+    form = StoredPartitions(schema).canonical
     manifests = read_delta_lists(view, between)
     touched = {BucketKey(form(e.partition), e.bucket) for part in read_entries(view, manifests) for e in part}
     return not within_reach(touched, theirs, schema)

@@ -220,7 +220,7 @@ def merged_index(
 ) -> list[IndexEntry]:
     """Take the index entries (deletion vectors, hash indexes) of each bucket from the same side as its files.
 
-    ``form``: ``canonical_partition`` of the table's schema.
+    ``form``: ``StoredPartitions.canonical`` of the table's schema.
     """
     taken = {c.bucket for c in changes}
     mine = [i for i in head if BucketKey(form(i.partition), i.bucket) not in taken]

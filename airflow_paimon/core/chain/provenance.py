@@ -15,6 +15,7 @@ from typing import Any
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.record import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
+from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -31,12 +32,6 @@ _LISTED_ONE_BY_ONE = 8
 def files_digest(splits: Iterable[BucketSplit]) -> str:
     """Return a digest of the files of a partition."""
     return names_digest(f.file_name for s in splits for f in s.files)
-
-
-def names_digest(file_names: Iterable[str]) -> str:
-    """Return a digest of files by their names, which are never reused."""
-    names = sorted(file_names)
-    return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
 
 
 def vectors_digests(plan: ScanPlan) -> dict[Values, str]:

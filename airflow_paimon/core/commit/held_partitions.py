@@ -57,10 +57,11 @@ def _held(key: str, values: tuple[Any, ...], text: str, files: Sequence[DataFile
         files=len(files),
         rows=sum(f.row_count for f in files),
         bytes=sum(f.file_size for f in files),
-        digest=files_digest(f.file_name for f in files),
+        digest=names_digest(f.file_name for f in files),
         updated=newest,
     )
 
 
-def files_digest(names: Iterable[str]) -> str:
+def names_digest(names: Iterable[str]) -> str:
+    """Identify files by their names, which never recur."""
     return hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()[:32]

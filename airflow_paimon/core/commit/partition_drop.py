@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit
-from airflow_paimon.core.commit.held_partitions import files_digest
+from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
@@ -67,7 +67,7 @@ def _check_unchanged(
     changed = sorted(
         stored.text(entries[0].partition)
         for key, entries in found.items()
-        if files_digest(e.file.file_name for e in entries) != expected[key]
+        if names_digest(e.file.file_name for e in entries) != expected[key]
     )
     if changed:
         raise ConflictError(

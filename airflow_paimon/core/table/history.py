@@ -13,11 +13,11 @@ from airflow_paimon.core.table.live_files import Difference as Difference
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
     all_manifests,
-    canonical_partition,
     read_delta_lists,
     read_entries,
     read_index,
 )
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 Form = Callable[[bytes], bytes]
@@ -40,7 +40,7 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     added |= {k: own_old[1][k] for k in old_deleted - new_deleted}
     removed = {k: e for k, e in own_old[0].items() if k not in own_new[0] and k not in own_old[1]}
     removed |= {k: own_new[1][k] for k in new_deleted - old_deleted}
-    form = canonical_partition(table.schema())
+    form = StoredPartitions(table.schema()).canonical
     return Difference(_by_bucket(added, form), _by_bucket(removed, form), _index_difference(table, before, after, form))
 
 
@@ -111,7 +111,7 @@ def really_changed(
 def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     """Return the buckets whose files or deletion vectors these commits changed; None if the history has expired."""
     deltas = read_delta_lists(table, commits)
-    form = canonical_partition(table.schema())
+    form = StoredPartitions(table.schema()).canonical
     seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
     known = {s.id: s for s in commits}
     for snapshot in commits:

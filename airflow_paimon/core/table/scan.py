@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -157,11 +157,6 @@ def selected_entries(
     wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
     entries = (e for part in read_entries(table, wanted) for e in part)
     return entries if selection is None else (e for e in entries if selection(e.partition))
-
-
-def canonical_partition(schema: TableSchema) -> Callable[[bytes], bytes]:
-    """Return the function that maps a stored partition to its canonical form: ``StoredPartitions.canonical``."""
-    return StoredPartitions(schema).canonical
 
 
 def plan_scan(

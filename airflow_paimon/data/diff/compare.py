@@ -8,6 +8,7 @@ from typing import Any
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.details import diff_details
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
 from airflow_paimon.data.diff.plain import compare_rows
@@ -68,8 +69,9 @@ def _read(side: Side, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:
 
 def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]]) -> Found:
     """Count one side's rows that the other side has as well (tables without primary key)."""
-    out: Found = [(values, Findings(unchanged=rows)) for values, rows in plan.rows_before.items()]
-    out += [(values, Findings(unchanged=-f.deleted)) for values, f in found]
+    values = StoredPartitions(plan.after.schema).values
+    out: Found = [(values(stored), Findings(unchanged=rows)) for stored, rows in plan.rows_before.items()]
+    out += [(at, Findings(unchanged=-f.deleted)) for at, f in found]
     return out
 
 

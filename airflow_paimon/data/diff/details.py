@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Side, Skipped
 from airflow_paimon.data.files.arrow_types import finer_than_micros
@@ -25,7 +26,8 @@ def diff_details(
     by_name: dict[str, Findings] = {}
     for values, findings in found:
         by_name.setdefault(partition_text(schema, values), Findings()).add(findings, request.sample)
-    skipped = {partition_text(schema, values): s for values, s in plan.skipped.items()}
+    values_of = StoredPartitions(schema).values
+    skipped = {partition_text(schema, values_of(stored)): s for stored, s in plan.skipped.items()}
     differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))
     same = (by_name.keys() | skipped.keys()) - set(differing)
     partitions = [

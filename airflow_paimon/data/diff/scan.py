@@ -72,7 +72,8 @@ class Hidden:
 class DiffPlan:
     """``after`` is the branch, ``before`` the other side. ``keys`` is empty without a primary key.
 
-    ``rows_before``: of an append table, the rows in the differing buckets of ``before``, by partition.
+    ``skipped`` and ``rows_before`` go by canonical partition: equal values can be two partitions (0.0 and -0.0).
+    ``rows_before``: of an append table, the rows in the differing buckets of ``before``.
     ``hidden_before``, ``hidden_after``: differing files that are not shown.
     """
 
@@ -83,9 +84,9 @@ class DiffPlan:
     columns_before_only: tuple[str, ...]
     columns_after_only: tuple[str, ...]
     differing: tuple[DifferingUnit, ...]
-    skipped: Mapping[tuple[Any, ...], Skipped] = field(default_factory=dict)
+    skipped: Mapping[bytes, Skipped] = field(default_factory=dict)
     skipped_buckets: int = 0
-    rows_before: Mapping[tuple[Any, ...], int] = field(default_factory=dict)
+    rows_before: Mapping[bytes, int] = field(default_factory=dict)
     hidden_before: Hidden = Hidden()
     hidden_after: Hidden = Hidden()
     main_snapshot: int | None = None
@@ -201,8 +202,8 @@ class _Buckets:
         moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, form)
         self.before: list[BucketSplit] = []
         self.after: list[BucketSplit] = []
-        self.rows_before: dict[tuple[Any, ...], int] = {}
-        self.skipped: dict[tuple[Any, ...], Skipped] = {}
+        self.rows_before: dict[bytes, int] = {}
+        self.skipped: dict[bytes, Skipped] = {}
         self.skipped_buckets = 0
         self.hidden_before: list[_InPartition] = []
         self.hidden_after: list[_InPartition] = []
@@ -222,7 +223,8 @@ class _Buckets:
         values = self._values(key)
         self._note_hidden(values, then, now)
         if not self._schema.primary_keys:
-            self.rows_before[values] = self.rows_before.get(values, 0) + _rows(then, self.index_before)
+            known = self.rows_before.get(key.partition, 0)
+            self.rows_before[key.partition] = known + _rows(then, self.index_before)
             same = _untouched(then, now, self.index_before, self.index_after)
             then, now = ([e for e in side if e.file.file_name not in same] for side in (then, now))
         for side, entries in ((self.before, then), (self.after, now)):
@@ -242,10 +244,10 @@ class _Buckets:
 
     def _skip(self, key: BucketKey, entries: Sequence[ManifestEntry]) -> None:
         self.skipped_buckets += 1
-        values = self._values(key)
-        known = self.skipped.get(values, Skipped())
+        known = self.skipped.get(key.partition, Skipped())
         exact = not self._schema.primary_keys or self._count_is_exact([e.file for e in entries])
-        self.skipped[values] = Skipped(rows=known.rows + _rows(entries, self.index_after), exact=known.exact and exact)
+        rows = known.rows + _rows(entries, self.index_after)
+        self.skipped[key.partition] = Skipped(rows=rows, exact=known.exact and exact)
 
     def _count_is_exact(self, files: Sequence[DataFile]) -> bool:
         """Whether readers see all rows of the files: no key occurs twice, no row waits for a compaction."""

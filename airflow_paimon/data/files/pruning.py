@@ -184,10 +184,13 @@ def row_group_bounds(
     chunk = metadata.row_group(group)
     for at in range(chunk.num_columns):
         column = chunk.column(at)
-        target = columns.get(column.path_in_schema)
+        path = column.path_in_schema
+        target = columns.get(path)
         found = column.statistics
         if target is None or found is None:
             continue
+        if "." in path and metadata.schema.column(at).name != path:
+            continue  # a field of a ROW, whose path is also the name of a column
         nulls = found.null_count if found.has_null_count else None
         low, high = None, None
         if found.has_min_max:

@@ -19,7 +19,8 @@ from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import canonical_partition, group_by_bucket, live_entries
+from airflow_paimon.core.table.scan import group_by_bucket, live_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.spark.connector.frames import Reader
@@ -179,7 +180,7 @@ def _details(
     return base.details(
         request,
         {partition_text(base.schema, values): n for values, n in counts.items()},
-        buckets=len(group_by_bucket([*removed, *added], canonical_partition(base.schema))),
+        buckets=len(group_by_bucket([*removed, *added], StoredPartitions(base.schema).canonical)),
         files_added=len(added),
         files_deleted=len(removed),
         bytes=sum(e.file.file_size for e in added),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.compare import diff_result
 from airflow_paimon.data.diff.details import WITH_SAMPLES
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
@@ -38,8 +39,9 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
     if differing:
         with progress(spark, what):
             found = _compare(reader, plan, request)
-    # equal buckets in a differing partition were read with it
-    left = dataclasses.replace(plan, skipped={v: s for v, s in plan.skipped.items() if v not in differing})
+    # the buckets that are the same in a partition that differs were read with it: to Spark 0.0 is -0.0
+    values = StoredPartitions(plan.after.schema).values
+    left = dataclasses.replace(plan, skipped={p: s for p, s in plan.skipped.items() if values(p) not in differing})
     return diff_result(context, request, left, found)
 
 

@@ -194,6 +194,18 @@ def test_row_groups_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert read_arrow(table, where=pc.field("v") == "00555").num_rows == 1
 
 
+def test_a_column_named_as_the_path_of_a_nested_field_has_statistics_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_paimon.data.files.write.ROW_GROUP_ROWS", 2)
+    nested = {"type": "ROW", "fields": [{"id": 0, "name": "x", "type": "INT"}]}
+    columns = {"c.x": "INT", "c": nested, "d": nested, "d.x": "INT"}
+    table = make_table(tmp_path, columns)
+    write_arrow(table, rows_of(columns, [{"c.x": i, "d.x": i, "c": {"x": 99}, "d": {"x": 99}} for i in range(4)]))
+    for name in ("c.x", "d.x"):
+        assert read_arrow(table, columns=[name], where=pc.field(name) == 3).to_pylist() == [{name: 3}]
+
+
 def test_statistics_of_an_altered_type_are_not_used(tmp_path: Path) -> None:
     columns = {"k": "INT NOT NULL", "v": "INT"}
     table = make_table(tmp_path, columns)

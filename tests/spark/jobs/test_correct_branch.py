@@ -90,12 +90,14 @@ def test_a_writer_that_stays_open_over_the_publish_wins(spark: SparkSession, tmp
     assert (1, "later", "a") in rows and (1, "later", "z") in rows and (2, "fixed", "a") in rows
 
 
+@pytest.mark.usefixtures("place")
 def test_rows_outside_the_partitions_and_double_keys_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     _, fix = make_branch(tmp_path)
     before, files = rows_of(fix), len(list(tmp_path.rglob("*.parquet")))
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("SELECT * FROM branch WHERE dt <> 'c'", {"partitions": ["dt=a"]}, "partition dt=b, which is not among"),
         ("SELECT * FROM branch WHERE dt = 'a' UNION ALL SELECT 1, 'x', 'a'", {"partitions": ["dt=a"]}, "k = 1"),
+        ("SELECT * FROM branch UNION ALL SELECT 1, 'x', 'a'", {"partitions": ["dt=a", "dt=b", "dt=c"]}, "k = 1"),
         ("SELECT * FROM branch", {}, "name the partitions to overwrite"),
         ("SELECT k, v FROM branch", {"partitions": ["dt=a"]}, "missing columns dt"),
         ("SELECT nothing FROM branch", {"partitions": ["dt=a"]}, "Spark refuses the query"),
