@@ -110,7 +110,7 @@ class Reader:
                 self._kept.move_to_end(key)
                 return kept
             running = self._running.get(key)
-            if running is not None:
+            if running is not None and not (running.done() and running.exception()):
                 return running
             if len(self._running) >= _MOST_WAITING:
                 raise StillReadingError
@@ -123,7 +123,8 @@ class Reader:
     ) -> None:
         now = time.monotonic()
         with self._lock:
-            self._running.pop(key, None)
+            if self._running.get(key) is done:
+                del self._running[key]
             if done.cancelled() or done.exception() is not None:
                 return
             until = None if fresh is None else now + max(fresh, now - began)
