@@ -52,7 +52,7 @@ class PaimonPlugin(AirflowPlugin):
     external_views = [  # noqa: RUF012
         {
             "name": "Paimon",
-            "href": f"{URL_PREFIX}/",
+            "href": f"{URL_PREFIX}/".lstrip("/"),  # below Airflow's base URL, wherever that is
             "destination": "nav",
             "category": "browse",
             "url_route": "paimon",

@@ -130,7 +130,7 @@ def _approval(detail: Any) -> Approval:
     by = detail.responded_by or {}
     return Approval(
         subject=detail.subject,
-        asked_at=detail.created_at,
+        asked_at=getattr(detail, "created_at", None),  # the first 3.1 may not keep it
         answered_at=detail.responded_at,
         answered_by=str(by.get("name") or by.get("id") or ""),
         answer=", ".join(detail.chosen_options or ()),

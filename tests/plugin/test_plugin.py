@@ -1,5 +1,6 @@
 """The plugin in Airflow: found by its entry point, listed in the navigation, and cheap for who doesn't show pages."""
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -35,7 +36,19 @@ def test_airflow_shows_it_in_the_navigation(server: Any) -> None:
     answer = server.get("/api/v2/plugins?limit=100", headers=token("admin")).json()
     (plugin,) = [p for p in answer["plugins"] if p["name"] == "airflow_paimon"]
     (view,) = plugin["external_views"]
-    assert (view["href"], view["url_route"], view["destination"]) == ("/paimon/", "paimon", "nav")
+    assert (view["href"], view["url_route"], view["destination"]) == ("paimon/", "paimon", "nav")
     assert [app["url_prefix"] for app in plugin["fastapi_apps"]] == ["/paimon"]
     errors = server.get("/api/v2/plugins/importErrors", headers=token("admin")).json()
     assert errors["total_entries"] == 0
+
+
+def test_its_links_stay_below_airflows_base_url(server: Any) -> None:
+    from fastapi.testclient import TestClient
+
+    from tests.plugin.conftest import token
+
+    client = TestClient(server.app, base_url="http://localhost", root_path="/airflow")
+    page = client.get("/airflow/paimon/lake/d/t", headers=token("op")).text
+    links = [link for link in re.findall(r' (?:href|src)="([^"]*)"', page) if not link.startswith(("?", "#", "data:"))]
+    assert {"/airflow/", "/airflow/paimon/", "/airflow/paimon/lake/d/t"} <= set(links)
+    assert all(link.startswith("/airflow/") for link in links), links
