@@ -10,18 +10,19 @@ from markupsafe import Markup, escape
 from airflow_paimon.plugin.history_plan import PUBLISH, ROLLBACK, Commit, Edge, Lane, Mark, Picture
 from airflow_paimon.plugin.sheet import exact_text, moment_text, signed
 
-_LEFT, _TOP, _ROW, _RIGHT = 150, 30, 46, 40
+_LEFT, _TOP, _ROW, _RIGHT = 10, 30, 46, 40
+"""Pixels; the style sheet gives the names of the lanes the same heights."""
 _NARROWEST, _WIDEST, _PICTURE = 16, 44, 1056
 _NAMED = 5
-_LABEL_CHARACTERS = 20
+_DIGIT = 6
 _TICK_WIDTH = 124
 
 MarkLink = Callable[[str, Mark], str]
 
 
-def draw(picture: Picture, link: MarkLink, chosen: str = "") -> Markup:
-    """Draw a picture. ``link`` gives the address behind a mark of a branch; ``chosen``: the branch to stress."""
-    return _Drawing(picture).draw(link, chosen)
+def draw(picture: Picture, link: MarkLink) -> Markup:
+    """Draw a picture, but for the names of its lanes. ``link`` gives the address behind a mark of a branch."""
+    return _Drawing(picture).draw(link)
 
 
 def describe(commit: Commit, branch: str) -> str:
@@ -76,10 +77,10 @@ class _Drawing:
         self.width = _LEFT + self.columns * self.step + _RIGHT
         self.height = _TOP + len(picture.lanes) * _ROW + 8
 
-    def draw(self, link: MarkLink, chosen: str) -> Markup:
+    def draw(self, link: MarkLink) -> Markup:
         lanes = self.picture.lanes
         parts = [self._tick(column) for column in self._ticks()]
-        parts += [self._lane(number, lane, lane.name == chosen) for number, lane in enumerate(lanes)]
+        parts += [self._lane(number, lane) for number, lane in enumerate(lanes)]
         parts += [self._edge(edge) for edge in self.picture.edges]
         parts += [self._mark(mark, lanes[mark.lane].name, link) for mark in self.picture.marks]
         return _element(
@@ -101,17 +102,12 @@ class _Drawing:
         when = _element("text", moment_text(self.picture.times[column]), x=x - 4, y=_TOP - 14, class_="time")
         return Markup("").join([line, when])
 
-    def _lane(self, number: int, lane: Lane, chosen: bool) -> Markup:
+    def _lane(self, number: int, lane: Lane) -> Markup:
         y = _y(number)
         fork = any(e.kind == "fork" and e.end[0] == number for e in self.picture.edges)
         first = _LEFT - 8 if lane.first < 0 else self._x(lane.first) + (self.step if fork else 0)
         last = max(self._x(max(lane.last, 0)), first)
-        shown = lane.name if len(lane.name) <= _LABEL_CHARACTERS else lane.name[: _LABEL_CHARACTERS - 1] + "…"
-        label = _element(
-            "text", shown, _element("title", lane.title), x=_LEFT - 14, y=y + 4,
-            class_=f"lane{' chosen' if chosen else ''}",
-        )  # fmt: skip
-        return Markup("").join([_element("line", x1=first, x2=last, y1=y, y2=y, class_="line"), label])
+        return _element("line", x1=first, x2=last, y1=y, y2=y, class_="line")
 
     def _edge(self, edge: Edge) -> Markup:
         (lane_1, column_1), (lane_2, column_2) = edge.start, edge.end
@@ -126,7 +122,7 @@ class _Drawing:
 
     def _mark(self, mark: Mark, branch: str, link: MarkLink) -> Markup:
         x, y, title = self._x(mark.column), _y(mark.lane), describe_all(mark, branch)
-        shape = _single(mark.role, x, y) if len(mark.commits) == 1 else _pill(mark, x, y)
+        shape = _single(mark.role, x, y) if len(mark.commits) == 1 else _pill(mark, x, y, self.step)
         undo = any(c.undo for c in mark.commits)
         flag = _flag(x, y, undo) if undo or any(c.tags for c in mark.commits) else Markup("")
         return _element("a", _element("title", title), shape, flag, href=link(branch, mark), aria_label=title)
@@ -136,10 +132,12 @@ def _y(lane: int) -> float:
     return _TOP + (lane + 0.5) * _ROW
 
 
-def _pill(mark: Mark, x: float, y: float) -> Markup:
+def _pill(mark: Mark, x: float, y: float, room: int) -> Markup:
     many = len(mark.commits)
     count = f"{many}" if many < 1000 else f"{many // 1000}k"
     box = _element("rect", x=x - 7, y=y - 11, width=14, height=22, rx=5, class_=f"pill {mark.role}")
+    if len(count) * _DIGIT > room:
+        return box
     return Markup("").join([box, _element("text", count, x=x, y=y + 21, class_="count")])
 
 

@@ -6,6 +6,7 @@ at the page's first request.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -33,7 +34,10 @@ class PaimonPage:
         receive: Callable[[], Awaitable[_Message]],
         send: Callable[[_Message], Awaitable[None]],
     ) -> None:
-        await self._built()(scope, receive, send)
+        app = self._app
+        if app is None:  # it imports for a second: other requests go on meanwhile
+            app = await asyncio.to_thread(self._built)
+        await app(scope, receive, send)
 
     def _built(self) -> _App:
         with self._lock:

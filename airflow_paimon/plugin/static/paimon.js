@@ -23,6 +23,7 @@
       // another origin: the system's theme is what there is
     }
   }
+  for (const picture of document.querySelectorAll(".picture")) picture.scrollLeft = picture.scrollWidth;
   document.addEventListener("click", (event) => {
     const link = event.target instanceof Element ? event.target.closest("a[data-airflow-link]") : null;
     if (link && framed) {

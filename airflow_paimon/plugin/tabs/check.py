@@ -18,7 +18,7 @@ _COLUMNS = (
     Column("Finding"),
     Column("What was found"),
     Column("At risk"),
-    Column("What repair_table would do"),
+    Column("Repair"),
 )
 _MOST = 500
 

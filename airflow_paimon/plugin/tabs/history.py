@@ -44,7 +44,8 @@ def show(context: PageContext) -> Panel:
         notes.append(f"{len(context.branches) - len(drawn):,} more branches are not drawn; choose one to see it.")
     sheet = _commits(context, lanes)
     data = {
-        "svg": draw(picture, lambda branch, mark: _link(context, branch, mark), chosen),
+        "svg": draw(picture, lambda branch, mark: _link(context, branch, mark)),
+        "lanes": [(lane, asked.href(branch=lane.name, page=1, at=""), lane.name == chosen) for lane in picture.lanes],
         "ranges": _ranges(context, picture),
         "summary": _summary(picture),
         "detail": _detail(context, notes) if asked.at else None,
@@ -140,7 +141,7 @@ def _detail(context: PageContext, notes: list[str]) -> dict[str, object] | None:
     shown = {k: v for k, v in found.to_json().items() if k != "properties"}
     return {
         "title": f"Snapshot {wanted} of {branch}",
-        "rows": [(k, str(v)) for k, v in [*shown.items(), *sorted(found.properties.items())]],
+        "rows": [(k, str(v)) for k, v in [*sorted(found.properties.items()), *shown.items()]],
         "when": moment(found.time_millis, context.now_ms),
         "close": context.asked.href(at=""),
     }
