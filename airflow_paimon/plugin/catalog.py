@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow.models.connection import Connection
+from airflow.secrets.environment_variables import EnvironmentVariablesBackend
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
@@ -57,9 +58,10 @@ def _of_environment() -> list[str]:
 
 def _type_of(conn_id: str) -> str | None:
     try:
-        return Connection.get_connection_from_secrets(conn_id).conn_type
+        found = EnvironmentVariablesBackend().get_connection(conn_id)
     except Exception:  # what somebody wrote there may not parse; that is no reason to show nothing
         return None
+    return None if found is None else found.conn_type
 
 
 class Warehouse:

@@ -52,7 +52,8 @@ def read_lanes(reader: Reader, main: Table, branches: Sequence[str], until: floa
     uri = main.store.uri
     names = [MAIN, *branches]
     outlines = reader.gather(
-        {(uri, "outline", n): partial(outline, main, n) for n in names}, until=until, fresh=FRESH_SECONDS
+        {(uri, "outline", n): partial(outline, main, n) for n in names}, until=until, fresh=FRESH_SECONDS,
+        weigh=lambda found: 200 * len(found.files) + 1500 * len(found.tags),
     )  # fmt: skip
     parts: dict[tuple[object, ...], tuple[Table, list[int]]] = {}
     for name in names:

@@ -41,8 +41,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
-    """A table that is looked at. ``until`` is when the answer must go out, a moment of ``time.monotonic``.
+    """A table that is looked at. ``schema`` and ``view_head`` are the chosen branch's, ``head`` is main's.
 
+    Tabs read storage through ``reader`` alone, which minds the time. ``until``: when the answer must go out, a moment
+    of ``time.monotonic``.
     ``airflow``: Airflow's own address, without a slash at the end.
     """
 
@@ -50,7 +52,9 @@ class PageContext:
     main: Table
     view: Table
     schema: TableSchema
+    main_schema: TableSchema
     head: Snapshot | None
+    view_head: Snapshot | None
     branches: Sequence[str]
     asked: Asked
     reader: Reader

@@ -128,9 +128,10 @@ class Reader:
             if done.cancelled() or done.exception() is not None:
                 return
             until = None if fresh is None else now + max(fresh, now - began)
-            before = self._kept.pop(key, None)
+            gone = [k for k, v in self._kept.items() if k == key or (v.until is not None and v.until <= now)]
+            self._bytes -= sum(self._kept.pop(k).weight for k in gone)
             kept = self._kept[key] = Kept(done.result(), max(1, weigh(done.result())), until)
-            self._bytes += kept.weight - (before.weight if before else 0)
+            self._bytes += kept.weight
             while self._bytes > self._most_bytes and len(self._kept) > 1:
                 _, oldest = self._kept.popitem(last=False)
                 self._bytes -= oldest.weight

@@ -43,11 +43,13 @@ class Basics:
 
     branches: list[str]
     schema: TableSchema
+    main_schema: TableSchema
     head: Snapshot | None
+    view_head: Snapshot | None
 
 
 def read_basics(main: Table, branch: str) -> Basics:
-    """Read the branches, and the schema and main's newest snapshot.
+    """Read the branches, and the schemas and newest snapshots of main and the branch.
 
     Raises:
         NotFoundError: there is no such table or branch.
@@ -56,7 +58,10 @@ def read_basics(main: Table, branch: str) -> Basics:
     if branch != MAIN and branch not in names:
         shown = ", ".join(names[:10]) or "none"
         raise NotFoundError(f"{main.name} has no branch {branch!r} (its branches: {shown})", table=main.name)
-    return Basics(names, main.branch(branch).schema(), main.latest_snapshot())
+    view, schema, head = main.branch(branch), main.schema(), main.latest_snapshot()
+    if branch == MAIN:
+        return Basics(names, schema, schema, head, head)
+    return Basics(names, view.schema(), schema, head, view.latest_snapshot())
 
 
 def show(
@@ -123,7 +128,8 @@ def _context(
 ) -> PageContext:  # fmt: skip
     view = main if asked.branch == MAIN else main.branch(asked.branch)
     return PageContext(
-        conn_id=warehouse.conn_id, main=main, view=view, schema=basics.schema, head=basics.head,
+        conn_id=warehouse.conn_id, main=main, view=view, schema=basics.schema, main_schema=basics.main_schema,
+        head=basics.head, view_head=basics.view_head,
         branches=basics.branches, asked=asked, reader=reader, now_ms=now_ms, until=until, user=user, airflow=airflow,
     )  # fmt: skip
 
@@ -131,7 +137,7 @@ def _context(
 def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
     """What stands around the tab."""
     head, schema = basics.head, basics.schema
-    chain = TableOptions(schema.options).chain_table
+    chain = TableOptions(basics.main_schema.options).chain_table
     kind = "chain table" if chain else "primary-key table" if schema.primary_keys else "append table"
     facts: list[tuple[str, Any]] = [("", kind)]
     if schema.partition_keys:

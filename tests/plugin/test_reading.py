@@ -2,12 +2,24 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.plugin import table_page
+from airflow_paimon.plugin.catalog import Warehouse
+from airflow_paimon.plugin.panel import Asked
 from airflow_paimon.plugin.reading import Reader, StillReadingError
+from airflow_paimon.plugin.urls import TABS
+from tests.stores import _Wrapper as Wrapper
+
+T = TypeVar("T")
 
 LONG = 60.0
 
@@ -121,3 +133,40 @@ def test_requests_beyond_the_bound_are_put_off(gate: threading.Event) -> None:
         with pytest.raises(StillReadingError):
             reader.get(number, gate.wait, until=soon())
     assert len(reader._running) <= 128
+
+
+class GatedStore(Wrapper):
+    """A storage that doesn't answer while its gate is closed."""
+
+    def __init__(self, inner: Store, gate: threading.Event) -> None:
+        super().__init__(inner)
+        self.gate = gate
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        assert self.gate.wait(LONG / 4), f"somebody waited for {method} {path} without a limit"
+        return action()
+
+
+@pytest.mark.parametrize("tab", [t for t in TABS if t != "corrections"])
+def test_no_tab_waits_for_the_storage_itself(lake: Path, server: object, tab: str) -> None:
+    """The basics are known, then the storage hangs: every tab answers that it is being read, or needs no storage."""
+    opened = threading.Event()
+    real = open_table(str(lake), "d.c")
+    table = Table(GatedStore(real.store, opened), real.name)
+    warehouse, reader = Warehouse("lake"), Reader()
+    warehouse.table = lambda database, name: table  # type: ignore[method-assign]
+    opened.set()
+    asked = Asked(tab=tab, branch="delta" if tab not in ("grid", "branches", "check") else "main", at="main:1")
+
+    def ask() -> dict[str, object]:
+        return table_page.show(warehouse, reader, "d", "c", asked, user=None, airflow="")
+
+    basics = replace(asked, tab="options")
+    ended = time.monotonic() + LONG
+    while table_page.show(warehouse, reader, "d", "c", basics, user=None, airflow="")["pending"]:
+        assert time.monotonic() < ended
+    opened.clear()
+    assert ask()["pending"] is (tab != "options")
+    opened.set()
+    while ask()["pending"]:
+        assert time.monotonic() < ended

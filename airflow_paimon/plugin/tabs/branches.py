@@ -86,7 +86,10 @@ def show(context: PageContext) -> Panel:
     page, pages, first, last = context.page_of(len(wanted), _ROWS)
     names = wanted[first:last]
     facts, far, pending = _gather(context, names)
-    guarded = {branch for tag in context.main.tag_names() if (branch := protects(tag)) is not None}
+    tags = context.reader.get(
+        (context.uri, "tag names"), context.main.tag_names, until=context.until, fresh=FRESH_SECONDS
+    )  # fmt: skip
+    guarded = {branch for tag in tags if (branch := protects(tag)) is not None}
     rows = [_row(context, n, facts.get(n), far.get(n), n in guarded) for n in names]
     sheet = Sheet(columns=_COLUMNS, rows=rows, total=len(wanted), page=page, pages=pages, search=context.asked.q,
                   empty="There is no branch but main")  # fmt: skip

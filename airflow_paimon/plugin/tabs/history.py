@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.history import read_lanes
 from airflow_paimon.plugin.history_plan import Commit, LaneInput, Mark, Picture, lay_out
 from airflow_paimon.plugin.history_svg import draw
 from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, signed, text
 
 _LANES = 24
@@ -127,6 +131,10 @@ def _row(context: PageContext, branch: str, commit: Commit) -> list[Cell]:
     ]
 
 
+def _find(view: Table, wanted: int) -> Snapshot | None:
+    return view.find_snapshot(wanted) or next((t.snapshot for t in view.tags() if t.snapshot.id == wanted), None)
+
+
 def _detail(context: PageContext, notes: list[str]) -> dict[str, object] | None:
     """One snapshot in full, of a branch that is there. A snapshot that has expired may live on in a tag."""
     branch, _, given = context.asked.at.rpartition(":")
@@ -134,7 +142,9 @@ def _detail(context: PageContext, notes: list[str]) -> dict[str, object] | None:
         notes.append(f"{context.main.name} has no snapshot {context.asked.at!r}")
         return None
     view, wanted = context.main.branch(branch), int(given)
-    found = view.find_snapshot(wanted) or next((t.snapshot for t in view.tags() if t.snapshot.id == wanted), None)
+    found = context.reader.get(
+        (context.uri, "one", branch, wanted), partial(_find, view, wanted), until=context.until, fresh=FRESH_SECONDS
+    )
     if found is None:
         notes.append(f"{view.label} has no snapshot {wanted}: it expired, or never was")
         return None

@@ -18,9 +18,9 @@ def shown_value(key: str, value: str) -> str:
 def show(context: PageContext) -> Panel:
     """Show all options."""
     here = context.schema.options
-    main = here if context.view.branch_name == context.main.branch_name else context.main.schema().options
+    main = context.main_schema.options
     keys = sorted(here.keys() | main.keys())
-    differing = here is not main
+    differing = context.view.branch_name != context.main.branch_name
     columns = [Column("Option"), Column("Value"), *([Column("On main")] if differing else [])]
     rows = [
         [Cell(key), _value(key, here.get(key)), *([_main(key, here.get(key), main.get(key))] if differing else [])]

@@ -40,7 +40,7 @@ _FILES = (
 
 def _live(context: PageContext) -> tuple[LiveFiles, int]:
     """Raises ``StillReadingError`` while a large table is read for the first time."""
-    head = context.head if context.view is context.main else context.view.latest_snapshot()
+    head = context.view_head
     small = _small_below(context.options)
     key = (context.uri, "files", context.view.branch_name, head.identity if head else None, context.schema.id, small)
     found = context.reader.get(

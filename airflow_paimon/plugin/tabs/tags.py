@@ -36,7 +36,11 @@ def purpose(name: str) -> str:
 def show(context: PageContext) -> Panel:
     """Show a page of the branch's tags."""
     found: list[Tag] = context.reader.get(
-        (context.uri, "tags", context.view.branch_name), context.view.tags, until=context.until, fresh=FRESH_SECONDS
+        (context.uri, "tags", context.view.branch_name),
+        context.view.tags,
+        until=context.until,
+        fresh=FRESH_SECONDS,
+        weigh=lambda tags: 1500 * (1 + len(tags)),
     )
     wanted = [t for t in reversed(found) if context.asked.q.lower() in t.name.lower()]
     page, pages, first, last = context.page_of(len(wanted), _ROWS)
