@@ -1,4 +1,4 @@
-"""Apply one schema change to the three branches of a chain table, all or none. ``--help`` lists the flags."""
+"""Apply one schema change to all three branches of a chain table, or to none. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,4 @@
-"""Find what is wrong with a chain table: drift, gaps, stale partitions, hidden deltas. ``--help`` lists the flags."""
+"""Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,4 @@
-"""Find half-made branches, lost protective tags, missing files and stuck journals. ``--help`` lists the flags."""
+"""Find incomplete branches, missing protective tags, missing files and stale records. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,4 @@
-"""Make partitions of a chain table full. ``--help`` lists the flags."""
+"""Compact partitions of a chain table into full ones in its snapshot branch. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

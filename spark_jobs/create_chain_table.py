@@ -1,4 +1,4 @@
-"""Create a chain table, or make a primary-key table one: both branches, all options. ``--help`` lists the flags."""
+"""Create a chain table, or convert a primary-key table, with its branches and options. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

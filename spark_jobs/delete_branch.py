@@ -1,4 +1,4 @@
-"""Delete a branch; main can't be. ``--help`` lists the flags."""
+"""Delete a branch other than main. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

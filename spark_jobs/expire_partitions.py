@@ -1,4 +1,4 @@
-"""Drop partitions that are too old; of a chain table whole segments. ``--help`` lists the flags."""
+"""Drop partitions that are too old; in a chain table, whole segments. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

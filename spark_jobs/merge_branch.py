@@ -1,4 +1,4 @@
-"""Publish a branch onto main: a three-way merge by bucket, as one snapshot. ``--help`` lists the flags."""
+"""Publish a branch onto main as one snapshot; refused if main changed the same buckets. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,4 @@
-"""Mend what check_table found. ``--help`` lists the flags."""
+"""Repair the findings of check_table. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

@@ -96,14 +96,14 @@ def write_arrow(
 class Written:
     """The outcome of a write. ``replayed``: an earlier try of the operation had landed, and this one wrote nothing.
 
-    ``before`` and ``after`` are snapshot ids; ``told`` holds the result's fields about a chain table's other
-    partitions.
+    ``before`` and ``after`` are snapshot ids; ``report`` has the result's fields about other partitions of
+    a chain table.
     """
 
     before: int | None
     after: int | None
     messages: Sequence[CommitMessage] = ()
-    told: Mapping[str, Any]
+    report: Mapping[str, Any]
     replayed: bool = False
 
 
@@ -114,11 +114,11 @@ def write_once(
     asked: str,
     operation_id: str | None,
     write: Callable[[CommitIdentity], tuple[Receipt, Sequence[CommitMessage]]],
-    settled: Callable[[Snapshot | None], Mapping[str, Any]],
+    report_on: Callable[[Snapshot | None], Mapping[str, Any]],
     *,
     content: str | None = None,
 ) -> Written:
-    """Write, or find the commit of an earlier try with this operation id; ``settled`` is called after the commit.
+    """Write, or find the commit of an earlier try with this operation id; ``report_on`` is called after the commit.
 
     Raises:
         InvalidInputError: the operation id was used for another request than ``asked``, or other rows (``content``).
@@ -126,15 +126,15 @@ def write_once(
     with attempt(table, operation_id, table.branch_name, asked, content) as tried:
         landed = tried.landed(operation)
         if landed is not None:
-            told = settled(landed)
-            return Written(before=landed.id - 1 or None, after=landed.id, told=told, replayed=True)
+            report = report_on(landed)
+            return Written(before=landed.id - 1 or None, after=landed.id, report=report, replayed=True)
         receipt, messages = write(tried.identity(operation))
     before = receipt.before.id if receipt.before is not None else None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
-    told = settled(receipt.snapshot)
+    report = report_on(receipt.snapshot)
     if receipt.warning is not None:
-        told = {**told, "warnings": [*told.get("warnings", ()), receipt.warning]}
-    return Written(before=before, after=after, messages=messages, told=told, replayed=receipt.replayed)
+        report = {**report, "warnings": [*report.get("warnings", ()), receipt.warning]}
+    return Written(before=before, after=after, messages=messages, report=report, replayed=receipt.replayed)
 
 
 def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | str | None) -> None:
@@ -223,7 +223,7 @@ def _result(table: Table, mode: str, written: Written, rows: int, started: float
         "files": sum(len(m.new_files) for m in written.messages),
         "bytes": sum(f.file_size for m in written.messages for f in m.new_files),
         "buckets": sum(bool(m.new_files) for m in written.messages),
-        **written.told,
+        **written.report,
     }
     return write_result(table, "write_arrow", written, details, started)
 

@@ -17,7 +17,7 @@ __all__ = [
 
 class ChainCompactOperator(PaimonOperator):
     """
-    Make partitions of a chain table full: anchor and deltas become a partition of the snapshot branch.
+    Compact partitions of a chain table: anchor and deltas become a full partition of the snapshot branch.
 
     Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
     partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,

@@ -12,7 +12,7 @@ __all__ = ["CheckTableOperator", "PartitionExpireOperator", "RepairTableOperator
 
 class CheckTableOperator(PaimonOperator):
     """
-    Find half-made branches, lost protective tags, missing files and stuck journals; the findings are in ``details``.
+    Find incomplete branches, missing protective tags, missing files and stale operation records, in ``details``.
 
     :param verify_files: also look whether every referenced data file exists (templated)
     """

@@ -300,8 +300,8 @@ class PaimonWriter(DataSourceArrowWriter):
             if receipt.replayed:  # another try of the operation was faster and wrote its own files
                 discard_files(self._write, files)
             landed = receipt.snapshot
-        for name, told in report_write(self._table, landed).items():
-            log.warning("%s: %s: %s", self._table.label, name, told)
+        for name, report in report_write(self._table, landed).items():
+            log.warning("%s: %s: %s", self._table.label, name, report)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Keep the files: Spark calls this also after a failed commit, which may have landed."""

@@ -1,4 +1,4 @@
-"""The option ``where`` of the data source: a condition as text, where no Spark session is at hand to parse it."""
+"""Parses the data source's option ``where``, a condition as text; Python data sources have no Spark session for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parse_condition(text: str, schema: TableSchema) -> Predicate:
     """Parse a condition; literals are in the column's type, dates and times as ISO text.
 
     Raises:
-        InvalidInputError: anything but what ``_HELP`` lists, an unknown column, a literal that is no value of its type.
+        InvalidInputError: a syntax that ``_HELP`` does not list, an unknown column, or a literal not of its type.
     """
     parser = _Parser(text, schema)
     found = parser.any_of()
@@ -177,11 +177,11 @@ class _Parser:
         try:
             return literal(_LITERALS[data_type.root](text), data_type)
         except (ValueError, KeyError, InvalidOperation):
-            raise self.error(f"{text!r} is no value of column {name!r} ({data_type})") from None
+            raise self.error(f"{text!r} is not a value of column {name!r} ({data_type})") from None
 
 
 _LITERALS: dict[str, Callable[[str], Any]] = {
-    # without FLOAT and DOUBLE: engines disagree on how NaN compares
+    # not FLOAT and DOUBLE: engines compare NaN differently
     "BOOLEAN": lambda text: {"true": True, "false": False}[text.lower()],
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), int),
     **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), str),

@@ -44,12 +44,12 @@ def write_table(
     *,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Write the rows of a DataFrame with one commit and give the operation's result (docs/design.md, One result).
+    """Write the rows of a DataFrame with one commit and return the operation's result (docs/design.md, One result).
 
-    Modes, ``partition``, ``_row_kind``, ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Columns go by
-    name; none may be missing, unknown or of another type. Of two rows with one key in the DataFrame either may win,
-    unless ``sequence.field`` decides. Task retries and speculation leave files that nobody refers to, never doubled
-    rows. When a writer of the same buckets comes in between, the DataFrame is computed and written again.
+    Modes, ``partition``, ``_row_kind``, ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Columns are
+    matched by name; none may be missing, unknown or of another type. If two rows of the DataFrame have the same key,
+    either may win unless ``sequence.field`` decides. Task retries and speculation may leave unreferenced files, never
+    duplicate rows. If another writer changes the same buckets meanwhile, the DataFrame is computed and written again.
 
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.
@@ -59,7 +59,7 @@ def write_table(
     """
     started = time.monotonic()
     if not hasattr(frame, "sparkSession"):
-        raise InvalidInputError(f"write_table takes a DataFrame of Spark, not a {type(frame).__name__}")
+        raise InvalidInputError(f"write_table takes a Spark DataFrame, not a {type(frame).__name__}")
     table = open_table(warehouse, name, branch, storage_options, path=path).require()
     check_operation_id(table, operation_id)
     check_mode(table, mode, partition)
@@ -81,14 +81,14 @@ def write_table(
 
 
 def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -> str:
-    """Tell one request from another: what is replaced, and the query that makes the rows."""
+    """Return a digest that identifies the request: what is replaced, and the query behind the rows."""
     types = [field.dataType.simpleString() for field in frame.schema.fields]
     asked = {"mode": mode, "partition": partition, "columns": frame.columns, "types": types, "plan": plan_text(frame)}
     return digest_of(asked)
 
 
 def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
-    """Let tasks write the rows, and give what the driver is to commit: of each task the attempt that succeeded."""
+    """Write the rows in tasks; return what the driver commits, for each task its successful attempt."""
     schema, label = write.schema, write.label
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,4 +109,4 @@ def _result(table: Table, mode: str, written: Written, started: float) -> dict[s
             "bytes": sum(f.file_size for f in files),
             "buckets": len({m.key for m in written.messages}),
         }
-    return write_result(table, OPERATION, written, {**details, **written.told}, started)
+    return write_result(table, OPERATION, written, {**details, **written.report}, started)

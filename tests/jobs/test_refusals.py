@@ -34,7 +34,7 @@ REFUSED = [
     ("check_table --storage-options=", "invalid-input", "takes the path of a file with one JSON object"),
     # flags
     ("check_table --brnch=fix", "invalid-input", "there is no flag --brnch"),
-    ("check_table stray words", "invalid-input", "2 words belong to no flag, the first is 'stray'"),
+    ("check_table stray words", "invalid-input", "2 unexpected arguments, the first is 'stray'"),
     ("check_table --dry-run=yes", "invalid-input", "--dry-run is a switch and takes no value"),
     ("check_table --engine=flink", "invalid-input", "'embedded', 'connector'"),
     ("check_table --now=yesterday", "invalid-input", "'yesterday' is not an ISO time"),

@@ -94,7 +94,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     if not request.dry_run:
         try:
             stale = _stale_record(context.table, name, existing)
-            _make(context.table, source, plan, gone, stale=stale, going_on=existing is not None and not replaced)
+            _make(context.table, source, plan, gone, stale=stale, resumed=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again",
@@ -107,11 +107,11 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
 
 
 def _make(
-    table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], going_on: bool
+    table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], resumed: bool
 ) -> None:
     """Carry out the creation. A refusal before the first file of the branch is put leaves no files.
 
-    ``going_on``: an earlier try was interrupted; its record and tag stay for the next try, as there may be files.
+    ``resumed``: an earlier try was interrupted; on failure its record and tag stay, as it may have left files.
     """
     made: list[Action] = []
     try:
@@ -124,7 +124,7 @@ def _make(
         if gone is not None:
             remove_branch(table, gone)
     except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
-        if not going_on:
+        if not resumed:
             _take_back(table, made)
             if _has_same_base(table, plan):  # another creator of the branch may rely on the same tag
                 execute(table, plan.protect)
@@ -223,7 +223,7 @@ class _Existing:
 
     record: Lineage | None
     state: str
-    half_made: bool
+    incomplete: bool
     head: Snapshot | None
 
 
@@ -236,7 +236,7 @@ def _existing(table: Table, name: str) -> _Existing | None:
     if record is not None and (state not in (READY, CREATING) or record.peer is not None):
         if state not in (DELETING, DELETED):
             raise not_ready(view, record)
-        return _Existing(record, state, half_made=True, head=None)
+        return _Existing(record, state, incomplete=True, head=None)
     head = view.latest_snapshot()
     half = (
         not view.exists() or state == CREATING or (head is None and record is not None and is_unfinished(view, record))
@@ -273,16 +273,16 @@ def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted:
     ours = _same_operation(record, wanted)
     same = record is not None and record.same_base(wanted)
     accepted = same and (ours or request.if_exists == "skip")
-    if accepted and existing.half_made and holds_base(context.table.branch(wanted.branch), wanted):
+    if accepted and existing.incomplete and is_empty_or_at_base(context.table.branch(wanted.branch), wanted):
         return None
-    if accepted and record is not None and not existing.half_made:
+    if accepted and record is not None and not existing.incomplete:
         details = _details(record) | {"already_there": True}
         after = existing.head.id if existing.head else None
         return context.result(None, branch=wanted.branch, changed=ours, before=None, after=after, details=details)
     raise AlreadyExistsError(_exists_message(context, existing, wanted), table=context.table.name)
 
 
-def holds_base(view: Table, record: Lineage) -> bool:
+def is_empty_or_at_base(view: Table, record: Lineage) -> bool:
     """Whether an incomplete branch is empty or starts from its base. If not, another engine has recreated it."""
     if record.snapshot_id is None or view.latest_snapshot_id() is None:
         return True
@@ -300,7 +300,7 @@ def _as_recorded(source: BranchSource, record: Lineage) -> BranchSource:
 
 def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> str:
     what = f"{context.table.name}: branch {wanted.branch!r} exists"
-    if existing.half_made:
+    if existing.incomplete:
         return (
             f"{what}, incomplete: its creation is still running, or was interrupted. Use --if-exists skip "
             f"with the same base to finish it, delete_branch to remove it, or see check_table for a repair"

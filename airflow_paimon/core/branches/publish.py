@@ -29,9 +29,9 @@ from airflow_paimon.core.branches.retention_tags import (
 )
 from airflow_paimon.core.branches.safeguards import bucket_namer
 from airflow_paimon.core.branches.schema_records import (
+    is_continued_by,
     read_records,
     reconcile_records,
-    to_go_on_with,
     withdrawn_versions,
 )
 from airflow_paimon.core.branches.tags import expire_undo_tags
@@ -101,9 +101,9 @@ def publish_branch(context: Context, request: PublishBranch, fold: Fold | None =
         wanted = theirs
         pending = False
         if not request.dry_run:
-            go_on = to_go_on_with(main, branch)
-            reconcile_records(main, go_on)
-            pending = any(go_on(r) for r in read_records(main))
+            is_continued = is_continued_by(main, branch)
+            reconcile_records(main, is_continued)
+            pending = any(is_continued(r) for r in read_records(main))
         if request.rewrite and _fold_first(context, request, branch, wanted, fold):
             wanted = _folded(branch, wanted)
         return lambda head: _decide(context, request, branch, _gather(main, branch, wanted, head, request), pending)

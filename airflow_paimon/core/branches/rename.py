@@ -71,7 +71,7 @@ def _is_renamed(table: Table, old: str, new: str) -> bool:
 def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) -> OperationResult:
     table = context.table
     gathered = gather_rename(table, old, new, context.now_iso, request.operation)
-    if not gathered.going_on:
+    if not gathered.resumed:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
         require_ready(table.branch(new))
@@ -89,7 +89,7 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
     try:
         execute(table, plan.copy)
         if plan.claim and not is_marked(table, old, plan.claim.actions[-1]):
-            if not rename.going_on and is_marked(table, new, plan.claim.actions[-2]):
+            if not rename.resumed and is_marked(table, new, plan.claim.actions[-2]):
                 execute(table, plan.withdraw)
             raise _another(table, old)
         execute(table, plan.hide)
@@ -112,7 +112,7 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
 def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
     """Write both records, unless another operation is changing one of the branches or branching from the old one."""
     stale = read_lineage(table, new)
-    if stale is not None and stale.state == READY and not rename.going_on:
+    if stale is not None and stale.state == READY and not rename.resumed:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
         gone = Delete(path=lineage_path(new), reason="record of a deleted branch")
@@ -139,14 +139,14 @@ def _another(table: Table, old: str) -> ConflictError:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """``going_on``: it was interrupted. ``copied``: interrupted so late that only the rest of the old branch is to
-    delete.
+    """``resumed``: an earlier try was interrupted. ``copied``: the copy was complete, so that only the rest of
+    the old branch has to be deleted.
 
-    ``record``: the old branch's, for which the plan is valid.
+    ``record``: the old branch's record for which the plan is valid.
     """
 
     plan: RenamePlan
-    going_on: bool
+    resumed: bool
     copied: bool
     record: bytes | None
 
@@ -178,7 +178,7 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     if removing:
         nothing, rest = replace(plan.claim, actions=()), plan.remove.actions[1:]
         plan = replace(plan, claim=nothing, copy=nothing, hide=nothing, remove=replace(plan.remove, actions=rest))
-    return Rename(plan, going_on=making or removing, copied=removing, record=seen)
+    return Rename(plan, resumed=making or removing, copied=removing, record=seen)
 
 
 def _files(table: Table, name: str) -> dict[str, bytes]:

@@ -60,13 +60,13 @@ def plan_keep_tags(
             reason=f"keeps files of snapshot {tag.snapshot.id} that come back",
         )
         for tag in map(keep_tag, held.values())
-        if not _stands(view, tag)
+        if not _exists(view, tag)
     )
     return Plan(operation=operation, table=view.name, actions=actions), tuple(held.values())
 
 
-def _stands(view: Table, tag: Tag) -> bool:
-    """Whether the tag exists, perhaps from a copy of the snapshot file that lacks some keys (another engine's)."""
+def _exists(view: Table, tag: Tag) -> bool:
+    """Whether the tag exists, perhaps with fewer keys: another engine may have rewritten the snapshot."""
     found = view.find_tag(tag.name)
     return found is not None and found.snapshot.identity == tag.snapshot.identity
 

@@ -218,8 +218,8 @@ def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda
                 break
 
 
-def to_go_on_with(main: Table, branch: Table) -> Callable[[SchemaRecord], bool]:
-    """Return a predicate for the records that a publish of this branch continues: main has its columns by them."""
+def is_continued_by(main: Table, branch: Table) -> Callable[[SchemaRecord], bool]:
+    """Return a predicate for the records that a publish of this branch continues: main already has its columns."""
     same = main.schema().content == branch.schema().content
 
     def keep(record: SchemaRecord) -> bool:

@@ -1,1 +1,1 @@
-"""Bytes <-> values, one file format a module. Nothing here reads or writes a storage."""
+"""Encoders and decoders, one module per file format. Nothing here reads or writes a storage."""

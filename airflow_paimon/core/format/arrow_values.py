@@ -44,7 +44,7 @@ _FAMILIES: dict[str, tuple[_Family, pa.DataType | None]] = {
 
 
 def canonical(column: Column, data_type: DataType) -> Column:
-    """Cast to the one Arrow type that stands for a Paimon type here; timestamps keep their unit.
+    """Cast to the canonical Arrow type of a Paimon type; timestamps keep their unit.
 
     Raises:
         InvalidInputError: the column is of another kind of type, or a value doesn't fit.
@@ -86,5 +86,5 @@ def to_values(column: Column, data_type: DataType) -> list[Any]:
 
 
 def null_count(column: Column) -> int:
-    """Count nulls, also of a type whose nulls no bitmap tells."""
+    """Count nulls, including those of types without a validity bitmap."""
     return int(pc.sum(pc.is_null(column)).as_py() or 0)

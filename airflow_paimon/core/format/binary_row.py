@@ -43,24 +43,24 @@ _STAMPS = frozenset(("TIMESTAMP", "TIMESTAMP_LTZ"))
 
 
 def is_compact(data_type: DataType) -> bool:
-    """Return whether a DECIMAL or TIMESTAMP fits the 8-byte slot; the others always keep room in the variable part."""
+    """Return whether a DECIMAL or TIMESTAMP fits the 8-byte slot; others are stored in the variable-length part."""
     return isinstance(data_type, AtomicType) and data_type.args[0] <= (18 if data_type.root == "DECIMAL" else 3)
 
 
 def reserved_bytes(data_type: DataType) -> int:
-    """Return how many bytes of the variable part this type takes, null or not; 0 when that depends on the value."""
+    """Return how many bytes of the variable-length part this type takes, null or not; 0 if the value decides."""
     if data_type.root == "DECIMAL":
         return 0 if is_compact(data_type) else 16
     return 8 if data_type.root in _STAMPS and not is_compact(data_type) else 0
 
 
 def header_bytes(arity: int) -> int:
-    """Return the width of row kind and null bits: a multiple of 8."""
+    """Return the bytes of the header (row kind and null bits): a multiple of 8."""
     return (arity + 71) // 64 * 8
 
 
 def encode_row(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
-    """Encode with the arity prefix, as manifests store it. Hashes go over ``[4:]``.
+    """Encode with the arity prefix, as manifests store it. Bucket hashes are taken over ``[4:]``.
 
     Also accepts an int for DECIMAL, ``datetime.time`` for TIME and datetimes for timestamps (aware for TIMESTAMP_LTZ).
 
@@ -173,10 +173,10 @@ def _append(body: bytearray, slot: int, data: bytes) -> None:
 
 
 def decode_row(data: bytes, types: Sequence[DataType]) -> tuple[Any, ...]:
-    """Decode what ``encode_row`` or any Paimon release wrote; nulls of either form (before and after 1.1).
+    """Decode a row of ``encode_row`` or of any Paimon release; nulls of both forms (before and after 1.1).
 
     Raises:
-        FormatError: the bytes are no row of these types.
+        FormatError: the bytes are not a row of these types.
         UnsupportedFeatureError: a date that Python can't express, or a non-null value of a type that is not built.
     """
     arity = len(types)
@@ -244,5 +244,5 @@ def _out_of_line(body: bytes, slot: int) -> bytes:
     where = _SLOT.unpack_from(body, slot)[0]
     start, size = where >> 32, where & 0xFFFFFFFF
     if start + size > len(body):
-        raise struct.error("it lies behind the end")
+        raise struct.error("it lies beyond the end")
     return body[start : start + size]

@@ -1,4 +1,4 @@
-"""Statistics of Arrow columns, as Paimon's Java engine takes them from Parquet files (docs/format.md, Statistics)."""
+"""Statistics of Arrow columns, as Paimon's Java engine reads them from Parquet files (docs/format.md, Statistics)."""
 
 from __future__ import annotations
 

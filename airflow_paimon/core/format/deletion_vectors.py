@@ -20,9 +20,9 @@ Positions = npt.NDArray[np.uint64]
 
 FILE_VERSION = 1
 MAGIC_32 = 1581511376
-"""Stored big-endian; the range's length is that of the bin."""
+"""Stored big-endian; the range's length excludes size and CRC."""
 MAGIC_64 = 1681511377
-"""Stored little-endian; the range's length counts size and CRC as well."""
+"""Stored little-endian; the range's length includes size and CRC."""
 
 _COOKIE_RUNS = 12347
 _COOKIE_NO_RUNS = 12346
@@ -68,7 +68,7 @@ def _read_bin(data: bytes, offset: int, length: int) -> Positions:
     (size,) = struct.unpack_from(">i", data, offset)
     start, end = offset + 4, offset + 4 + size
     if size < 4 or end + 4 > len(data):
-        raise FormatError("it lies behind the end of the file")
+        raise FormatError("it lies beyond the end of the file")
     stored = data[start:end]
     if zlib.crc32(stored) != struct.unpack_from(">I", data, end)[0]:
         raise FormatError("its checksum is wrong")
@@ -118,7 +118,7 @@ def _read_bitmap(data: bytes, position: int) -> tuple[npt.NDArray[np.uint32], in
             raise FormatError("its number of containers is wrong")
         runs = np.zeros(number, bool)
     else:
-        raise FormatError("its bitmap is in no known roaring format")
+        raise FormatError("its bitmap has an unknown roaring format")
     header = np.frombuffer(data, "<u2", 2 * number, position).reshape(number, 2)
     position += 4 * number
     if cookie == _COOKIE_NO_RUNS or number >= _NO_OFFSETS_BELOW:
@@ -147,5 +147,5 @@ def _read_container(data: bytes, position: int, number: int, is_run: bool) -> tu
         values = np.flatnonzero(np.unpackbits(bits, bitorder="little")).astype(np.uint32)
         position += _BITMAP_BYTES
     if len(values) != number or (number and int(values[-1]) > 0xFFFF):
-        raise FormatError("a container of its bitmap has another number of values than its header says")
+        raise FormatError("a container of its bitmap does not have the number of values in its header")
     return values, position

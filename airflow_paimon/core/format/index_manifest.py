@@ -1,4 +1,4 @@
-"""Index manifests: bytes <-> values. An index manifest is a full list, not a delta.
+"""Encodes and decodes index manifests. An index manifest is a full list, not a delta.
 
 See docs/format.md, Deletion vectors.
 """

@@ -1,4 +1,4 @@
-"""Texts as Java spells them, where they end up in directory names."""
+"""Numbers as Java formats them, where they become directory names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ctypes import c_float
 def double_text(value: float) -> str:
     """Return ``Double.toString``: 1.5, 1.0E10, -0.001, NaN, Infinity.
 
-    Digits are the fewest (but two) that give the value back, as since JDK 19. Earlier ones spend more on some values,
-    large whole numbers above all: measured on JDK 17, 0.5 % of random doubles and 10 % of random floats differ.
+    The fewest digits (at least two) that parse to the same value, as since JDK 19. Earlier JDKs use more for some
+    values, mostly large whole numbers: measured on JDK 17, 0.5 % of random doubles and 10 % of random floats differ.
     """
     if text := _special(value):
         return text
@@ -52,5 +52,5 @@ def _java_form(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Tell what Java's ``Character.isWhitespace`` says of all characters: no-break spaces are none, for it."""
+    """Whether Java's ``Character.isWhitespace`` is true of all characters; it is false for no-break spaces."""
     return all(c.isspace() and c not in "\x85\xa0\u2007\u202f" for c in text)

@@ -2,7 +2,7 @@
 
 ``DateTimeFormat`` parses and formats as ``DateTimeFormatter.ofPattern(text, Locale.ROOT)`` does (strict parsing, SMART
 resolving): fixed widths after a variable one are reserved for their fields, a day after the end of its month is its
-last, ``24:00:00`` is the next day. Years outside 1 to 9999, and any sign, are no value here.
+last, ``24:00:00`` is the next day. Years outside 1 to 9999, and any sign, are rejected.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SAME_FIELD = {"u": "y", "L": "M", "k": "H"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Element:
-    """A number of ``min_width`` to ``max_width`` digits for ``letter``, or one character of a literal (no letter).
+    """A number of ``min_width`` to ``max_width`` digits for ``letter``, or one literal character (no letter).
 
     ``reserved``: how many digits of what follows directly belong to other fields. ``exact``: no more than ``min_width``
     digits without a sign, though the width is open (``yyyy``).
@@ -87,13 +87,13 @@ class Element:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DateTimeFormat:
-    """``text`` is what it was made of, ``elements`` in order."""
+    """``text`` is the pattern, ``elements`` its parts in order."""
 
     text: str
     elements: tuple[Element, ...]
 
     def parse(self, value: str) -> datetime:
-        """Return the local time that a text stands for; what the format does not hold is 0.
+        """Parse a text as a local time; fields that the format lacks are 0.
 
         Raises:
             ValueError: the text is not of this format.
@@ -101,7 +101,7 @@ class DateTimeFormat:
         return _parse(self.text, value)
 
     def format(self, moment: datetime, elements: Sequence[Element] | None = None) -> str:
-        """Write a time, or some elements of it."""
+        """Format a time, or some elements of it."""
         return "".join(_written(e, moment) for e in (self.elements if elements is None else elements))
 
 
@@ -179,7 +179,7 @@ def _field(letter: str, count: int, text: str) -> Element:
 
 
 def _with_reserved(elements: Sequence[Element]) -> tuple[Element, ...]:
-    """Give to a number what the fixed-width numbers right behind it need: Java's adjacent value parsing."""
+    """Reserve digits for the fixed-width numbers directly after a number: Java's adjacent value parsing."""
     out = list(elements)
     first: int | None = None
     for at, element in enumerate(elements):
@@ -220,7 +220,7 @@ def _number(element: Element, number: int) -> int:
 
 @lru_cache(maxsize=2**16)
 def _parse(text: str, value: str) -> datetime:
-    """Parse once what many groups and branches hold. ``parse_format`` alone makes formats, so the text says all."""
+    """Cached: many groups and branches hold the same values. A format is identified by its text."""
     fields: dict[str, int] = {}
     at = 0
     for element in parse_format(text).elements:

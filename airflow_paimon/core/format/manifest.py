@@ -1,4 +1,4 @@
-"""The values that manifests and manifest lists hold. How they are stored is ``manifest_io``'s business.
+"""The values that manifests and manifest lists hold. ``manifest_io`` encodes and decodes them.
 
 Named tuples, not dataclasses: a table has 100,000 of them and a named tuple is built several times faster.
 """
@@ -63,7 +63,7 @@ class DataFile(NamedTuple):
 
 
 class FileId(NamedTuple):
-    """What makes a manifest entry the same as another one (docs/format.md, Manifests)."""
+    """The identity of a manifest entry (docs/format.md, Manifests)."""
 
     partition: bytes
     bucket: int
@@ -91,12 +91,12 @@ class ManifestEntry(NamedTuple):
         )
 
     def deleted(self) -> ManifestEntry:
-        """Return the DELETE of this ADD: everything verbatim, only ``_KIND`` flips, or Paimon would not match them."""
+        """Return the DELETE of this ADD: only ``_KIND`` differs, or Paimon would not match them."""
         return self._replace(kind=FileKind.DELETE.value)
 
 
 class ManifestFile(NamedTuple):
-    """A row of a manifest list: one manifest and what it is known to hold. None = unknown."""
+    """A row of a manifest list: one manifest and its statistics. None = unknown."""
 
     file_name: str
     file_size: int
@@ -122,7 +122,7 @@ class DeletionVectorRange(NamedTuple):
 
 
 class GlobalIndex(NamedTuple):
-    """What a global index file covers. We only carry it on."""
+    """What a global index file covers. It is only preserved."""
 
     row_range_start: int
     row_range_end: int

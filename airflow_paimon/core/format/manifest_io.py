@@ -1,4 +1,4 @@
-"""Manifests and manifest lists: bytes <-> values (docs/format.md, Manifests)."""
+"""Encodes and decodes manifests and manifest lists (docs/format.md, Manifests)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LISTS = RecordForm(
 
 
 def read_manifest(data: bytes, *, name: str | None = None) -> list[ManifestEntry]:
-    """Decode a manifest of any release since 0.4; what its release didn't have yet is None.
+    """Decode a manifest of any release since 0.4; fields that its release lacks are None.
 
     Raises:
         FormatError: truncated or corrupt; the message starts with ``name``.
@@ -70,7 +70,7 @@ def write_manifest(entries: Iterable[ManifestEntry]) -> bytes:
 
 
 def write_manifest_list(rows: Iterable[ManifestFile]) -> bytes:
-    """Encode a manifest list; no rows give a valid file, too."""
+    """Encode a manifest list; without rows it is still a valid file."""
     return encode_records(rows, _LISTS)
 
 
@@ -89,7 +89,7 @@ def rolling_manifests(entries: Sequence[ManifestEntry], target_bytes: int = 8 <<
 def describe_manifest(
     file_name: str, file_size: int, entries: Sequence[ManifestEntry], partition_types: Sequence[DataType]
 ) -> ManifestFile:
-    """Give the manifest list row of a manifest with these entries. All bounds are true ones: readers prune by them."""
+    """Return the manifest list row of a manifest with these entries. All bounds are exact: readers prune by them."""
     added = sum(1 for e in entries if e.kind == FileKind.ADD)
     row_ids = [_row_ids(e.file) for e in entries]
     known = [r for r in row_ids if r is not None]

@@ -39,7 +39,7 @@ class TableSchema:
         return tuple(f.name for f in self.fields)
 
     def field(self, name: str) -> DataField:
-        """Find a column by name; ``FormatError`` when a key names one that is not there."""
+        """Find a column by name; ``FormatError`` if there is none, as when a key names a missing column."""
         for candidate in self.fields:
             if candidate.name == name:
                 return candidate
@@ -51,7 +51,7 @@ class TableSchema:
 
     @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:
-        """The primary key without partition columns; all of it when nothing else is left."""
+        """The primary key without partition columns; all of it if that leaves nothing."""
         rest = tuple(k for k in self.primary_keys if k not in self.partition_keys)
         return rest or self.primary_keys
 
@@ -61,7 +61,7 @@ class TableSchema:
 
     @property
     def bucket_keys(self) -> tuple[str, ...]:
-        """Columns that choose the bucket: option ``bucket-key``, else the trimmed primary key."""
+        """Columns that determine the bucket: option ``bucket-key``, else the trimmed primary key."""
         text = self.options.get("bucket-key", "")
         if text.strip():
             return tuple(part.strip() for part in text.split(","))
@@ -69,7 +69,7 @@ class TableSchema:
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """What makes two schema versions mean the same for data files: columns and keys, not options or comments."""
+        """The part of a schema that matters to data files: columns and keys, not options or comments."""
         fields = tuple((f.id, f.name, f.type) for f in self.fields)
         return fields, self.partition_keys, self.primary_keys
 

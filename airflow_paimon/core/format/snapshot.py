@@ -61,7 +61,7 @@ class Snapshot:
 
     @property
     def identity(self) -> str:
-        """What tells this commit from another with the same id: the delta manifest list, whose name is unique.
+        """Distinguishes this commit from another with the same id: the delta manifest list, whose name is unique.
 
         Not the uuid: engines before 2.x have none, and drop it when they copy a snapshot into a tag (1.4.2, measured).
         """
@@ -73,7 +73,7 @@ class Snapshot:
         return tuple(name for name in lists if name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file's keys in Java's order; what is null is left out."""
+        """Return the file's keys in Java's order, without nulls."""
         out: dict[str, Any] = {}
         for key, attribute in _KEYS.items():
             value = getattr(self, attribute)
@@ -172,7 +172,7 @@ def parse_snapshot(data: bytes, name: str) -> Snapshot:
 
 
 def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:
-    """Build a snapshot from parsed JSON; keys we don't know land in ``unknown``."""
+    """Build a snapshot from parsed JSON; unknown keys are kept in ``unknown``."""
     missing = [key for key in _REQUIRED if raw.get(key) is None]
     if missing:
         raise FormatError(f"{name} is corrupt: it lacks {', '.join(missing)}; {RESTORE}")

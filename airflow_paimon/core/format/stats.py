@@ -1,4 +1,4 @@
-"""Column statistics: modes, truncation, how they are stored. From Arrow: ``column_stats``.
+"""Column statistics: modes, truncation, encoding. ``column_stats`` takes them from Arrow columns.
 
 See docs/format.md, Statistics.
 """
@@ -82,12 +82,12 @@ def stats_modes(columns: Sequence[str], options: Mapping[str, str]) -> list[Stat
 
 
 def truncate_min(value: Any, length: int) -> Any:
-    """Give a lower bound of a string or bytes of at most ``length`` code points or bytes; other values as they are."""
+    """Return a lower bound of at most ``length`` code points (bytes for binary); other types unchanged."""
     return value[:length] if isinstance(value, str | bytes) else value
 
 
 def truncate_max(value: Any, length: int) -> Any:
-    """Return an upper bound as short, None if there is none (all code points are the highest)."""
+    """Return an upper bound of at most that length, None if there is none (all code points are the highest)."""
     if not isinstance(value, str | bytes) or len(value) <= length:
         return value
     if isinstance(value, bytes):
@@ -98,12 +98,12 @@ def truncate_max(value: Any, length: int) -> Any:
 
 
 def _next_code_point(char: str) -> str:
-    # Surrogates are no characters of UTF-8.
+    # UTF-8 can't encode surrogates.
     return "\ue000" if char == "\ud7ff" else chr(ord(char) + 1)
 
 
 def order_key(value: Any) -> Any:
-    """Return what sorts values as Java compares them: -0.0 before 0.0, NaN last; texts by code point already do."""
+    """Return a sort key with Java's order: -0.0 before 0.0, NaN last; strings already sort by code point."""
     if isinstance(value, float):
         return math.isnan(value), value if value == value else 0.0, math.copysign(1.0, value)
     return value
@@ -127,9 +127,9 @@ def encode_stats(
 def encode_value_stats(
     columns: Sequence[str], stats: Sequence[ColumnStats], types: Sequence[DataType], *, dense: bool = True
 ) -> tuple[Stats, tuple[str, ...] | None]:
-    """Encode ``_VALUE_STATS`` and give ``_VALUE_STATS_COLS`` with it.
+    """Encode ``_VALUE_STATS``, and return it with ``_VALUE_STATS_COLS``.
 
-    ``dense`` (``metadata.stats-dense-store``) leaves out columns of which nothing was collected; the names are None
+    ``dense`` (``metadata.stats-dense-store``) leaves out columns without statistics; the names are None
     when none was left out.
     """
     kept = [i for i, s in enumerate(stats) if not dense or s != ColumnStats()]

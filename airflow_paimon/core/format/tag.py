@@ -23,7 +23,7 @@ class Tag:
     time_retained: timedelta | None = None
 
     def expires_at(self) -> datetime | None:
-        """When it may be expired (local time), None = never."""
+        """When it may be deleted (local time); None = never."""
         if self.create_time is None or self.time_retained is None:
             return None
         try:
@@ -32,7 +32,7 @@ class Tag:
             return None
 
     def to_bytes(self) -> bytes:
-        """Return the tag file. Without a retention it is a plain snapshot, so that old readers cope."""
+        """Return the tag file. Without a retention it is a plain snapshot, so that old releases can read it."""
         out = self.snapshot.to_json()
         if self.create_time is not None and self.time_retained is not None:
             t = self.create_time

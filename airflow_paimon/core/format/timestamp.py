@@ -23,7 +23,7 @@ class Timestamp(NamedTuple):
 
     @classmethod
     def from_datetime(cls, value: datetime) -> Timestamp:
-        """Take an aware datetime as the instant, a naive one as it reads."""
+        """From an aware datetime its instant, from a naive one its local date and time."""
         if value.tzinfo is not None:
             value = value.astimezone(UTC).replace(tzinfo=None)
         millis, rest = divmod(value - _EPOCH, _MILLI)
@@ -31,7 +31,7 @@ class Timestamp(NamedTuple):
 
     @classmethod
     def from_nanos(cls, nanos: int) -> Timestamp:
-        """Take nanoseconds since 1970."""
+        """From nanoseconds since 1970."""
         return cls(*divmod(nanos, 1_000_000))
 
     @classmethod
@@ -98,7 +98,7 @@ class Timestamp(NamedTuple):
 
 
 def timestamp_of(value: object, *, local_zone: bool) -> Timestamp:
-    """Take a Timestamp as it is, or a datetime: aware for TIMESTAMP_LTZ (``local_zone``), naive for TIMESTAMP.
+    """Convert a datetime (a Timestamp stays as it is): aware for TIMESTAMP_LTZ (``local_zone``), naive for TIMESTAMP.
 
     Raises:
         InvalidInputError: it is something else, or a datetime of the wrong kind, which would shift the value silently.

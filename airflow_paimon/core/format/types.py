@@ -49,7 +49,7 @@ class AtomicType:
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """ARRAY, or MULTISET and VECTOR which we only carry (``root``)."""
+    """ARRAY; also MULTISET and VECTOR (``root``), which are only preserved."""
 
     element: DataType
     nullable: bool = True
@@ -67,7 +67,7 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class DataField:
-    """A column, or a field of a ROW. ``id`` is what evolution goes by, never the name."""
+    """A column, or a field of a ROW. Schema evolution matches by ``id``, never by name."""
 
     id: int
     name: str

@@ -11,7 +11,7 @@ from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.maintenance.check_branches import (
-    half_made,
+    incomplete_branches,
     protection_findings,
     staging_finding,
     unfinished_branches,
@@ -60,7 +60,7 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
     findings = _guarded(table, unfinished_findings(table, records))
     for view in views:
         if view.exists():
-            findings += _guarded(view, half_made(view))
+            findings += _guarded(view, incomplete_branches(view))
             findings += _guarded(view, history_findings(view))
             if verify_files:
                 findings += _guarded(view, _file_findings(view))

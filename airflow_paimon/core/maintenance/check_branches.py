@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch
-from airflow_paimon.core.branches.create import holds_base, plan_finish
+from airflow_paimon.core.branches.create import is_empty_or_at_base, plan_finish
 from airflow_paimon.core.branches.delete import gather_removal
 from airflow_paimon.core.branches.rename import gather_rename
 from airflow_paimon.core.errors import FormatError, NotFoundError
@@ -67,7 +67,7 @@ def _half_created(table: Table, record: Lineage) -> Finding:
     path = lineage_path(name)
     repair: str | None = "delete what there is of it (or run create_branch again with --if-exists skip to finish it)"
     actions: Sequence[Action] | None = None
-    if not holds_base(view, record):
+    if not is_empty_or_at_base(view, record):
         repair = "leave it to the engine that wrote to it, as a branch that starts empty"
         actions = [Delete(path=path, reason="the branch has another origin")]
     elif view.exists():
@@ -191,7 +191,7 @@ def staging_finding(view: Table) -> Finding:
     )
 
 
-def half_made(view: Table) -> Iterator[Finding]:
+def incomplete_branches(view: Table) -> Iterator[Finding]:
     """A branch whose record says ready but that has neither its base nor, if it starts empty, all its schemas."""
     lineage = read_lineage(view, view.branch_name)
     if view.branch_name == MAIN or lineage is None or view.snapshot_ids() or not is_unfinished(view, lineage):

@@ -19,10 +19,10 @@ from airflow_paimon.core.requests.operations import operation_of
 
 _SHOWN = 20
 RESULT_URI = "result_uri"
-"""Where the result is written as well; the launcher's own flag, no part of the request."""
+"""The flag for a second place of the result; it belongs to the launcher, not to the request."""
 STORAGE_OPTIONS = "storage_options"
 STORAGE_OPTIONS_ONCE = "storage_options_once"
-"""Like ``storage_options``, and the file is deleted once read: how an operator hands secrets to a driver beside it."""
+"""Like ``storage_options``, but the file is deleted once read: so an operator passes secrets to a local driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     ``--help`` prints the usage and raises ``SystemExit(0)``.
 
     Raises:
-        InvalidInputError: the flags are wrong, or the file with storage options is missing or holds no JSON object.
+        InvalidInputError: the flags are wrong, or the file with storage options is missing or is not a JSON object.
     """
     values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
     result_uri = values.pop(RESULT_URI, None)
@@ -55,9 +55,9 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
 
 
 def to_arguments(request: Request) -> list[str]:
-    """Return the flags that ``parse_arguments`` turns into the same request, but for the storage options.
+    """Return the flags that ``parse_arguments`` parses into the same request, except for the storage options.
 
-    Those may hold secrets: hand them over in a file. Every flag is one word (``--flag=value``), so that a value that
+    Those may hold secrets: pass them in a file. Every flag is one word (``--flag=value``), so that a value that
     starts with a dash stays a value.
     """
     arguments: list[str] = []
@@ -75,7 +75,7 @@ def to_arguments(request: Request) -> list[str]:
 
 
 def peek(argv: Sequence[str], name: str) -> str | None:
-    """Find the value of one flag in arguments that may be malformed otherwise, for the report of just that."""
+    """Find the value of one flag in arguments that may otherwise be malformed, for use in the error report."""
     wanted = flag_name(name)
     for position, word in enumerate(argv):
         if word.startswith(f"{wanted}="):
@@ -112,18 +112,18 @@ def read_storage_options(path: str) -> dict[str, Any]:
 
 
 def plain_message(message: str) -> str:
-    """Reword what argparse says about a switch that was given a value."""
+    """Reword argparse's message about a switch that is given a value."""
     return re.sub(r"argument (\S+): ignored explicit argument '.*'", r"\1 is a switch and takes no value", message)
 
 
 class _StrictParser(argparse.ArgumentParser):
-    """Raises instead of exiting: a job answers wrong flags with a result, too. Never shows an unknown flag's value."""
+    """Raises instead of exiting, so that wrong flags produce a result too. Never prints an unknown flag's value."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._check_flags(args or ())
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(f"{len(unknown)} words belong to no flag, the first is {unknown[0][:_SHOWN]!r}")
+            self.error(f"{len(unknown)} unexpected arguments, the first is {unknown[0][:_SHOWN]!r}")
         return parsed
 
     def error(self, message: str) -> NoReturn:

@@ -15,7 +15,7 @@ class CreateChainTable(Request):
     operation = "create_chain_table"
     needs_table = False
     column: tuple[str, ...] = flag(
-        "Column of a new table: name TYPE [NOT NULL] ['comment'] (repeat); none: convert the table that is there",
+        "Column of a new table: name TYPE [NOT NULL] ['comment'] (repeat); without any, an existing table is converted",
         (),
         repeat=True,
     )
@@ -25,18 +25,18 @@ class CreateChainTable(Request):
     snapshot_branch: str = flag("Branch that holds full partitions", "snapshot")
     delta_branch: str = flag("Branch that holds changes", "delta")
     chain_partition_key: tuple[str, ...] = flag(
-        "Partition column that makes the time (repeat); all when not given", (), repeat=True
+        "Partition column of the partition time (repeat); by default all", (), repeat=True
     )
-    timestamp_pattern: str | None = flag("How the chain columns make a time, e.g. '$dt'")
-    timestamp_formatter: str | None = flag("The pattern's form, e.g. yyyyMMdd")
-    sequence_field: tuple[str, ...] = flag("Column that says which row is newer (repeat)", (), repeat=True)
+    timestamp_pattern: str | None = flag("Pattern of the partition time over the chain columns, e.g. '$dt'")
+    timestamp_formatter: str | None = flag("Format of the partition time, e.g. yyyyMMdd")
+    sequence_field: tuple[str, ...] = flag("Column that orders the versions of a row (repeat)", (), repeat=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlterChainTable(Request):
     operation = "alter_chain_table"
     change: tuple[str, ...] = flag(
-        f"Change for all three branches (repeat): {'; '.join(GRAMMAR)}",
+        f"Schema change for all three branches (repeat): {'; '.join(GRAMMAR)}",
         (),
         repeat=True,
     )
@@ -51,31 +51,31 @@ class CheckChainTable(Request):
 class CompactChainTable(Request):
     operation = "compact_chain_table"
     partition: tuple[str, ...] = flag(
-        "Partition to make full, k=v,...; without group columns: in every group (repeat)", (), repeat=True
+        "Partition to compact, k=v,...; without group columns: in every group (repeat)", (), repeat=True
     )
     from_: str | None = flag("First partition of a range, k=v,... of the chain columns")
     to: str | None = flag("Last partition of a range")
-    pending: bool = flag("Whatever has grown longer than --max-chain-length deltas", False)
-    max_chain_length: int | None = flag("With --pending: how many deltas a chain may have")
-    overwrite: bool = flag("Build partitions that the snapshot branch already has again", False)
+    pending: bool = flag("Compact every chain of more than --max-chain-length deltas, and stale partitions", False)
+    max_chain_length: int | None = flag("With --pending: the most deltas that a chain may have")
+    overwrite: bool = flag("Rebuild partitions that the snapshot branch already has", False)
     gap_policy: str = flag("What to do for a partition without a delta", "empty", choices=GAP_POLICIES)
     task_memory_mb: int = flag(
-        "MiB of rows that a task holds at once, about, however large a bucket is", 256, minimum=1
+        "Approximate MiB of rows that a task holds in memory, whatever the size of a bucket", 256, minimum=1
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpirePartitions(Request):
     operation = "expire_partitions"
-    branch: str = flag("Branch of an ordinary table; a chain table expires as a whole", "main")
-    expiration_time: str | None = flag("Age, e.g. '30 d'; else option partition.expiration-time")
+    branch: str = flag("Branch to expire; chain tables always expire as a whole", "main")
+    expiration_time: str | None = flag("Age, e.g. '30 d'; by default the option partition.expiration-time")
     strategy: str | None = flag(
-        "values-time or update-time; else option partition.expiration-strategy", choices=STRATEGIES
+        "values-time or update-time; by default the option partition.expiration-strategy", choices=STRATEGIES
     )
-    timestamp_pattern: str | None = flag("Else option partition.timestamp-pattern")
-    timestamp_formatter: str | None = flag("Else option partition.timestamp-formatter")
-    min_anchors: int = flag("Chain tables: full partitions that each group keeps at least", 1)
+    timestamp_pattern: str | None = flag("By default the option partition.timestamp-pattern")
+    timestamp_formatter: str | None = flag("By default the option partition.timestamp-formatter")
+    min_anchors: int = flag("Chain tables: the least number of full partitions that each group keeps", 1)
     limit: int | None = flag(
-        "Partitions (chain tables: segments per group) that expire in one run at most; "
-        "else option partition.expiration-max-num (100)"
+        "The most partitions (chain tables: segments per group) to expire in one run; "
+        "by default the option partition.expiration-max-num (100)"
     )

@@ -1,7 +1,7 @@
-"""The table of operations: name, request, the function that does it, and where it runs.
+"""The table of operations: name, request, the function that executes it, and where it runs.
 
-Jobs, the launcher, operators and the command line look up here. Functions are named as ``module:function`` and imported
-when they are called, so that importing this costs a DAG file nothing.
+Jobs, the launcher, operators and the command line look up here. Functions are given as ``module:function`` and imported
+when they are called, so that a DAG file that imports this module stays fast.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Operation:
         summary: What it does, for ``--help``.
         runs_on: ``metadata``: in any Python, as ``function(context, request)``. ``rows``: in a Spark driver, as
             ``function(spark, context, request)``.
-        connector: The function for ``engine="connector"``; None = there is none. Metadata needs none.
-        fold: A publish calls this for ``--rewrite``, and takes it (or None) as its third argument.
+        connector: The function for ``engine="connector"``, if any. Metadata operations need none.
+        fold: For publishes: the function behind ``--rewrite``, passed as third argument.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Operation:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether it reads or writes rows; what does not can run in an Airflow worker."""
+        """Whether it reads or writes rows. Other operations can run in an Airflow worker."""
         return self.runs_on == "rows"
 
 
@@ -63,7 +63,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             name="delete_branch",
             request=requests.DeleteBranch,
-            summary="Delete a branch; main can't be.",
+            summary="Delete a branch other than main.",
             function=f"{_CORE}.branches.delete:delete_branch",
         ),
         Operation(
@@ -87,21 +87,21 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             name="merge_branch",
             request=requests.MergeBranch,
-            summary="Publish a branch onto main as one snapshot; refused where main changed the same buckets.",
+            summary="Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
         ),
         Operation(
             name="fast_forward",
             request=requests.FastForward,
-            summary="Publish a branch onto main, refused when main changed since the branch point.",
+            summary="Publish a branch onto main; refused if main changed since the branch point.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
         ),
         Operation(
             name="rollback_to",
             request=requests.RollbackTo,
-            summary="Give a branch the live files of an earlier snapshot or tag, as a new snapshot.",
+            summary="Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
             function=f"{_CORE}.branches.rollback:rollback_to",
         ),
         Operation(
@@ -123,44 +123,44 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             name="check_table",
             request=requests.CheckTable,
-            summary="Find half-made branches, lost protective tags, missing files and stuck journals.",
+            summary="Find incomplete branches, missing protective tags, missing files and stale records.",
             function=f"{_CORE}.maintenance.check:check_table",
         ),
         Operation(
             name="repair_table",
             request=requests.RepairTable,
-            summary="Mend what check_table found.",
+            summary="Repair the findings of check_table.",
             function=f"{_CORE}.maintenance.repair:repair_table",
         ),
         Operation(
             name="create_chain_table",
             request=chain_requests.CreateChainTable,
-            summary="Create a chain table, or make a primary-key table one: both branches, all options.",
+            summary="Create a chain table, or convert a primary-key table, with its branches and options.",
             function=f"{_CORE}.chain.setup:create_chain",
         ),
         Operation(
             name="check_chain_table",
             request=chain_requests.CheckChainTable,
-            summary="Find what is wrong with a chain table: drift, gaps, stale partitions, hidden deltas.",
+            summary="Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.",
             function=f"{_CORE}.chain.check:check_chain",
         ),
         Operation(
             name="alter_chain_table",
             request=chain_requests.AlterChainTable,
-            summary="Apply one schema change to the three branches of a chain table, all or none.",
+            summary="Apply one schema change to all three branches of a chain table, or to none.",
             function=f"{_CORE}.chain.alter:alter_chain",
         ),
         Operation(
             name="compact_chain_table",
             request=chain_requests.CompactChainTable,
-            summary="Make partitions of a chain table full.",
+            summary="Compact partitions of a chain table into full ones in its snapshot branch.",
             function=f"{_JOBS}.compact_chain_table:compact_chain_table",
             runs_on="rows",
         ),
         Operation(
             name="expire_partitions",
             request=chain_requests.ExpirePartitions,
-            summary="Drop partitions that are too old; of a chain table whole segments.",
+            summary="Drop partitions that are too old; in a chain table, whole segments.",
             function=f"{_CORE}.maintenance.expire_partitions:expire_partitions",
         ),
     )
@@ -171,7 +171,7 @@ def operation_of(name: str) -> Operation:
     """Look an operation up.
 
     Raises:
-        InvalidInputError: there is none of that name.
+        InvalidInputError: the name is unknown.
     """
     if name not in OPERATIONS:
         raise InvalidInputError(f"Unknown operation {name!r}; there are: {', '.join(sorted(OPERATIONS))}")
@@ -179,14 +179,14 @@ def operation_of(name: str) -> Operation:
 
 
 def resolve(function: str) -> Callable[..., Any]:
-    """Import the function that the table names."""
+    """Import a function given as ``module:function``."""
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found
 
 
 def run_operation(request: Request, *, fold: Callable[..., Any] | None = None) -> OperationResult:
-    """Run a metadata-only operation. ``fold`` lets ``--rewrite`` of a publish rewrite rows.
+    """Run a metadata-only operation. ``fold`` rewrites rows for the ``--rewrite`` of a publish.
 
     Raises:
         PaimonError: see each operation. UnsupportedFeatureError: the operation reads rows and needs Spark.
@@ -199,7 +199,7 @@ def run_operation(request: Request, *, fold: Callable[..., Any] | None = None) -
 
 
 def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:
-    """Run a metadata-only operation on a table that is open."""
+    """Run a metadata-only operation on an open table."""
     from airflow_paimon.core.commit.landed import verified_commits
 
     operation = operation_of(request.operation)
@@ -213,7 +213,7 @@ def function_on_rows(request: Request) -> Callable[..., OperationResult]:
     """Return the function of an operation that runs in a Spark driver, for the request's engine.
 
     Raises:
-        InvalidInputError: the operation needs no Spark. UnsupportedFeatureError: this engine has none.
+        InvalidInputError: the operation needs no Spark. UnsupportedFeatureError: the engine does not support it.
     """
     operation = operation_of(request.operation)
     if not operation.needs_spark:
@@ -223,7 +223,7 @@ def function_on_rows(request: Request) -> Callable[..., OperationResult]:
 
 
 def check_engine(request: Request) -> None:
-    """Refuse an engine that can't do the operation.
+    """Check that the engine supports the operation.
 
     Raises:
         UnsupportedFeatureError: the operation reads and writes rows, and the connector has no function for it.

@@ -15,10 +15,10 @@ class CreateBranch(Request):
     snapshot: int | None = flag("Start from this snapshot of the source branch")
     from_branch: str = flag("Source branch", "main")
     if_exists: str = flag(
-        "What to do when the branch exists; skip accepts only the same base", "fail", choices=IF_EXISTS
+        "What to do if the branch exists; skip accepts only one with the same base", "fail", choices=IF_EXISTS
     )
-    owner: str | None = flag("Kept in the branch's lineage", may_be_blank=True)
-    reason: str | None = flag("Kept in the branch's lineage", may_be_blank=True)
+    owner: str | None = flag("Owner, recorded in the branch's lineage", may_be_blank=True)
+    reason: str | None = flag("Reason, recorded in the branch's lineage", may_be_blank=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class DeleteBranch(Request):
     operation = "delete_branch"
     branch: str = flag("Branch to delete", "")
     expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
-    if_missing: str = flag("What to do when there is no such branch", "fail", choices=IF_MISSING)
+    if_missing: str = flag("What to do if the branch does not exist", "fail", choices=IF_MISSING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,10 @@ class CreateTag(Request):
     operation = "create_tag"
     tag: str = flag("Name of the new tag", "")
     branch: str = flag("Branch to tag", "main")
-    snapshot: int | None = flag("Snapshot to tag; the latest when not given")
-    time_retained: str | None = flag("How long the tag lives, e.g. '7 d'; for ever when not given", may_be_blank=True)
+    snapshot: int | None = flag("Snapshot to tag; by default the latest")
+    time_retained: str | None = flag("Retention of the tag, e.g. '7 d'; unlimited by default", may_be_blank=True)
     if_exists: str = flag(
-        "What to do when the tag exists; skip accepts only the same snapshot", "fail", choices=IF_EXISTS
+        "What to do if the tag exists; skip accepts only one of the same snapshot", "fail", choices=IF_EXISTS
     )
 
 
@@ -53,7 +53,7 @@ class DeleteTag(Request):
     operation = "delete_tag"
     tag: str = flag("Tag to delete", "")
     branch: str = flag("Branch that has the tag", "main")
-    if_missing: str = flag("What to do when there is no such tag", "fail", choices=IF_MISSING)
+    if_missing: str = flag("What to do if the tag does not exist", "fail", choices=IF_MISSING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,8 @@ class Publish(Request):
     """Fields common to all publishes: compare-and-swap, undo tag, approval."""
 
     expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
-    undo_retention: str = flag("How long the undo tag on main's previous head lives; 'forever' for no end", "7 d")
-    approved_by: str | None = flag("Who approved; kept in the snapshot's properties", may_be_blank=True)
+    undo_retention: str = flag("Retention of the undo tag on main's previous head, e.g. '7 d', or 'forever'", "7 d")
+    approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +70,13 @@ class PublishBranch(Publish):
     branch: str = flag("Branch to publish onto main", "")
     expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
     approved_main_snapshot: int | None = flag(
-        "Main's head that the approver saw: refuse (conflict) when main changed since in what this publish replaces"
+        "Main's head as the approver saw it: refuse (conflict) if main has since changed what this publish replaces"
     )
     rewrite: bool = flag(
-        "First fold branch buckets whose sequence numbers are too high (other engines' upserts)", False
+        "First rewrite branch buckets whose sequence numbers are too high (after upserts of other engines)", False
     )
     writers_stopped: bool = flag(
-        "Promise that no writer stays open over the publish, so high numbers are harmless", False
+        "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless", False
     )
 
 
@@ -88,18 +88,18 @@ class MergeBranch(PublishBranch):
 @dataclass(frozen=True, kw_only=True)
 class FastForward(PublishBranch):
     operation = "fast_forward"
-    discard_main: bool = flag("Take the branch's state whole even if main changed since the branch point", False)
+    discard_main: bool = flag("Replace main with the branch even if main changed since the branch point", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackTo(Publish):
     operation = "rollback_to"
     branch: str = flag("Branch to roll back", "main")
-    tag: str | None = flag("Give the branch the live files of this tag, as a new snapshot")
-    snapshot: int | None = flag("Give the branch the live files of this snapshot, as a new snapshot")
+    tag: str | None = flag("Roll back to the live files of this tag")
+    snapshot: int | None = flag("Roll back to the live files of this snapshot")
     keep_later: bool = flag(
-        "Undo of a publish: change back only the buckets that the publish changed, keep what came in elsewhere, "
-        "and refuse (conflict) where such a bucket changed again",
+        "Undo a publish: restore only the buckets that it changed, keep later changes of other buckets, "
+        "and refuse (conflict) if one of these buckets has changed again",
         False,
     )
 
@@ -108,7 +108,7 @@ class RollbackTo(Publish):
 class DiffBranches(Request):
     operation = "diff_branches"
     branch: str = flag("Branch to compare", "")
-    against: str = flag("Compare with this branch, or 'base' for the branch point", "base")
+    against: str = flag("Branch to compare with, or 'base' for the branch point", "base")
     partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
     sample: int = flag("Sample rows per partition and kind of change", 5, minimum=0)
 
@@ -121,7 +121,7 @@ class CorrectBranch(Request):
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
     view: tuple[str, ...] = flag("Further view, name=db.table (repeat)", (), repeat=True)
     mode: str = flag(
-        "overwrite: the partitions become exactly these rows; upsert: rows by key",
+        "overwrite: replace the partitions with the rows; upsert: insert or update rows by primary key",
         "overwrite",
         choices=("overwrite", "upsert"),
     )
@@ -131,12 +131,12 @@ class CorrectBranch(Request):
 @dataclass(frozen=True, kw_only=True)
 class CheckTable(Request):
     operation = "check_table"
-    verify_files: bool = flag("Also look whether every referenced data file exists", True)
+    verify_files: bool = flag("Also check that every referenced data file exists", True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
     operation = "repair_table"
     finding: tuple[str, ...] = flag(
-        "Repair only these finding ids of check_table (repeat); all safe ones otherwise", (), repeat=True
+        "Repair only these finding ids of check_table (repeat); by default all that are safe to repair", (), repeat=True
     )

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One entry of a listing. ``name`` is the last path part; ``modified_ms`` is None where the storage has none."""
+    """One entry of a listing. ``name`` is the last path part; ``modified_ms`` is None if the storage has none."""
 
     name: str
     is_dir: bool
@@ -21,8 +21,8 @@ class FileInfo:
 class Store(Protocol):
     """Bytes under one root (a table folder or a warehouse). Every ``path`` is relative to it, with ``/``.
 
-    Errors: a missing object is ``NotFoundError``; anything the storage itself fails at is ``StorageError``, except
-    where a mutating call may have taken effect although it failed: that is ``OutcomeUnknownError``.
+    Errors: ``NotFoundError`` for a missing object, ``StorageError`` for any other failure of the storage, and
+    ``OutcomeUnknownError`` if a mutating call failed but may have taken effect.
     A store can be pickled: executors open the same root with the same options.
     """
 
@@ -33,7 +33,7 @@ class Store(Protocol):
 
     @property
     def can_commit(self) -> bool:
-        """Whether ``create`` is an atomic put-if-absent here. The committer refuses a storage where it is not."""
+        """Whether ``create`` is an atomic put-if-absent here. The committer refuses a storage without one."""
         ...
 
     def child(self, path: str) -> Store:
@@ -43,7 +43,7 @@ class Store(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Read several small objects, concurrently where that is faster. Order as asked; a missing one raises."""
+        """Read several small objects, concurrently if faster, in the order of ``paths``; a missing one raises."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -86,9 +86,9 @@ class Store(Protocol):
         ...
 
     def open_output(self, path: str) -> BinaryIO:
-        """Open a new data file for streaming writes; closed, it is durable, and visible at the latest then.
+        """Open a new data file for streaming writes. Once closed, it is durable and visible.
 
-        Its name must be unique (a uuid): one that is taken is ``AlreadyExistsError`` only where that is free to tell.
-        A ``with`` block that an exception leaves discards the file, and so does forgetting to close it.
+        Its name must be unique (a uuid): ``AlreadyExistsError`` for an existing one only where that check is free.
+        Leaving a ``with`` block by an exception discards the file, as does never closing it.
         """
         ...

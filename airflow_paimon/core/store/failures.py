@@ -25,8 +25,7 @@ def from_os_error(error: OSError, doing: str, where: str, *, applied: bool = Fal
     reason = error.strerror or str(error) or type(error).__name__
     if applied:
         return OutcomeUnknownError(
-            f"{doing.capitalize()} {where} failed after it may have taken effect ({reason}); "
-            "read it before trying again"
+            f"{doing.capitalize()} {where} failed, but may have taken effect ({reason}); read it before trying again"
         )
     if isinstance(error, FileNotFoundError | NotADirectoryError) and doing == "writing":
         return StorageError(f"Writing {where} failed: its folder can't be made ({reason}); check the path")
@@ -46,7 +45,7 @@ def from_os_error(error: OSError, doing: str, where: str, *, applied: bool = Fal
 class Output(io.RawIOBase):
     """A data file being written; failures are raised as errors of this package.
 
-    Left by an exception, or never closed, it is discarded.
+    A file that is left by an exception, or never closed, is discarded.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Output(io.RawIOBase):
             self._abandon()
 
     def _abandon(self) -> None:
-        """Failing to discard leaves an orphan, and does not hide why the file was given up."""
+        """Discard the file. If that fails an orphan stays, but the original error is the one that is raised."""
         super().close()
         failures: tuple[type[Exception], ...] = (*self._errors, OSError, PaimonError)
         try:

@@ -53,7 +53,7 @@ def _file_system(pid: int, scheme: str, options: str) -> Any:
 
 
 class FsspecStore:
-    """Objects below one root, read through fsspec. Every mutating call is refused: it can't be put-if-absent."""
+    """Objects below one root, read through fsspec. Mutating calls are refused: fsspec has no atomic put-if-absent."""
 
     __slots__ = ("_options", "_root", "_scheme")
 

@@ -22,17 +22,17 @@ from airflow_paimon.core.store.failures import Output, from_os_error
 from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
-# A failed link that certainly made no new name; after others (EIO, ESTALE, ...) a network file system may have made it.
+# Errors of link(2) after which the name certainly does not exist; after others (EIO, ESTALE, ...) it may exist on NFS.
 _NOT_LINKED = frozenset({errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.ENAMETOOLONG})
-# File systems that cannot sync a folder say so with these; there is nothing to do about it.
+# Errors of file systems that can't sync a folder; they are ignored.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP})
 _TRIES = 5
 
 
 class LocalStore:
-    """Files below one folder. ``create`` is ``link(2)``: atomic, exclusive, and whole after a power failure.
+    """Files below one folder. ``create`` is ``link(2)``: atomic, exclusive, and complete even after a power failure.
 
-    Another engine's ``rename`` (Paimon's Java client commits that way) can still land on top of a created file.
+    Another engine's ``rename`` (Paimon's Java client commits that way) can still replace a created file.
     Symbolic links to folders are not followed by ``walk``. Leftovers of a killed writer are hidden files
     ``.<name>.<uuid>.tmp``; listings show them.
     """
@@ -132,7 +132,7 @@ class LocalStore:
             os.replace(temp, target)
         except OSError as error:
             if isinstance(error, IsADirectoryError):
-                raise StorageError(f"{join(self.uri, path)} is a folder and can't be replaced by an object") from error
+                raise StorageError(f"{join(self.uri, path)} is a folder and can't be replaced by a file") from error
             raise self._failed(error, "replacing", path) from error
         finally:
             _unlink_quietly(temp)
@@ -158,21 +158,21 @@ class LocalStore:
                     return
             except OSError as error:
                 raise self._failed(error, "deleting", path) from error
-        raise StorageError(f"Deleting {join(self.uri, path)} failed: others keep changing it; retry when they are done")
+        raise StorageError(f"Deleting {join(self.uri, path)} failed: other processes are changing it; retry later")
 
     def open_input(self, path: str) -> Any:
         """Open for random reads (``pread``, no lock, no copy through Python)."""
-        from pyarrow import OSFile  # takes 0.4 s to load, which a commit or a sensor need not wait for
+        from pyarrow import OSFile  # imported here because it takes 0.4 s, and commits and sensors don't need it
 
         file = self._object(path)
         try:
             return OSFile(file, "rb")
         except OSError as error:
-            is_dir = os.path.isdir(file)  # pyarrow says so in its message alone
+            is_dir = os.path.isdir(file)  # pyarrow reports this only in its message
             raise self._failed(IsADirectoryError() if is_dir else error, "reading", path) from error
 
     def open_output(self, path: str) -> BinaryIO:
-        """Open a new file; closing it makes it durable. ``AlreadyExistsError`` when the name is taken."""
+        """Open a new file; closing it makes it durable. ``AlreadyExistsError`` if it exists."""
         target = self._object(path)
         try:
             stream = os.fdopen(_open_new(target), "wb", buffering=0)
@@ -203,9 +203,9 @@ class LocalStore:
         return from_os_error(error, doing, join(self.uri, path))
 
     def _write_temp(self, target: str, path: str, data: bytes) -> str:
-        """Write ``data`` durably beside ``target`` and give that file's name; nothing is left behind on failure."""
+        """Write ``data`` durably to a temporary file beside ``target``; return its name. A failure leaves no file."""
         folder, name = os.path.split(target)
-        stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # names end at 255 bytes
+        stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
         temp = os.path.join(folder, f".{stem}.{uuid.uuid4().hex}.tmp")
         try:
             descriptor = _open_new(temp)
@@ -236,7 +236,7 @@ class LocalStore:
                 ) from error
             if error.errno in _NOT_LINKED:
                 raise self._failed(error, "creating", path) from error
-            # NFS may repeat a request whose answer got lost, and report the second one: two names mean that it is ours.
+            # NFS may repeat a request whose response was lost, and report the second result; two links mean success.
             try:
                 linked = os.stat(temp).st_nlink > 1
             except OSError as doubt:
@@ -259,7 +259,7 @@ class LocalStore:
 
 
 def _open_new(file: str) -> int:
-    """Open a file that must not exist, making its folders; another process may delete a folder meanwhile."""
+    """Open a file that must not exist, creating its folders; retried, as others may delete a folder meanwhile."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError):
@@ -269,7 +269,7 @@ def _open_new(file: str) -> int:
 
 
 def _make_folders(folder: str) -> None:
-    """Make a folder and those above it, each made durable in the one that holds it."""
+    """Create a folder and its parents, and sync the parent of each new one."""
     parent = os.path.dirname(folder)
     try:
         os.mkdir(folder)

@@ -14,8 +14,8 @@ from airflow_paimon.core.store.names import folder_name, inner_folder_name, join
 
 _lock = threading.RLock()
 _Objects = dict[str, tuple[bytes, int]]
-# Full key ("name/a/b", what follows memory://) -> (content, milliseconds since the epoch), by the key's first part:
-# listings of one store must not slow down with what earlier stores hold.
+# Full key ("name/a/b", the part after memory://) -> (content, milliseconds since the epoch), grouped by the key's first
+# part, so that listing one store does not slow down with the content of others.
 _volumes: dict[str, _Objects] = {}
 
 
@@ -40,7 +40,7 @@ def _forget(prefix: str) -> None:
 class MemoryStore:
     """Objects below one root of this process's memory. Stores of the same or of nested URIs share their content.
 
-    Pickling keeps the URI alone: in another process the store is empty, or holds what that process has put there.
+    Pickling keeps only the URI: in another process the store has that process's content.
     """
 
     __slots__ = ("_root",)
@@ -124,13 +124,13 @@ class MemoryStore:
         return io.BytesIO(self.read(path))
 
     def open_output(self, path: str) -> BinaryIO:
-        """Open a new object, visible once closed. ``AlreadyExistsError`` when the name is taken."""
+        """Open a new object, visible once closed. ``AlreadyExistsError`` if it exists."""
         if self.exists(path):
             raise AlreadyExistsError(f"memory://{self._key(path)} exists already")
         return _Output(self, path)
 
     def clear(self) -> None:
-        """Forget all objects below this root; a test that used a name of its own ends with this."""
+        """Delete all objects below this root; for the end of a test."""
         prefix = self._prefix("")
         with _lock:
             _forget(prefix)
@@ -162,7 +162,7 @@ class _Output(io.BytesIO):
             super().close()
 
     def __del__(self) -> None:
-        super().close()  # an abandoned file is no object
+        super().close()  # a file that is never closed is discarded
 
 
 def _now_ms() -> int:

@@ -21,7 +21,7 @@ _S3 = frozenset({"s3", "s3a"})
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """What is needed to open a store, as a value to send to another process. Its repr shows option names only."""
+    """A URI and options: enough to open the store in another process. Its repr shows only the names of options."""
 
     uri: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
@@ -40,11 +40,11 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     """Open the store rooted at a path, ``file:``, ``s3://``, ``s3a://``, ``memory://`` or another fsspec URI.
 
     The URI is literal, as Paimon's Java engine writes it: ``%3A`` in it stays ``%3A``, nothing is unquoted.
-    Nothing is read yet. ``storage_options`` count for object stores only; local and memory stores ignore them.
+    Nothing is read yet. ``storage_options`` apply to object stores; local and memory stores ignore them.
 
     Raises:
         InvalidInputError: the URI is malformed or holds a password, or an option is unknown.
-        UnsupportedStorageError: nobody serves this scheme, or the package that does is not installed.
+        UnsupportedStorageError: the scheme is not supported, or its package is not installed.
     """
     uri = os.fspath(uri_or_path)
     if not uri:
@@ -64,7 +64,7 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
         return S3Store(bucket, _checked_root(prefix), storage_options)
     if scheme == "memory":
         return MemoryStore(_checked_root(root))
-    # fsspec takes 0.3 s to load, which nobody whose tables lie elsewhere need wait for.
+    # Imported here because fsspec takes 0.3 s and local paths and s3:// don't need it.
     from airflow_paimon.core.store.fsspec_store import FsspecStore, is_known
 
     if is_known(scheme):

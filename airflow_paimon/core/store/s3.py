@@ -36,7 +36,7 @@ _DELETE_BATCH = 1000
 _CONFLICT_TRIES = 6
 
 _refuses_second_put: set[tuple[str, str]] = set()
-"""(options, bucket) of which this process knows that a second conditional put is refused."""
+"""(options, bucket) for which this process has verified that a second conditional put is refused."""
 
 
 class S3Store:
@@ -113,7 +113,7 @@ class S3Store:
         prefix = self._folder_prefix(folder_name(path))
         objects, folders = self._entries("listing", path, prefix, "/")
         found = [FileInfo(name.removesuffix("/")[len(prefix) :], True, 0) for name in folders]
-        # A key that ends with the prefix is the empty object by which some engines mark a folder.
+        # A key that ends with the prefix is the empty object with which some engines mark a folder.
         found += (
             FileInfo(entry["Key"][len(prefix) :], False, entry["Size"], int(entry["LastModified"].timestamp() * 1000))
             for entry in objects
@@ -130,9 +130,9 @@ class S3Store:
                 self._put_if_absent(key, data, token)
                 return
             except s3_client.failures() as error:
-                # "A conflicting operation is under way": nothing was done, and who won shows a moment later.
+                # Another put of the same key is in progress: this one did nothing, and a retry shows which one won.
                 if s3_client.code_of(error) != "ConditionalRequestConflict" or not left:
-                    self._settle(path, key, data, token, error)
+                    self._resolve_outcome(path, key, data, token, error)
                     return
             time.sleep(0.05 * 2 ** (_CONFLICT_TRIES - left))
 
@@ -157,7 +157,7 @@ class S3Store:
                 )
 
     def open_input(self, path: str) -> Any:
-        """Open for random reads: one request now (size and tail), then one per range that is not at hand."""
+        """Open for random reads: one request now (size and tail), then one per range that is not cached."""
         return RangeInput(self, path)
 
     def open_output(self, path: str) -> BinaryIO:
@@ -188,7 +188,7 @@ class S3Store:
             )
         except s3_client.failures() as error:
             if s3_client.status_of(error) == 416 and not header.startswith("bytes=0-"):
-                return b"", 0  # nothing in an empty object has a range
+                return b"", 0  # an empty object has no valid range
             raise self._failed(error, "reading", path, mutating=False) from error
         return data, int(response.get("ContentRange", f"/{len(data)}").rpartition("/")[2])
 
@@ -212,11 +212,11 @@ class S3Store:
             ),
         )  # fmt: skip
 
-    def _settle(self, path: str, key: str, data: bytes, token: str, error: Exception) -> None:
-        """Find out what became of a failed conditional put; return when the object is ours.
+    def _resolve_outcome(self, path: str, key: str, data: bytes, token: str, error: Exception) -> None:
+        """Resolve the outcome of a failed conditional put by reading the object back; return if this call created it.
 
-        A refusal ("it exists already") counts as lost only after a look: aiohttp, botocore and proxies repeat a put
-        whose answer got lost, aiohttp without telling, and the second one is refused because of the first.
+        Even a refusal ("it exists already") is checked: aiohttp, botocore and proxies repeat a put whose response was
+        lost (aiohttp silently), and the repetition is then refused because of the first one.
         """
         where = join(self.uri, path)
         try:
@@ -227,18 +227,18 @@ class S3Store:
             if s3_client.is_refusal(error) and s3_client.status_of(error) not in (409, 412):
                 raise self._failed(error, "creating", path, mutating=False) from error
             raise OutcomeUnknownError(
-                f"Creating {where} failed ({self._reason(error)}), and reading it back tells nothing "
+                f"Creating {where} failed ({self._reason(error)}), and so did reading it back "
                 f"({self._reason(doubt)}): it may still appear. Look for it before trying again"
             ) from error
         owner = response.get("Metadata", {}).get(_TOKEN)
-        # A storage may drop metadata; then the content tells, which holds a uuid where it matters.
+        # A storage may drop metadata; then the content identifies the writer: it holds a uuid where that matters.
         if owner != token and (owner is not None or found != data):
             raise AlreadyExistsError(f"{where} exists already") from error
 
     def _require_conditional_put(self) -> None:
         """Check once per process and bucket that the storage refuses a second conditional put.
 
-        Storages that don't know ``If-None-Match`` ignore it and overwrite: commits would be lost without a trace.
+        Storages without support for ``If-None-Match`` ignore it and overwrite: commits would be lost silently.
         """
         known = (self._options, self._bucket)
         if known in _refuses_second_put:
@@ -264,7 +264,7 @@ class S3Store:
                 return s3_client.status_of(error) == 412
             raise self._failed(error, "probing", path, mutating=False) from error
         finally:
-            with contextlib.suppress(PaimonError):  # an empty object in our own folder harms nobody
+            with contextlib.suppress(PaimonError):  # an empty object in our own folder does no harm
                 self.delete(path)
         return False
 
@@ -300,7 +300,7 @@ class S3Store:
             return NotFoundError(f"{where} does not exist")
         if mutating and not s3_client.is_refusal(error):
             return OutcomeUnknownError(
-                f"{doing.capitalize()} {where} failed after it may have taken effect ({self._reason(error)}); "
+                f"{doing.capitalize()} {where} failed, but may have taken effect ({self._reason(error)}); "
                 "read it before trying again"
             )
         if s3_client.status_of(error) in (401, 403) or isinstance(error, PermissionError):
@@ -355,7 +355,7 @@ class RangeInput(io.RawIOBase):
             return self._tail[start - tail_start : end - tail_start]
         block_start, block = self._block
         if not block_start <= start <= end <= block_start + len(block):
-            # Small reads in a row come from one block; larger ones, as whole column chunks, are read as asked.
+            # Consecutive small reads share one block; larger ones, such as whole column chunks, are read exactly.
             last = min(max(end, start + _TAIL), self._size) - 1
             block_start, block = start, self._store.read_range(self._path, f"bytes={start}-{last}")[0]
             self._block = (block_start, block)

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageErro
 
 T = TypeVar("T")
 Listing = tuple[list[dict[str, Any]], list[str]]
-"""Objects as ListObjectsV2 gives them, and the prefixes below."""
+"""Objects as ListObjectsV2 returns them, and the common prefixes."""
 
 _OPTIONS = frozenset({
     "anon", "client_kwargs", "config_kwargs", "endpoint_url", "key", "profile", "region", "requester_pays",
@@ -31,10 +31,10 @@ _BODY_TRIES = 3
 
 
 def checked_options(options: Mapping[str, Any] | None) -> str:
-    """Check storage options and give their canonical JSON, which is what a store keeps.
+    """Check storage options and return them as canonical JSON, the form that a store keeps.
 
     Raises:
-        InvalidInputError: an option is unknown (a typo must not fall back to other credentials) or no JSON value.
+        InvalidInputError: an option is unknown (a typo must not fall back to other credentials) or not a JSON value.
     """
     given = dict(options or {})
     if unknown := sorted(set(given) - _OPTIONS):
@@ -51,7 +51,7 @@ def checked_options(options: Mapping[str, Any] | None) -> str:
 
 
 def import_s3fs() -> Any:
-    """Return the module s3fs, which takes most of a second to load."""
+    """Import s3fs on first use: that takes most of a second."""
     try:
         import s3fs
     except ImportError as error:
@@ -79,7 +79,7 @@ def _file_system(pid: int, options: str, environment: tuple[tuple[str, str], ...
 
 @lru_cache(maxsize=1)
 def failures() -> tuple[type[Exception], ...]:
-    """Return what a request raises when the storage, the network or the credentials fail. Nothing else is caught."""
+    """Return the exceptions of a request whose storage, network or credentials fail. No other is caught."""
     import_s3fs()
     from aiohttp import ClientError as ConnectionClientError
     from botocore.exceptions import BotoCoreError, ClientError
@@ -88,7 +88,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def response_of(error: BaseException | None) -> dict[str, Any]:
-    """Return the storage's answer inside an error, also where s3fs has translated it; empty when there was none."""
+    """Return the storage's response behind an error, even if s3fs has translated it; empty if there was none."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
@@ -98,17 +98,17 @@ def response_of(error: BaseException | None) -> dict[str, Any]:
 
 
 def code_of(error: BaseException) -> str:
-    """Return the error code of the storage's answer (``NoSuchKey``, ``PreconditionFailed``), or ``""``."""
+    """Return the error code of the storage's response (``NoSuchKey``, ``PreconditionFailed``), or ``""``."""
     return str(response_of(error).get("Error", {}).get("Code", ""))
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status of the storage's answer, or 0 when there was none."""
+    """Return the HTTP status of the storage's response, or 0 if there was none."""
     return int(response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the storage certainly did nothing: it said so in the first answer (4xx, but for a timeout)."""
+    """Whether the storage certainly did nothing: its first response was 4xx, other than a timeout."""
     repeated = response_of(error).get("ResponseMetadata", {}).get("RetryAttempts", 0)
     return 400 <= status_of(error) < 500 and status_of(error) != 408 and repeated == 0
 
@@ -135,7 +135,7 @@ def is_trusted_endpoint(client: Any) -> bool:
 
 
 async def call(fs: Any, client: Any, operation: str, **arguments: Any) -> dict[str, Any]:
-    """Send one request, with those of the options' extra arguments (encryption, requester pays) that it knows."""
+    """Send one request, with the extra arguments from the options (encryption, requester pays) that it supports."""
     from botocore import xform_name
 
     known = client.meta.service_model.operation_model(operation).input_shape.members
@@ -145,7 +145,7 @@ async def call(fs: Any, client: Any, operation: str, **arguments: Any) -> dict[s
 
 
 async def get(fs: Any, client: Any, **arguments: Any) -> tuple[bytes, dict[str, Any]]:
-    """Read an object or a range of it. The client repeats a failed request but not a body that breaks off."""
+    """Read an object or a range of it. The client retries a failed request, but not a truncated body."""
     for left in reversed(range(_BODY_TRIES)):
         response = await call(fs, client, "GetObject", **arguments)
         try:
@@ -158,7 +158,7 @@ async def get(fs: Any, client: Any, **arguments: Any) -> tuple[bytes, dict[str, 
 
 
 async def get_many(fs: Any, client: Any, bucket: str, keys: Sequence[str]) -> list[bytes]:
-    """Read several small objects, some at a time."""
+    """Read several small objects, at most ``_CONCURRENT`` at a time."""
     gate = asyncio.Semaphore(_CONCURRENT)
 
     async def one(key: str) -> bytes:
@@ -169,7 +169,7 @@ async def get_many(fs: Any, client: Any, bucket: str, keys: Sequence[str]) -> li
 
 
 async def list_all(fs: Any, client: Any, bucket: str, prefix: str, delimiter: str) -> Listing:
-    """List the objects that start with ``prefix``, and the folders when there is a ``delimiter``. Nothing is cached."""
+    """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders. Nothing is cached."""
     objects: list[dict[str, Any]] = []
     folders: list[str] = []
     more: dict[str, str] = {"Delimiter": delimiter} if delimiter else {}

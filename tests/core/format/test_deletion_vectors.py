@@ -146,10 +146,10 @@ def test_every_truncation_is_noticed() -> None:
         (struct.pack(">i", 7) + CROARING_RUNS, "magic number 00000007 is unknown"),
         (_bin_32(CROARING_RUNS + b"\0"), "ends too early"),
         (_bin_32(CROARING_RUNS[:-1]), "truncated"),
-        (_bin_32(struct.pack("<II", 99, 0)), "no known roaring format"),
+        (_bin_32(struct.pack("<II", 99, 0)), "unknown roaring format"),
         (_bin_32(struct.pack("<II", 12346, 1 << 17)), "number of containers"),
-        (_bin_32(struct.pack("<IIHHI", 12346, 1, 0, 4999, 0) + bytes(8192)), "another number of values"),
-        (_bin_32(struct.pack("<IBHHHHH", 12347, 1, 0, 9, 1, 65530, 9)), "another number of values"),
+        (_bin_32(struct.pack("<IIHHI", 12346, 1, 0, 4999, 0) + bytes(8192)), "does not have the number of values"),
+        (_bin_32(struct.pack("<IBHHHHH", 12347, 1, 0, 9, 1, 65530, 9)), "does not have the number of values"),
         (struct.pack("<iq", MAGIC_64, -1), "number of bitmaps"),
     ],
 )  # fmt: skip

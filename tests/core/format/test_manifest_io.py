@@ -323,7 +323,7 @@ _SAMPLE = write_manifest([_entry(extra_files=("a", "b"), value_stats_cols=("x",)
 
 
 def test_not_avro() -> None:
-    for data, message in ((b"", "empty"), (b"{}", "no Avro file"), (b"Obj\x01", "truncated")):
+    for data, message in ((b"", "empty"), (b"{}", "not an Avro file"), (b"Obj\x01", "truncated")):
         with pytest.raises(FormatError, match=message):
             read_manifest(data)
 

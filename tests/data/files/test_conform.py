@@ -128,5 +128,5 @@ def test_row_kinds() -> None:
         conform_rows(rows, schema_of("INT"), "d.t")
     for strange in ("i", None):
         wrong = pa.table({"c": [1], "_row_kind": pa.array([strange], pa.string())})
-        with pytest.raises(InvalidInputError, match="_row_kind is one of"):
+        with pytest.raises(InvalidInputError, match=r"_row_kind must be one of \+I -U \+U -D"):
             conform_rows(wrong, schema_of("INT"), "d.t")

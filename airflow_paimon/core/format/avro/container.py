@@ -1,4 +1,4 @@
-"""Avro object container files: header, blocks and codecs. `decoder` and `encoder` say what the blocks hold."""
+"""Avro object container files: header, blocks and codecs. `decoder` and `encoder` handle the content of blocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Container:
 
 
 def read_long(data: bytes, position: int) -> tuple[int, int]:
-    """Read a zigzag variable-length integer; returns it and the position after it.
+    """Read a zigzag variable-length integer; return it and the next position.
 
     Raises:
         FormatError: it is longer than 10 bytes.
@@ -65,13 +65,13 @@ def write_long(value: int) -> bytes:
 
 
 def read_container(data: bytes) -> Container:
-    """Parse the header; blocks are checked and decompressed as they are taken.
+    """Parse the header; blocks are checked and decompressed lazily, as they are read.
 
     Raises:
         FormatError: no Avro file, truncated, or an unknown codec. IndexError means truncated, too.
     """
     if not data.startswith(MAGIC):
-        raise FormatError("it is no Avro file (the first bytes are wrong)" if data else "it is empty")
+        raise FormatError("it is not an Avro file (the first bytes are wrong)" if data else "it is empty")
     metadata, position = _read_metadata(data)
     codec = metadata.get("avro.codec", b"null").decode()
     if "avro.schema" not in metadata:
@@ -142,7 +142,7 @@ def write_container(schema: str, blocks: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def _snappy(block: bytes) -> bytes:
-    # Only here: pyarrow takes long to import, and no release of Paimon writes snappy unless told to.
+    # Imported here because pyarrow is slow to import and Paimon writes snappy only if configured to.
     import pyarrow
 
     size = shift = 0

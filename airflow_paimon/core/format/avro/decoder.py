@@ -27,7 +27,7 @@ Decoder = Callable[[bytes, int, list[Any]], None]
 
 @dataclass(frozen=True)
 class RecordForm:
-    """How stored records become values.
+    """How stored records are converted to values.
 
     ``schema``: what we expect, as Avro schema in JSON. What a file lacks is None, what it has in addition is dropped.
     ``classes``: the named tuple of each record, by name; its fields come in the order of the schema.
@@ -44,7 +44,7 @@ class RecordForm:
         return hash(self.schema)
 
     def stored_fields(self, record: AvroType) -> list[tuple[str, AvroType]]:
-        """Return the fields of a record that have a place in its named tuple, in order."""
+        """Return the fields of a record that its named tuple has, in order."""
         return [f for f in record.fields if f[0] != "_VERSION"]
 
 
@@ -76,7 +76,7 @@ def _naming(name: str | None) -> Iterator[None]:
     except (IndexError, struct.error):
         raise FormatError(f"{prefix}it is truncated or corrupt") from None
     except ValueError as e:
-        # No UTF-8, or bytes that no record starts with taken for those of a group not read yet.
+        # Invalid UTF-8, or bytes equal to the initial placeholder of a repeated group (see ``memos``).
         raise FormatError(f"{prefix}it is corrupt: {e}") from None
 
 
@@ -119,7 +119,7 @@ class _Source:
 
     def record_loop(self, stored: AvroType, wanted: AvroType) -> None:
         if stored.kind != "record":
-            raise FormatError("its Avro schema is no record")
+            raise FormatError("its Avro schema is not a record")
         if stored.union:
             self.branch(stored, lambda: self.emit("nulls('record')"), lambda: None)
         value = self.record(stored, wanted, outermost=True)
@@ -159,14 +159,14 @@ class _Source:
         return "None"
 
     def memo(self, members: list[tuple[str, AvroType]], own: dict[str, AvroType]) -> list[str]:
-        """Read fields that tend to repeat: if the bytes are those of the last time, so are the values."""
+        """Read fields that tend to repeat: if the bytes equal the previous record's, its values are reused."""
         memo = self.new("m")
         self.memos.append(memo)
         names = [self.new() for _ in members]
         joined = ", ".join(names) + ","
         self.emit(f"if b.startswith({memo}, p):", f"    p += len({memo})", f"    {joined} = {memo}_values", "else:")
         self.depth += 1
-        start = self.new("start")  # its own: a group may hold a record with groups inside
+        start = self.new("start")  # a new name: a group may hold a record with groups inside
         self.emit(f"{start} = p")
         for variable, (name, stored) in zip(names, members, strict=True):
             self.emit(f"{variable} = {self.value(stored, own.get(name), name)}")
@@ -175,7 +175,7 @@ class _Source:
         return names
 
     def value(self, stored: AvroType, wanted: AvroType | None, name: str) -> str:
-        """Emit code that reads one value, known or to be dropped; returns the expression that holds it."""
+        """Emit code that reads one value, kept or skipped; returns the expression that holds it."""
         if wanted is not None and stored.kind != wanted.kind:
             raise FormatError(f"its field {name} is of type {stored.kind}, {wanted.kind} expected")
         if not stored.union:
@@ -264,7 +264,7 @@ def _array_reader(stored: AvroType, wanted: AvroType | None, form: RecordForm) -
     source.emit(*(f"{m}, {m}_values = b'\\xff' * 99, ()" for m in source.memos))
     source.emit("while True:")
     source.depth = 2
-    # A small number of items is one byte; anything else, and sizes, take the long way.
+    # Fast path: a small number of items is one byte. Larger ones, and blocks with a size, take the slow path.
     source.emit("n = b[p]", "if n > 127 or n & 1:", "    n, p = array_size(b, p)", "else:", "    n >>= 1", "    p += 1")
     source.emit("if not n:", "    return tuple(items), p", "for _ in range(n):")
     source.lines += body
@@ -283,9 +283,9 @@ def _array_size(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _long_tail(data: bytes, position: int, value: int) -> tuple[int, int]:
-    """Read on where the first byte, ``value``, says that the number goes on; not yet zigzag-decoded.
+    """Read the rest of a number whose first byte, ``value``, has the continuation bit; not yet zigzag-decoded.
 
-    Unrolled for sizes, row counts and times of today; the marks of the bytes before the last are taken off at once.
+    Unrolled for typical sizes, row counts and times; the continuation bits are removed in one subtraction.
     """
     b = data[position]
     if b < 0x80:
@@ -305,7 +305,7 @@ def _long_tail(data: bytes, position: int, value: int) -> tuple[int, int]:
 
 def _check_end(data: bytes, position: int) -> None:
     if position != len(data):
-        raise FormatError("it is truncated or corrupt: an Avro block doesn't end where its records do")
+        raise FormatError("it is truncated or corrupt: an Avro block doesn't end with its last record")
 
 
 def _null_in_required(name: str) -> None:

@@ -13,13 +13,13 @@ from airflow_paimon.core.format.avro.decoder import RecordForm
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 BLOCK_BYTES = 64 * 1024
-"""Avro's default is 16,000; larger blocks compress better and any reader takes them."""
+"""Avro's default is 16,000 bytes; larger blocks compress better, and every reader accepts them."""
 
 Encoder = Callable[[bytearray, Any], None]
 
 
 def encode_records(records: Iterable[Any], form: RecordForm) -> bytes:
-    """Return a container file of named tuples of the form. The same records give the same bytes.
+    """Return a container file of records, given as named tuples. The same records give the same bytes.
 
     Raises:
         OverflowError: a number of more than 64 bits.

@@ -1,4 +1,4 @@
-"""The part of Avro's type system that metadata files use: parsed from a file's header, spelled as Java spells it."""
+"""The part of Avro's type system that metadata files use: parsed from a file's header, written as Java writes it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _parse(schema: Any, named: dict[str, AvroType], depth: int) -> AvroType:
         raise FormatError(f"its Avro schema names an unknown type {schema!r}")
     kind = schema["type"]
     if kind == "record":
-        # Registered only afterwards: a type that contains itself is none of ours and fails as unknown.
+        # Registered only afterwards: metadata has no recursive types, so they fail as unknown.
         fields = tuple((str(f["name"]), _parse(f["type"], named, depth + 1)) for f in schema["fields"])
         out = named[schema["name"]] = AvroType("record", schema["name"], fields=fields)
         return out
@@ -82,7 +82,7 @@ def _parse_union(branches: list[Any], named: dict[str, AvroType], depth: int) ->
 
 
 def avro_schema(fields: Sequence[Any], name: str = "record") -> dict[str, Any]:
-    """Spell a record as Paimon's Java engine does: names of nested records chained, null first in unions.
+    """Write a record as Paimon's Java engine does: names of nested records chained, null first in unions.
 
     A field is ``"_NAME type"``, ``?`` before the type for nullable and ``[...]`` around it for an array, or a pair of
     such a text and the fields of the record that its type ``record`` stands for.
