@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
@@ -34,3 +34,10 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     if len(parts) == 3 and parts[2] == MAIN:
         parts.pop()
     return uri._replace(path="/" + "/".join(parts))
+
+
+def convert_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
+    """Return the OpenLineage dataset of an asset's branch; None when its URI names none."""
+    from airflow_paimon.lineage import convert_asset
+
+    return convert_asset(asset, lineage_context)

@@ -5,6 +5,7 @@ from typing import Any
 from airflow_paimon import __version__
 
 _NAME = "Apache Paimon"
+_LINKS = ("ApprovalLink", "AssetLink", "SparkLink", "TableLink", "UndoLink")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -32,8 +33,15 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("airflow_paimon.sensors.snapshot")],
         "hooks": [_modules("airflow_paimon.hooks.paimon", "airflow_paimon.hooks.spark_job")],
         "triggers": [_modules("airflow_paimon.triggers.snapshot")],
+        "extra-links": [f"airflow_paimon.links.{name}" for name in _LINKS],
         "connection-types": [_connection_type()],
-        "asset-uris": [{"schemes": ["paimon"], "handler": "airflow_paimon.assets.sanitize_uri"}],
+        "asset-uris": [
+            {
+                "schemes": ["paimon"],
+                "handler": "airflow_paimon.assets.sanitize_uri",
+                "to_openlineage_converter": "airflow_paimon.assets.convert_to_openlineage",
+            }
+        ],
     }
 
 

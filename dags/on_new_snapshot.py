@@ -1,7 +1,8 @@
 """Start when anybody commits to a Paimon table, Flink and Spark included; each new snapshot is one asset event.
 
-Name the table in a copy of this file: as it stands the DAG watches nothing. A run gets every snapshot since the last
-run; what is committed while no triggerer runs comes when it runs again (Airflow 3.3 and later).
+Name the table in a copy of this file: as it stands the DAG watches nothing. What is committed while no triggerer runs
+comes when it runs again (Airflow 3.3 and later). Airflow may list an event only in the next run: take it as a reason to
+read up to the table's newest snapshot.
 """
 
 from __future__ import annotations

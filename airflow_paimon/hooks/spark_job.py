@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from airflow_paimon.core.store.secrets import is_secret_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks._supervisor_watch import supervised
+from airflow_paimon.hooks._tracking import tracking_url
 from airflow_paimon.hooks.paimon import PaimonHook
 
 _TIED_CHILD = Path(__file__).with_name("_tied_child.py")
@@ -54,6 +55,7 @@ class SparkJobHook(SparkSubmitHook):
     :param conf: Spark settings
     :param options: further arguments of Airflow's ``SparkSubmitHook``, such as ``driver_memory``, ``jars``,
         ``packages``, ``py_files``, ``num_executors``, ``deploy_mode``, ``env_vars``
+    :param on_tracking_url: is given the address of the application's page as soon as Spark's log tells it
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class SparkJobHook(SparkSubmitHook):
         *,
         conf: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        on_tracking_url: Callable[[str], None] | None = None,
     ) -> None:
         known = set(inspect.signature(SparkSubmitHook.__init__).parameters) - _OWN_OPTIONS - _NOT_AWAITED
         unknown = sorted(set(options or {}) - known)
@@ -70,6 +73,8 @@ class SparkJobHook(SparkSubmitHook):
         super().__init__(conf=dict(conf or {}), conn_id=spark_conn_id, **dict(options or {}))
         self._secret_env: dict[str, str] = {}
         self._printed: list[str] = []
+        self._on_tracking_url = on_tracking_url
+        self._tracking_url: str | None = None
         if self._is_cluster and self._connection["master"].startswith(("spark://", "local")):
             raise UnsupportedFeatureError(
                 f"Connection {spark_conn_id!r}: deploy mode cluster with master {self._connection['master']}: Spark "
@@ -207,7 +212,14 @@ class SparkJobHook(SparkSubmitHook):
         return [binary]
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        super()._process_spark_submit_log(line for line in itr if not self._is_result(line))
+        super()._process_spark_submit_log(self._noticed(line) for line in itr if not self._is_result(line))
+
+    def _noticed(self, line: str) -> str:
+        url = tracking_url(line, self._conf)
+        if url is not None and url != self._tracking_url and self._on_tracking_url is not None:
+            self._tracking_url = url
+            self._on_tracking_url(url)
+        return line
 
     def _is_result(self, line: str) -> bool:
         """Keep the line by which a job prints its result out of the log: who runs the job logs the result."""

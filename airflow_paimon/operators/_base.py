@@ -7,17 +7,27 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_paimon._compat import AirflowException, AirflowFailException, Asset, AssetAlias, BaseOperator
+from airflow_paimon._compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRuntimeError,
+    Asset,
+    AssetAlias,
+    BaseOperator,
+)
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
+from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
+from airflow_paimon.operators._touched import branches_to_read, branches_to_write, branches_written
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_paimon.hooks.paimon import PaimonHook
     from airflow_paimon.hooks.spark_job import SparkJobHook
@@ -37,10 +47,14 @@ class PaimonOperator(BaseOperator):
     Base of the operators; each runs one operation of the core on one table and returns its result dict.
 
     The result is ``{"operation", "table", "branch", "changed", "dry_run", "plan_id", "snapshot_before",
-    "snapshot_after", "details", "duration_s", "version"}``. It becomes the ``extra`` of the asset events of the task's
-    outlets; an ``AssetAlias`` among them gets the table's ``paimon://`` asset, and only when the table changed. A retry
-    is the same operation and gives the first try's result; Clear makes a new one. Wrong input and refusals for safety
-    fail the task at once, conflicts and storage failures are retried; the error object is in XCom ``paimon_error``.
+    "snapshot_after", "details", "duration_s", "version"}``. A retry is the same operation and gives the first try's
+    result; Clear makes a new one. Wrong input and refusals for safety fail the task at once, conflicts and storage
+    failures are retried; the error object is in XCom ``paimon_error``.
+
+    When rows or columns of a branch have changed, its asset ``paimon://<connection>/<database>/<table>[/<branch>]``
+    gets an event with the result as ``extra``; no ``outlets`` are needed. Tags, deletions, checks, repairs and dry runs
+    give none. Each ``AssetAlias`` among ``outlets`` gets the same event; an ``Asset`` there gets one from Airflow
+    whenever the task succeeds, with the result as ``extra``.
 
     :param table: the table, ``db.table`` (templated)
     :param paimon_conn_id: connection of type ``paimon`` (templated)
@@ -70,6 +84,7 @@ class PaimonOperator(BaseOperator):
         "spark_options",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"spark_conf": "json", "spark_options": "json"}
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (TableLink(), AssetLink(), SparkLink())
     ui_color = "#e8f0fe"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -104,12 +119,16 @@ class PaimonOperator(BaseOperator):
         self.spark_conf = spark_conf
         self.spark_options = spark_options
         self._spark_hook: SparkJobHook | None = None
+        self.spark_url: str | None = None
+        self._result: dict[str, Any] | None = None
+        self._error: dict[str, Any] | None = None
         self._check_run_on()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the operation and return its result."""
         from airflow_paimon.hooks.paimon import PaimonHook
 
+        store_links(self, context)
         try:
             self._check_run_on()
             hook = PaimonHook(self.paimon_conn_id)
@@ -119,12 +138,14 @@ class PaimonOperator(BaseOperator):
             submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
             result = self._submit(hook, request, context) if submits else self._run_here(request)
         except PaimonError as error:
-            context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
+            self._error = error_to_json(error)
+            context["ti"].xcom_push(key=ERROR_KEY, value=self._error)
             # What the message says by itself needs no traceback.
             raise airflow_error(error) from (error if error.retryable else None)
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
         self.log.info("Result: %s", json.dumps(result))
+        self._result = result
         self._emit_asset_events(context, result)
         return result
 
@@ -132,6 +153,68 @@ class PaimonOperator(BaseOperator):
         """Kill the submitted job, within 5 seconds."""
         if self._spark_hook is not None:
             self._spark_hook.on_kill()
+
+    # -- assets --------------------------------------------------------------------------------------------------------
+
+    # Aliases, not assets: a task fails when an asset that it declares is inactive, and the asset of this URI is when
+    # some DAG gives the URI another name.
+
+    @property
+    def inlets(self) -> list[Any]:
+        """What the DAG declares, and an alias for each branch that is read, where the arguments name it."""
+        return [*self._inlets, *self._aliases(branches_to_read)]
+
+    @inlets.setter
+    def inlets(self, declared: list[Any]) -> None:
+        self._inlets = declared
+
+    @property
+    def outlets(self) -> list[Any]:
+        """What the DAG declares, and an alias for each branch that may be written, where the arguments name it."""
+        return [*self._outlets, *self._aliases(branches_to_write)]
+
+    @outlets.setter
+    def outlets(self, declared: list[Any]) -> None:
+        self._outlets = declared
+
+    def _aliases(self, branches: Callable[[str, Mapping[str, Any]], list[Any]]) -> list[AssetAlias]:
+        from airflow_paimon.assets import paimon_asset_uri
+
+        arguments = vars(self)
+        connection, table = arguments.get("paimon_conn_id"), arguments.get("table")
+        if not (_is_name(connection) and _is_name(table)):
+            return []
+        names = filter(_is_name, branches(self.operation, arguments))
+        with suppress(InvalidInputError):  # of the table's name: execute says it
+            return [AssetAlias(paimon_asset_uri(str(connection), str(table), name)) for name in names]
+        return []
+
+    def _emit_asset_events(self, context: Context, result: Mapping[str, Any]) -> None:
+        from airflow_paimon.assets import paimon_asset_uri
+
+        events, extra = context["outlet_events"], dict(result)
+        declared = {outlet.uri: outlet for outlet in self._outlets if isinstance(outlet, Asset)}
+        aliases = [outlet for outlet in self._outlets if isinstance(outlet, AssetAlias)]
+        for asset in declared.values():
+            events[asset].extra = extra
+        for branch in branches_written(result, vars(self)):
+            uri = paimon_asset_uri(self.paimon_conn_id, result["table"], branch)
+            own = [] if uri in declared else [AssetAlias(uri)]
+            self._outlets = [*self._outlets, *own]
+            for alias in (*aliases, *own):
+                _add_event(events[alias], uri, extra)
+
+    # -- OpenLineage ---------------------------------------------------------------------------------------------------
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Say what was read and written; called only where Airflow's OpenLineage provider is installed."""
+        from airflow_paimon.lineage import lineage_of
+
+        return lineage_of(self, self._result, self._error)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Say what was read, and the error."""
+        return self.get_openlineage_facets_on_complete(task_instance)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -165,25 +248,19 @@ class PaimonOperator(BaseOperator):
     def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
         from airflow_paimon.hooks.spark_job import SparkJobHook
 
+        def on_tracking_url(url: str) -> None:
+            self.spark_url = url
+            store_links(self, context)
+
         self._spark_hook = SparkJobHook(
             self.spark_conn_id,
             conf=_as_dict("spark_conf", self.spark_conf),
             options=_as_dict("spark_options", self.spark_options),
+            on_tracking_url=on_tracking_url,
         )
         return self._spark_hook.run_job(
             request, result_name=result_name(context), results_folder=hook.results_folder, texts=self._texts()
         )
-
-    def _emit_asset_events(self, context: Context, result: Mapping[str, Any]) -> None:
-        from airflow_paimon.assets import paimon_asset
-
-        events = context["outlet_events"]
-        for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                events[outlet].extra = dict(result)
-            elif isinstance(outlet, AssetAlias) and result["changed"] and not result["dry_run"]:
-                asset = paimon_asset(self.paimon_conn_id, result["table"], result["branch"])
-                events[outlet].add(asset, extra=dict(result))
 
     @property
     def _run_on(self) -> str | None:
@@ -204,6 +281,19 @@ class PaimonOperator(BaseOperator):
             raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}, or left out; got {self.run_on!r}")
         if run_on == "worker" and self._needs_spark(None):
             raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: leave run_on out")
+
+
+def _is_name(value: Any) -> bool:
+    """Say whether an argument is a text that needs no rendering."""
+    return isinstance(value, str) and "{{" not in value and "{%" not in value
+
+
+def _add_event(accessor: Any, uri: str, extra: dict[str, Any]) -> None:
+    """Give an alias an event of the asset that has this URI, whatever its name."""
+    try:
+        accessor.add(Asset.ref(uri=uri), extra=extra)
+    except AirflowRuntimeError:  # there is none yet
+        accessor.add(Asset(uri=uri), extra=extra)
 
 
 def operation_id(context: Context, max_tries: int | None = None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.links import UndoLink
 from airflow_paimon.operators._base import PaimonOperator
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ class DeleteTagOperator(PaimonOperator):
 
 class _PublishOperator(PaimonOperator):
     """What the operators that change main's history share."""
+
+    operator_extra_links = (*PaimonOperator.operator_extra_links, UndoLink())
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOper
 from airflow_paimon._compat import BranchMixIn
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.links import ApprovalLink, TableLink, store_links
 from airflow_paimon.operators._base import airflow_error, operation_id
 from airflow_paimon.operators.branch import CorrectBranchOperator
 
@@ -97,18 +98,34 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
     :param required: whether to ask at all; otherwise it counts as approved, by nobody (templated)
+    :param table: the table in question, for the link to its page (templated)
+    :param paimon_conn_id: connection of type ``paimon``, for that link (templated)
     """
 
-    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required")
+    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required", "table",
+                                      "paimon_conn_id")  # fmt: skip
+    operator_extra_links = (ApprovalLink(), TableLink())
 
-    def __init__(self, *, on_approve: str, on_reject: str, required: bool | str = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        on_approve: str,
+        on_reject: str,
+        required: bool | str = True,
+        table: str | None = None,
+        paimon_conn_id: str = "paimon_default",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.on_approve = on_approve
         self.on_reject = on_reject
         self.required = required
+        self.table = table
+        self.paimon_conn_id = paimon_conn_id
 
     def execute(self, context: Context) -> Any:
         """Ask, or go on at once."""
+        store_links(self, context)
         required = str(self.required).strip().lower()
         if required not in ("true", "false"):
             raise airflow_error(InvalidInputError(f"required must be true or false, got {self.required!r}"))

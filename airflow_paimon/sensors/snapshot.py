@@ -16,6 +16,7 @@ from airflow_paimon._compat import (
 )
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.links import AssetLink, TableLink, store_links
 from airflow_paimon.operators._base import as_list
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class SnapshotCatchUpSensor(BaseSensorOperator):
         "partitions",
         "allow_older_partitions",
     )
+    operator_extra_links = (TableLink(), AssetLink())
     ui_color = "#e8f0fe"
 
     def __init__(
@@ -91,6 +93,7 @@ class SnapshotCatchUpSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait here, or look once and go on waiting in the triggerer."""
+        store_links(self, context)
         if not self.deferrable:
             return super().execute(context)
         try:

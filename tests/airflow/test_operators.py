@@ -139,7 +139,7 @@ def test_unknown_and_impossible_arguments_are_refused_when_the_dag_is_parsed() -
         CreateBranchOperator(task_id="t", table="d.t", branch="b", run_on="cluster")
     with pytest.raises(InvalidInputError, match="needs Spark"):
         DiffBranchesOperator(task_id="t", table="d.t", branch="b", run_on="worker")
-    with pytest.raises(InvalidInputError, match="either a tag or a snapshot"):
+    with pytest.raises(InvalidInputError, match="one of the two"):
         CorrectBranchOperator(task_id="t", table="d.t", branch="b")
 
 
@@ -241,7 +241,7 @@ def test_the_life_of_a_branch(warehouse: Path, run_dag: RunDag) -> None:
     assert run.xcom("gone")["changed"] is False
     assert names(main) != before
     assert [snapshot.id for snapshot in main.snapshots()] == [1, 2, 3, 4, 5]
-    assert [event[0] for event in run.asset_events] == ["paimon://paimon_default/d/t"] * 2
+    assert [event[0] for event in run.asset_events] == ["paimon://paimon_default/d/t"] * 4
     assert run.asset_events[0][1]["snapshot_after"] == 3
 
 
@@ -275,7 +275,7 @@ def test_the_life_of_a_chain_table(warehouse: Path, run_dag: RunDag) -> None:
     assert run.xcom("again")["changed"] is False
     table = open_table(str(warehouse), "d.t")
     assert [table.branch(b).schema().field_names[-1] for b in ("main", "snapshot", "delta")] == ["w"] * 3
-    assert [event[1]["operation"] for event in run.asset_events] == ["create_chain_table"]
+    assert [event[1]["operation"] for event in run.asset_events] == ["create_chain_table"] + ["alter_chain_table"] * 3
 
 
 def test_what_fails_at_once_and_what_is_retried(

@@ -1,0 +1,53 @@
+"""Which branches of a table an operation reads and writes: what its task announces as inlets and outlets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_paimon.core.table.paths import MAIN
+
+_OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_branch": "branch", "rollback_to": "branch",
+        "rename_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
+        "expire_partitions": "branch"}  # fmt: skip
+_WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_branch": "branch",
+            "rollback_to": "branch", "expire_partitions": "branch"}  # fmt: skip
+_WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "create_chain_table", "alter_chain_table"})
+_WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",
+                             "diff_branches", "repair_table"})  # fmt: skip
+"""Rows and columns of a branch stay as they are, or, of a deleted one, are gone."""
+_READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "delete_branch"})
+_BASE = "base"
+
+
+def branches_to_read(operation: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """Return the branches that a task reads, by its arguments, templated ones as they are written."""
+    if operation in _READS_NOTHING:
+        return []
+    found = [arguments.get(_OWN[operation]) if operation in _OWN else MAIN]
+    if operation == "diff_branches":
+        found = [arguments.get("branch"), *(MAIN if name == _BASE else name for name in found)]
+    if operation in ("merge_branch", "fast_forward", "correct_branch"):
+        found.append(MAIN)
+    return [name for i, name in enumerate(found) if name not in found[:i]]
+
+
+def branches_to_write(operation: str, arguments: Mapping[str, Any]) -> list[Any]:
+    """Return the branches that a task may change, as far as its arguments say; compaction chooses by the table."""
+    if operation in _WRITES_MAIN:
+        return [MAIN]
+    return [arguments.get(_WRITTEN[operation])] if operation in _WRITTEN else []
+
+
+def branches_written(result: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the branches whose rows or columns an operation has changed; none for a dry run, a tag or a deletion."""
+    operation, details = result["operation"], result["details"]
+    if not result["changed"] or result["dry_run"] or operation in _WRITES_NOTHING:
+        return []
+    found = [result["branch"]]
+    if operation == "alter_chain_table":
+        found = list(details.get("branches") or found)
+    if operation == "expire_partitions":
+        # A chain table expires in two branches, and main shows their rows.
+        found = [*details.get("expired", ()), *branches_to_write(operation, arguments)]
+    return list(dict.fromkeys(found))

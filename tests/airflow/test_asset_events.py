@@ -1,0 +1,143 @@
+"""What the operators' tasks announce without being asked: events of the branches that they changed."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG, Asset, AssetAlias
+
+from airflow_paimon.operators.branch import (
+    CreateBranchOperator,
+    CreateTagOperator,
+    DeleteBranchOperator,
+    DiffBranchesOperator,
+    MergeBranchOperator,
+    RenameBranchOperator,
+    RollbackOperator,
+)
+from airflow_paimon.operators.chain import AlterChainTableOperator, CreateChainTableOperator
+from airflow_paimon.operators.maintenance import CheckTableOperator, PartitionExpireOperator
+from tests.airflow.conftest import RunDag, register
+from tests.core.tables import append, make_table, rewrite
+
+pytestmark = pytest.mark.airflow
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MAIN = "paimon://paimon_default/d/t"
+
+
+def test_only_a_task_that_changed_rows_or_columns_is_an_event(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "2")
+    with DAG(
+        "asset_events", schedule=None, start_date=START, default_args={"table": "d.t"}, params={"b": "fix"}
+    ) as dag:
+        tag = CreateTagOperator(task_id="tag", tag="before")
+        create = CreateBranchOperator(task_id="create", branch="{{ params.b }}", tag="before")
+        again = CreateBranchOperator(task_id="again", branch="fix", tag="before", if_exists="skip")
+        rename = RenameBranchOperator(task_id="rename", branch="fix", to_branch="mend")
+        plan = RollbackOperator.partial(task_id="plan", dry_run=True).expand(snapshot=[1])
+        back = RollbackOperator.partial(task_id="back").expand(snapshot=[1])
+        check = CheckTableOperator(task_id="check")
+        delete = DeleteBranchOperator(task_id="delete", branch="mend")
+        tag >> create >> again >> rename >> plan >> back >> check >> delete
+    run = run_dag(dag)
+    assert run.state == "success", run.tasks
+    assert [(uri, extra["operation"], extra["snapshot_after"]) for uri, extra in run.asset_events] == [
+        (f"{MAIN}/fix", "create_branch", 2),
+        (f"{MAIN}/mend", "rename_branch", 2),
+        (MAIN, "rollback_to", 3),
+    ]
+    assert run.asset_events[2][1] == run.xcom("back", map_index=0)
+
+
+def test_a_chain_table_announces_each_branch_that_it_altered(warehouse: Path, run_dag: RunDag) -> None:
+    with DAG("asset_events_chain", schedule=None, start_date=START, default_args={"table": "d.t"}) as dag:
+        create = CreateChainTableOperator(
+            task_id="create",
+            column=["k BIGINT", "dt STRING"],
+            primary_key=["dt", "k"],
+            partition_key="dt",
+            timestamp_pattern="$dt",
+            timestamp_formatter="yyyyMMdd",
+            sequence_field="k",
+            option=["bucket=1"],
+        )
+        alter = AlterChainTableOperator(task_id="alter", change=["add column w INT"])
+        expire = PartitionExpireOperator(task_id="expire", expiration_time="1 d")
+        create >> alter >> expire
+    run = run_dag(dag)
+    assert run.state == "success", run.tasks
+    assert [(uri, extra["operation"]) for uri, extra in run.asset_events] == [
+        (MAIN, "create_chain_table"),
+        (f"{MAIN}/snapshot", "alter_chain_table"),
+        (f"{MAIN}/delta", "alter_chain_table"),
+        (MAIN, "alter_chain_table"),
+    ]
+
+
+def test_an_event_reaches_the_asset_of_any_name_and_every_alias_once(warehouse: Path, run_dag: RunDag) -> None:
+    """Airflow keeps one active asset per URI. An asset of ours beside the user's would be inactive and start no DAG."""
+    main = make_table(warehouse, "d.named")
+    append(main, "1")
+    append(main, "2")
+    uri = "paimon://paimon_default/d/named"  # in the metadata database the other tests have theirs
+    named = Asset(name="orders", uri=uri)
+    for name, schedule in {"reads_named": [named], "reads_alias": [AssetAlias("changes")]}.items():
+        with DAG(name, schedule=schedule, start_date=START, is_paused_upon_creation=False) as reader:
+            CheckTableOperator(task_id="read", table="d.named")
+        register(reader)
+    with DAG("writes", schedule=None, start_date=START, default_args={"table": "d.named"}) as dag:
+        RollbackOperator(task_id="back", snapshot=1, outlets=[AssetAlias("changes")])
+    run = run_dag(dag)
+    assert run.state == "success", run.tasks
+    assert [uri for uri, _ in run.asset_events] == [uri]
+    assert _queued("reads_named", "reads_alias") == {("reads_named", "orders"), ("reads_alias", "orders")}
+
+
+def _queued(*dag_ids: str) -> set[tuple[str, str]]:
+    """The DAGs that the events of assets have asked the scheduler to start, and by which asset."""
+    from airflow.models.asset import AssetDagRunQueue, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    query = select(AssetDagRunQueue.target_dag_id, AssetModel.name).join(
+        AssetModel, AssetModel.id == AssetDagRunQueue.asset_id
+    )
+    with create_session() as session:
+        return {(d, a) for d, a in session.execute(query.where(AssetDagRunQueue.target_dag_id.in_(dag_ids)))}
+
+
+def test_the_dag_says_which_branches_its_tasks_read_and_write_where_the_arguments_name_them() -> None:
+    with DAG("asset_ports", schedule=None, start_date=START, default_args={"table": "d.t"}) as dag:
+        MergeBranchOperator(task_id="merge", branch="fix", outlets=[AssetAlias("mine")])
+        DiffBranchesOperator(task_id="diff", branch="fix")
+        DiffBranchesOperator(task_id="diff_other", branch="fix", against="other")
+        CreateBranchOperator(task_id="create", branch="{{ params.b }}", tag="t")
+        CheckTableOperator(task_id="rendered", table="{{ params.t }}")
+        CheckTableOperator(task_id="misspelled", table="t")
+    ports = {t.task_id: ([a.name for a in t.inlets], [a.name for a in t.outlets]) for t in dag.tasks}
+    assert ports == {
+        "merge": ([f"{MAIN}/fix", MAIN], ["mine", MAIN]),
+        "diff": ([f"{MAIN}/fix", MAIN], []),
+        "diff_other": ([f"{MAIN}/fix", f"{MAIN}/other"], []),
+        "create": ([MAIN], []),
+        "rendered": ([], []),
+        "misspelled": ([], []),
+    }
+
+
+def test_a_merge_announces_main_and_nothing_else(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    with DAG("asset_events_merge", schedule=None, start_date=START, default_args={"table": "d.t"}) as dag:
+        CreateBranchOperator(task_id="create", branch="fix", snapshot=1)
+    assert run_dag(dag).state == "success"
+    rewrite(main.branch("fix"), "1")
+    with DAG("asset_events_merge", schedule=None, start_date=START, default_args={"table": "d.t"}) as dag:
+        first = MergeBranchOperator(task_id="first", branch="fix")
+        first >> MergeBranchOperator(task_id="second", branch="fix")
+    run = run_dag(dag)
+    assert run.state == "success", run.tasks
+    assert [(uri, extra["snapshot_before"]) for uri, extra in run.asset_events] == [(MAIN, 1)]
