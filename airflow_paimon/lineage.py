@@ -1,0 +1,191 @@
+"""OpenLineage: what an operation read and wrote. Imported only where ``apache-airflow-providers-openlineage`` is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import attr
+from airflow.providers.common.compat.openlineage.facet import (
+    Dataset,
+    DatasetFacet,
+    OutputDataset,
+    OutputStatisticsOutputDatasetFacet,
+    RunFacet,
+    SchemaDatasetFacet,
+    SchemaDatasetFacetFields,
+    SQLJobFacet,
+    SymlinksDatasetFacet,
+)
+from airflow.providers.openlineage.extractors import OperatorLineage
+from openlineage.client.facet_v2 import dataset_version_dataset, symlinks_dataset
+
+from airflow_paimon._compat import AirflowException
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.table.paths import MAIN, BranchPaths, parse_identifier
+from airflow_paimon.operators._touched import branches_to_read, branches_written
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset
+
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+__all__ = ["OPERATION_FACET", "OperationFacet", "convert_asset", "lineage_of"]
+
+log = logging.getLogger(__name__)
+
+OPERATION_FACET = "paimon_operation"
+_DIFF = ("total", "buckets", "partitions_differing", "partitions_unchanged", "different")
+_READ_VERSION = {
+    "diff_branches": ("branch_snapshot", "against_snapshot"),
+    "correct_branch": ("branch_snapshot", "main_snapshot"),
+}
+"""Where the details of a result say which snapshots were read, in the order of the branches that are."""
+
+
+@attr.define
+class OperationFacet(RunFacet):
+    """What the operation did, in the words of its result; of a diff the counts, of a failure the error object."""
+
+    operation: str
+    table: str
+    branch: str | None = attr.field(default=None)
+    changed: bool | None = attr.field(default=None)
+    dryRun: bool | None = attr.field(default=None)
+    planId: str | None = attr.field(default=None)
+    snapshotBefore: int | None = attr.field(default=None)
+    snapshotAfter: int | None = attr.field(default=None)
+    diff: dict[str, Any] | None = attr.field(default=None)
+    error: dict[str, Any] | None = attr.field(default=None)
+
+
+def lineage_of(
+    operator: Any, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None
+) -> OperatorLineage[Any, Any]:
+    """
+    Say what a task read and wrote. Without a result (it failed) nothing was written, as far as anybody knows.
+
+    A dataset is the branch's folder, as the files of a table are named everywhere: namespace ``s3://bucket`` (``file``)
+    and path; its symlink is the table's name in the warehouse, ``db.table`` or ``db.table$branch_name``.
+    """
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+    hook = PaimonHook(operator.paimon_conn_id)
+    arguments = vars(operator)
+    read = [name for name in branches_to_read(operator.operation, arguments) if isinstance(name, str)]
+    versions = _versions_read(result)
+    inputs = [
+        _dataset(hook, operator.table, name, versions[i] if i < len(versions) else None) for i, name in enumerate(read)
+    ]
+    inputs += [_dataset(hook, table, MAIN, None) for table in _views(operator)]
+    written = branches_written(result, arguments) if result is not None else []
+    outputs = [_output(hook, operator.table, name, result) for name in written if result is not None]
+    jobs = {"sql": SQLJobFacet(query=operator.sql)} if getattr(operator, "sql", None) else {}
+    facets = {OPERATION_FACET: _operation(operator, result, error)}
+    return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=facets, job_facets=jobs)
+
+
+def convert_asset(asset: Asset, lineage_context: Any) -> Dataset | None:
+    """Turn an asset ``paimon://…`` into the dataset of its branch; None when its URI is not of that form."""
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+    parts = urlsplit(asset.uri)
+    names = [part for part in parts.path.split("/") if part]
+    if len(names) not in (2, 3):
+        return None
+    table, branch = f"{names[0]}.{names[1]}", names[2] if len(names) == 3 else MAIN
+    try:
+        namespace, name = _identity(PaimonHook(parts.netloc).warehouse, table, branch)
+    except (PaimonError, AirflowException) as error:
+        log.debug("No dataset for %s: %s", asset.uri, error)
+        return None
+    return Dataset(namespace=namespace, name=name)
+
+
+def _identity(warehouse: str, table: str, branch: str) -> tuple[str, str]:
+    identifier = parse_identifier(table)
+    at = urlsplit(warehouse)
+    local = at.scheme in ("", "file")
+    folder = f"{at.path.rstrip('/')}/{identifier.folder}/{BranchPaths(branch).root}".rstrip("/")
+    scheme = "s3" if at.scheme == "s3a" else at.scheme
+    return ("file", folder) if local else (f"{scheme}://{at.netloc}", folder.lstrip("/"))
+
+
+def _dataset(hook: PaimonHook, table: str, branch: str, version: int | None) -> Dataset:
+    namespace, name = _identity(hook.warehouse, table, branch)
+    return Dataset(namespace=namespace, name=name, facets=_facets(hook, table, branch, version))
+
+
+def _output(hook: PaimonHook, table: str, branch: str, result: Mapping[str, Any]) -> OutputDataset:
+    namespace, name = _identity(hook.warehouse, table, branch)
+    version = result["snapshot_after"] if branch == result["branch"] else None
+    figures = _statistics(result) if branch == result["branch"] else None
+    return OutputDataset(
+        namespace=namespace,
+        name=name,
+        facets=_facets(hook, table, branch, version),
+        outputFacets={} if figures is None else {"outputStatistics": figures},
+    )
+
+
+def _facets(hook: PaimonHook, table: str, branch: str, version: int | None) -> dict[str, DatasetFacet]:
+    label = table if branch == MAIN else f"{table}$branch_{branch}"
+    named = symlinks_dataset.Identifier(namespace=hook.warehouse.rstrip("/"), name=label, type="TABLE")
+    facets: dict[str, DatasetFacet] = {"symlinks": SymlinksDatasetFacet(identifiers=[named])}
+    if version is not None:
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=str(version))
+    try:
+        fields = hook.get_table(table, branch).schema().fields
+    except PaimonError as error:  # a branch that is gone, a storage that fails: the rest still counts
+        log.debug("No schema of %s: %s", label, error.message)
+        return facets
+    columns = [SchemaDatasetFacetFields(name=f.name, type=str(f.type), description=f.description) for f in fields]
+    return {**facets, "schema": SchemaDatasetFacet(fields=columns)}
+
+
+def _statistics(result: Mapping[str, Any]) -> OutputStatisticsOutputDatasetFacet | None:
+    details = result["details"]
+    if result["operation"] == "correct_branch":
+        return OutputStatisticsOutputDatasetFacet(
+            rowCount=details.get("rows"), size=details.get("bytes"), fileCount=details.get("files_added")
+        )
+    if result["operation"] == "compact_chain_table":
+        done = [one for one in details.get("partitions", ()) if "rows_out" in one]
+        return OutputStatisticsOutputDatasetFacet(
+            rowCount=sum(one["rows_out"] for one in done), fileCount=sum(one.get("files_out", 0) for one in done)
+        )
+    return None
+
+
+def _operation(operator: Any, result: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> OperationFacet:
+    if result is None:
+        return OperationFacet(operation=operator.operation, table=operator.table, error=dict(error) if error else None)
+    details = result["details"]
+    diff = {name: details[name] for name in _DIFF if name in details} if operator.operation == "diff_branches" else None
+    return OperationFacet(
+        operation=result["operation"],
+        table=result["table"],
+        branch=result["branch"],
+        changed=result["changed"],
+        dryRun=result["dry_run"],
+        planId=result["plan_id"],
+        snapshotBefore=result["snapshot_before"],
+        snapshotAfter=result["snapshot_after"],
+        diff=diff,
+    )
+
+
+def _versions_read(result: Mapping[str, Any] | None) -> list[int | None]:
+    if result is None:
+        return []
+    return [result["details"].get(name) for name in _READ_VERSION.get(result["operation"], ())]
+
+
+def _views(operator: Any) -> list[str]:
+    """Return the further tables of a correction's query, ``name=db.table``."""
+    from airflow_paimon.operators._base import as_list
+
+    views = as_list("view", getattr(operator, "view", ()))
+    return [table for table in (view.partition("=")[2].strip() for view in views) if table]

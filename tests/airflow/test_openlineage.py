@@ -1,0 +1,151 @@
+"""What the operators tell OpenLineage, as Airflow's own provider writes it to a file."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPO_ROOT
+from tests.core.tables import append, make_table, rewrite, run
+
+pytestmark = pytest.mark.airflow
+
+# In a process of its own: the provider reads its settings once, and its listener stays.
+DAG = """
+    import os
+    from datetime import UTC, datetime
+
+    from airflow.sdk import DAG, Asset
+
+    from airflow_paimon.operators.branch import CreateBranchOperator, MergeBranchOperator, RollbackOperator
+    from tests.airflow.conftest import register
+
+    with DAG("lineage", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        named = {"table": "{{ 'd.t' }}"}
+        create = CreateBranchOperator(task_id="create", branch="later", snapshot=1, **named)
+        merge = MergeBranchOperator(task_id="merge", branch="fix", **named)
+        plan = RollbackOperator(task_id="plan", snapshot=1, dry_run=True, **named)
+        failed = RollbackOperator(task_id="failed", snapshot=77, **named)
+        create >> merge >> plan >> failed
+    register(dag)
+    dag.test()
+"""
+
+
+@pytest.fixture
+def events(airflow_home: Path, warehouse: Path, tmp_path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The last event of each kind of each task."""
+    import airflow.providers.openlineage as provider  # of the extra openlineage
+
+    assert provider.__version__
+    table = make_table(warehouse)
+    append(table, "1")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    rewrite(table.branch("fix"), "1")
+    log = tmp_path / "lineage.jsonl"
+    transport = {"type": "file", "log_file_path": str(log), "append": True}
+    environment = {
+        **os.environ,
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+        "AIRFLOW__OPENLINEAGE__NAMESPACE": "tests",
+        "AIRFLOW__OPENLINEAGE__DISABLED": "False",
+    }
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(DAG)], env=environment, cwd=REPO_ROOT, check=True, capture_output=True
+    )
+    found = [json.loads(line) for line in log.read_text().splitlines()]
+    return {(e["job"]["name"], e["eventType"]): e for e in found}
+
+
+def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str, str | None, str]]:
+    """Namespace, name, version and the name in the warehouse."""
+    return [
+        (
+            d["namespace"],
+            d["name"],
+            d["facets"].get("version", {}).get("datasetVersion"),
+            d["facets"]["symlinks"]["identifiers"][0]["name"],
+        )
+        for d in found
+    ]
+
+
+def test_datasets_versions_schemas_and_what_was_done(
+    events: dict[tuple[str, str], dict[str, Any]], warehouse: Path
+) -> None:
+    main, fix = f"{warehouse}/d.db/t", f"{warehouse}/d.db/t/branch/branch-fix"
+    created = events["lineage.create", "COMPLETE"]
+    assert datasets(created["inputs"]) == [("file", main, None, "d.t")]
+    assert datasets(created["outputs"]) == [
+        ("file", f"{warehouse}/d.db/t/branch/branch-later", "1", "d.t$branch_later")
+    ]
+
+    merged = events["lineage.merge", "COMPLETE"]
+    assert datasets(merged["inputs"]) == [("file", fix, None, "d.t$branch_fix"), ("file", main, None, "d.t")]
+    assert datasets(merged["outputs"]) == [("file", main, "2", "d.t")]
+    assert [(f["name"], f["type"]) for f in merged["outputs"][0]["facets"]["schema"]["fields"]] == [
+        ("k", "BIGINT NOT NULL"),
+        ("v", "STRING"),
+        ("dt", "STRING NOT NULL"),
+    ]
+    did = merged["run"]["facets"]["paimon_operation"]
+    assert (did["operation"], did["changed"], did["snapshotBefore"], did["snapshotAfter"]) == (
+        "merge_branch",
+        True,
+        1,
+        2,
+    )
+
+    planned = events["lineage.plan", "COMPLETE"]
+    assert planned["outputs"] == []
+    assert planned["run"]["facets"]["paimon_operation"]["dryRun"] is True
+
+
+def test_a_failure_says_what_was_read_and_why_it_failed(
+    events: dict[tuple[str, str], dict[str, Any]], warehouse: Path
+) -> None:
+    failed = events["lineage.failed", "FAIL"]
+    assert datasets(failed["inputs"]) == [("file", f"{warehouse}/d.db/t", None, "d.t")]
+    assert failed["outputs"] == []
+    did = failed["run"]["facets"]["paimon_operation"]
+    assert (did["operation"], did["error"]["kind"]) == ("rollback_to", "not-found")
+
+
+def test_an_asset_is_the_dataset_of_its_branch(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.openlineage.utils.utils import translate_airflow_asset
+    from airflow.sdk import Asset
+
+    from tests.airflow.conftest import set_connection
+
+    set_connection(monkeypatch, "lake", "paimon", extra={"warehouse": "s3a://bucket/warehouse/"})
+    found = {
+        uri: (d.namespace, d.name) if (d := translate_airflow_asset(Asset(uri), None)) is not None else None
+        for uri in ("paimon://paimon_default/d/t", "paimon://lake/d/t/fix", "paimon://nowhere/d/t", "paimon://lake/d")
+    }
+    assert found == {
+        "paimon://paimon_default/d/t": ("file", f"{warehouse}/d.db/t"),
+        "paimon://lake/d/t/fix": ("s3://bucket", "warehouse/d.db/t/branch/branch-fix"),
+        "paimon://nowhere/d/t": None,
+        "paimon://lake/d": None,
+    }
+
+
+def test_figures_of_a_correction_a_compaction_and_a_diff() -> None:
+    from airflow_paimon import lineage
+
+    rows = {"rows": 40, "bytes": 900, "files_added": 2, "branch_snapshot": 3, "main_snapshot": 2}
+    corrected = {"operation": "correct_branch", "details": rows}
+    figures = lineage._statistics(corrected)
+    assert figures is not None
+    assert (figures.rowCount, figures.size, figures.fileCount) == (40, 900, 2)
+    assert lineage._versions_read(corrected) == [3, 2]
+    parts = [{"rows_out": 5, "files_out": 1}, {"outcome": "gap"}, {"rows_out": 7, "files_out": 2}]
+    compacted = lineage._statistics({"operation": "compact_chain_table", "details": {"partitions": parts}})
+    assert compacted is not None
+    assert (compacted.rowCount, compacted.fileCount) == (12, 3)
+    assert lineage._statistics({"operation": "merge_branch", "details": {}}) is None
