@@ -80,6 +80,8 @@ def _connection_type() -> dict[str, Any]:
                 "Results folder",
                 "Where jobs in cluster deploy mode leave results; empty = _airflow_paimon_results in the warehouse",
             ),
+            "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = everybody"),
+            "notify": _field("Notify", "Notifiers of approvals by name, one JSON object", format="password"),
         },
     }
 

@@ -25,7 +25,7 @@ from airflow_paimon.operators.branch import (
     MergeBranchOperator,
 )
 from airflow_paimon.operators.correction import CorrectFromBaseOperator, PublishApprovalOperator, branch_owner
-from airflow_paimon.runbooks import advice, correction, leftovers
+from airflow_paimon.runbooks import advice, correction, leftovers, notify
 from airflow_paimon.runbooks.form import (
     asked_by,
     end_as_failed,
@@ -180,6 +180,24 @@ PARAMS = {
         title="Wait: partitions",
         description="Wait until these partitions hold files on the branch that are not older than main's.",
     ),
+    "notify": Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string"},
+        section=MORE,
+        title="Notify",
+        description="Who hears that the approval waits, and who answered it: names from the Paimon connection's extra "
+        "notify, one a line. Left empty: all of them.",
+    ),
+    "approvers": Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string"},
+        section=MORE,
+        title="Approvers",
+        description="Ids of the users who may answer, one a line; some of the Paimon connection's approvers. Left "
+        "empty: all of those, or everybody if it names none.",
+    ),
     "rewrite": Param(
         False,
         type="boolean",
@@ -231,6 +249,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and choose the branch, the tag and the snapshot to start from."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
+        notify.check_form(context["params"])
         planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
     report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
     return planned
@@ -378,6 +397,8 @@ with DAG(
         on_reject="rejected",
         defaults=PublishApprovalOperator.REJECT,
         response_timeout=APPROVAL_TIMEOUT,
+        notify=given("notify"),
+        approvers=given("approvers"),
     )
     publish_arguments = {
         "branch": PLANNED % "branch",

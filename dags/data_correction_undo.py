@@ -15,6 +15,7 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.operators.branch import RollbackOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
+from airflow_paimon.runbooks import notify
 from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.form import (
     asked_by,
@@ -22,6 +23,7 @@ from airflow_paimon.runbooks.form import (
     error_lines,
     errors_of,
     failed_tasks,
+    given,
     in_airflows_terms,
     refuse_unknown,
     report_lines,
@@ -58,6 +60,22 @@ PARAMS = {
         title="Ask for approval",
         description="Wait until somebody has looked at what would change and approved it.",
     ),
+    "notify": Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string"},
+        title="Notify",
+        description="Who hears that the approval waits, and who answered it: names from the Paimon connection's extra "
+        "notify, one a line. Left empty: all of them.",
+    ),
+    "approvers": Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string"},
+        title="Approvers",
+        description="Ids of the users who may answer, one a line; some of the Paimon connection's approvers. Left "
+        "empty: all of those, or everybody if it names none.",
+    ),
     "undo_retention": Param(
         "7 d",
         type="string",
@@ -78,6 +96,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and find the tag to go back to."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
+        notify.check_form(context["params"])
         planned = runbook.plan_undo(context["params"])
     report_lines(*planned["lines"])
     return planned
@@ -158,6 +177,8 @@ with DAG(
         on_reject="rejected",
         defaults=PublishApprovalOperator.REJECT,
         response_timeout=APPROVAL_TIMEOUT,
+        notify=given("notify"),
+        approvers=given("approvers"),
     )
     undo = RollbackOperator(
         task_id="undo",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CATALOG_TYPES = ("filesystem", "hive", "jdbc", "rest")
 
 _EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "storage_options",
-                     "results_folder"})  # fmt: skip
+                     "results_folder", "notify", "approvers"})  # fmt: skip
 _S3_SCHEMES = ("s3://", "s3a://")
 
 
@@ -31,7 +31,8 @@ class PaimonHook(BaseHook):
     ``hive``, ``jdbc`` and ``rest`` can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
     ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``storage_options`` (further
     fsspec options, JSON) and ``results_folder`` (where jobs in cluster deploy mode leave their results; by default the
-    folder ``_airflow_paimon_results`` in the warehouse).
+    folder ``_airflow_paimon_results`` in the warehouse). For approvals ``notify`` (notifiers by name, JSON) and
+    ``approvers`` (ids of the users who may answer).
 
     :param paimon_conn_id: the Airflow connection
     """
@@ -85,7 +86,7 @@ class PaimonHook(BaseHook):
         options: dict[str, Any] = {}
         if self.warehouse.lower().startswith(_S3_SCHEMES):
             options.update(self._s3_options(extras))
-        options.update(self._more_options(extras))
+        options.update(self._more_options())
         for secret in secret_values(options):
             mask_secret(secret)
         return options or None
@@ -94,6 +95,27 @@ class PaimonHook(BaseHook):
     def results_folder(self) -> str:
         """Where jobs leave their results when the driver runs on another machine."""
         return str(self._extras().get("results_folder") or f"{self.warehouse.rstrip('/')}/_airflow_paimon_results")
+
+    @property
+    def notify(self) -> dict[str, dict[str, Any]]:
+        """The notifiers of approvals: name -> ``class`` and its arguments."""
+        found = self._json_extra("notify", {})
+        if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r}: notify must be a JSON object of notifiers by name, such as "
+                f'{{"oncall": {{"class": "path.of.SomeNotifier", "text": "{{{{ paimon.text }}}}"}}}}'
+            )
+        return found
+
+    @property
+    def approvers(self) -> list[str]:
+        """The ids of the users who may answer approvals; everybody when empty."""
+        found = self._extras().get("approvers") or []
+        names = found.split(",") if isinstance(found, str) and not found.strip().startswith("[") else None
+        chosen = self._json_extra("approvers", []) if names is None else names
+        if not isinstance(chosen, list) or not all(isinstance(name, str) for name in chosen):
+            raise InvalidInputError(f"Connection {self.paimon_conn_id!r}: approvers must be a list of user ids")
+        return [name.strip() for name in chosen if name.strip()]
 
     def require_filesystem_catalog(self, operation: str) -> None:
         """Refuse to write by name to a catalog whose own commit protocol this release does not speak."""
@@ -157,6 +179,16 @@ class PaimonHook(BaseHook):
             )
         return extras
 
+    def _json_extra(self, name: str, empty: Any) -> Any:
+        """Return an extra that may be JSON text; None for text that is none."""
+        value = self._extras().get(name) or empty
+        if isinstance(value, str):
+            try:
+                return json.loads(value)
+            except ValueError:
+                return None
+        return value
+
     def _s3_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         found = {
             "key": extras.get("key") or self.connection.login,
@@ -167,13 +199,8 @@ class PaimonHook(BaseHook):
         }
         return {name: value for name, value in found.items() if value}
 
-    def _more_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        more = extras.get("storage_options") or {}
-        if isinstance(more, str):
-            try:
-                more = json.loads(more)
-            except ValueError:
-                more = None
+    def _more_options(self) -> dict[str, Any]:
+        more = self._json_extra("storage_options", {})
         if not isinstance(more, dict):
             raise InvalidInputError(f"Connection {self.paimon_conn_id!r}: storage_options must be a JSON object")
         return more

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
+from airflow.sdk.execution_time.hitl import HITLUser
 
 from airflow_paimon._compat import BranchMixIn
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, error_to_json
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.links import ApprovalLink, TableLink, store_links
-from airflow_paimon.operators._base import airflow_error, operation_id
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
+from airflow_paimon.operators._base import ERROR_KEY, airflow_error, as_list, operation_id
 from airflow_paimon.operators.branch import CorrectBranchOperator
+from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, send
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseNotifier, Context
 
     from airflow_paimon.core.requests.base import Request
-    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
 
@@ -98,12 +101,17 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
     :param required: whether to ask at all; otherwise it counts as approved, by nobody (templated)
-    :param table: the table in question, for the link to its page (templated)
-    :param paimon_conn_id: connection of type ``paimon``, for that link (templated)
+    :param table: the table in question, for the link to its page and for messages (templated)
+    :param paimon_conn_id: connection of type ``paimon`` whose extras ``notify`` and ``approvers`` count; none when left
+        out (templated)
+    :param notify: which of the connection's notifiers hear that the question waits, and how it was answered; all of
+        them when left out (templated)
+    :param approvers: ids of the users who may answer, some of the connection's; when left out all of those, or
+        everybody if it has none (templated)
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required", "table",
-                                      "paimon_conn_id")  # fmt: skip
+                                      "paimon_conn_id", "notify", "approvers")  # fmt: skip
     operator_extra_links = (ApprovalLink(), TableLink())
 
     def __init__(
@@ -113,7 +121,9 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         on_reject: str,
         required: bool | str = True,
         table: str | None = None,
-        paimon_conn_id: str = "paimon_default",
+        paimon_conn_id: str | None = None,
+        notify: Sequence[str] | str | None = None,
+        approvers: Sequence[str] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -122,6 +132,8 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         self.required = required
         self.table = table
         self.paimon_conn_id = paimon_conn_id
+        self.notify = notify
+        self.approvers = approvers
 
     def execute(self, context: Context) -> Any:
         """Ask, or go on at once."""
@@ -131,6 +143,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
             raise airflow_error(InvalidInputError(f"required must be true or false, got {self.required!r}"))
         self.log.info("%s\n\n%s", self.subject, self.body)
         if required == "true":
+            self._choose_people(context)
             return super().execute(context)
         self.log.info("Approval is switched off: going on")
         return self._follow(context, {"approved": True, "approved_by": None, "answered_at": None})
@@ -139,14 +152,44 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         """Take the answer."""
         answer = HITLOperator.execute_complete(self, context=context, event=event)
         user = answer["responded_by_user"]
-        return self._follow(
-            context,
-            {
-                "approved": answer["chosen_options"] == [self.APPROVE],
-                "approved_by": (user.get("name") or user.get("id")) if user else None,
-                "answered_at": answer["responded_at"].isoformat(),
-            },
-        )
+        said = {
+            "approved": answer["chosen_options"] == [self.APPROVE],
+            "approved_by": (user.get("name") or user.get("id")) if user else None,
+            "answered_at": answer["responded_at"].isoformat(),
+        }
+        word, by = ("approved" if said["approved"] else "rejected"), said["approved_by"] or "nobody: no answer in time"
+        try:
+            send(self._chosen_notifiers(), self._message(context, "answered", f"{word} by {by}", said), context)
+        except PaimonError as error:  # somebody answered: that counts
+            self.log.warning("Nobody is told of the answer: %s", error.message)
+        return self._follow(context, said)
+
+    def _choose_people(self, context: Context) -> None:
+        """Say who hears of the question as soon as it is there, and who may answer it."""
+        try:
+            notifiers = self._chosen_notifiers()
+            configured = PaimonHook(self.paimon_conn_id).approvers if self.paimon_conn_id else []
+            names = choose_approvers(configured, _names("approvers", self.approvers), str(self.paimon_conn_id))
+        except PaimonError as error:
+            context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
+            raise airflow_error(error) from None
+        until = f" within {self.response_timeout}" if self.response_timeout else ""
+        message = self._message(context, "waiting", f"waits for an answer{until}", {})
+        # Airflow calls its notifiers when the question is there.
+        self.notifiers = [*self.notifiers, cast(Any, partial(send, notifiers, message))]
+        if names is not None:
+            self.assigned_users = [HITLUser(id=name, name=name) for name in names]
+
+    def _chosen_notifiers(self) -> list[BaseNotifier]:
+        if not self.paimon_conn_id:
+            return []
+        configured = PaimonHook(self.paimon_conn_id).notify
+        return choose_notifiers(configured, _names("notify", self.notify), self.paimon_conn_id)
+
+    def _message(self, context: Context, event: str, what: str, answer: dict[str, Any]) -> dict[str, Any]:
+        url = approval_url(context["ti"])
+        return {"event": event, "subject": self.subject, "url": url, "table": self.table, "approved": None,
+                "approved_by": None, **answer, "text": f"{self.subject}: {what}. {url}"}  # fmt: skip
 
     def _follow(self, context: Context, answer: dict[str, Any]) -> dict[str, Any]:
         self.log.info("Answer: %s", answer)
@@ -154,3 +197,8 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         context["ti"].xcom_push(key="return_value", value=answer)
         self.do_branch(context, self.on_approve if answer["approved"] else self.on_reject)
         return answer
+
+
+def _names(name: str, value: Any) -> list[str] | None:
+    """Return the names that a form gives; None when it leaves them to the connection."""
+    return None if value is None or value in ("", "None") else as_list(name, value)

@@ -54,7 +54,13 @@ def test_every_task_has_its_links_whether_it_succeeded_or_failed(
         done = CreateTagOperator(task_id="done", tag="x", **named)
         wait = SnapshotCatchUpSensor(task_id="wait", min_snapshot_id=1, deferrable=True, **named)
         ask = PublishApprovalOperator(
-            task_id="ask", subject="Publish?", required="false", on_approve="failed", on_reject="other", **named
+            task_id="ask",
+            subject="Publish?",
+            required="false",
+            on_approve="failed",
+            on_reject="other",
+            paimon_conn_id="paimon_default",
+            **named,
         )
         failed = RollbackOperator(task_id="failed", snapshot=77, **named)
         other = CheckTableOperator(task_id="other", **named)

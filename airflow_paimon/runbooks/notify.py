@@ -1,0 +1,96 @@
+"""Who hears of an approval, and who may answer it: the connection says who there is, the form chooses among them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseNotifier
+
+from airflow_paimon.core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = logging.getLogger("airflow.task")
+
+
+def choose_notifiers(
+    configured: Mapping[str, Mapping[str, Any]], names: Sequence[str] | None, paimon_conn_id: str
+) -> list[BaseNotifier]:
+    """Make the notifiers of these names; all of them for None, and none for an empty list.
+
+    ``configured``: the connection's ``notify``, such as ``{"oncall": {"class":
+    "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", "text": "{{ paimon.text }}"}}``: what is
+    beside ``class`` are its arguments.
+
+    Raises:
+        InvalidInputError: there is no notifier of that name, or its class or arguments are wrong.
+    """
+    wanted = list(configured) if names is None else list(names)
+    unknown = [name for name in wanted if name not in configured]
+    if unknown:
+        raise InvalidInputError(
+            f"notify: connection {paimon_conn_id!r} has no notifier {', '.join(map(repr, unknown))}; it has: "
+            f"{', '.join(configured) or 'none'} (its extra 'notify')"
+        )
+    return [_make(name, configured[name], paimon_conn_id) for name in wanted]
+
+
+def choose_approvers(
+    configured: Sequence[str] | None, names: Sequence[str] | None, paimon_conn_id: str
+) -> list[str] | None:
+    """Return the ids of the users who may answer; None for everybody who may see the task.
+
+    A form narrows the connection's list and never widens it.
+
+    Raises:
+        InvalidInputError: the form names somebody whom the connection doesn't.
+    """
+    wanted = [name for name in names or () if name.strip()]
+    if not configured:
+        return wanted or None
+    strangers = [name for name in wanted if name not in configured]
+    if strangers:
+        raise InvalidInputError(
+            f"approvers: connection {paimon_conn_id!r} doesn't let {', '.join(map(repr, strangers))} approve; it lets: "
+            f"{', '.join(configured)}"
+        )
+    return wanted or list(configured)
+
+
+def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context: Context) -> None:
+    """Send a message, as ``paimon`` in the templates of the notifiers. One that fails is logged and stops nothing."""
+    for notifier in notifiers:
+        try:
+            notifier({**context, "paimon": dict(message)})
+        except Exception as error:  # its templates are the user's
+            log.warning("%s can't notify: %s", type(notifier).__name__, error)
+
+
+def check_form(params: Mapping[str, Any]) -> None:
+    """Refuse a form whose ``notify`` or ``approvers`` the approval would refuse, hours later."""
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+    hook = PaimonHook(params["paimon_conn_id"])
+    choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
+    choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
+
+
+def _make(name: str, arguments: Mapping[str, Any], paimon_conn_id: str) -> BaseNotifier:
+    given = dict(arguments)
+    path = str(given.pop("class", ""))
+    module, _, attribute = path.rpartition(".")
+    where = f"notify: notifier {name!r} of connection {paimon_conn_id!r}"
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInputError(f"{where}: class {path!r} can't be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
+        raise InvalidInputError(f"{where}: {path} is not a notifier of Airflow's (a BaseNotifier)")
+    try:
+        return found(**given)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{where}: {error}") from None
