@@ -80,7 +80,7 @@ def lineage_of(
         _dataset(hook, operator.table, name, versions[i] if i < len(versions) else None) for i, name in enumerate(read)
     ]
     inputs += [_dataset(hook, table, MAIN, None) for table in _views(operator)]
-    written = branches_written(result, arguments) if result is not None else []
+    written = branches_written(result) if result is not None else []
     outputs = [_output(hook, operator.table, name, result) for name in written if result is not None]
     jobs = {"sql": SQLJobFacet(query=operator.sql)} if getattr(operator, "sql", None) else {}
     facets = {OPERATION_FACET: _operation(operator, result, error)}

@@ -197,7 +197,7 @@ class PaimonOperator(BaseOperator):
         aliases = [outlet for outlet in self._outlets if isinstance(outlet, AssetAlias)]
         for asset in declared.values():
             events[asset].extra = extra
-        for branch in branches_written(result, vars(self)):
+        for branch in branches_written(result):
             uri = paimon_asset_uri(self.paimon_conn_id, result["table"], branch)
             own = [] if uri in declared else [AssetAlias(uri)]
             self._outlets = [*self._outlets, *own]

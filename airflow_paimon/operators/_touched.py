@@ -39,7 +39,7 @@ def branches_to_write(operation: str, arguments: Mapping[str, Any]) -> list[Any]
     return [arguments.get(_WRITTEN[operation])] if operation in _WRITTEN else []
 
 
-def branches_written(result: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
+def branches_written(result: Mapping[str, Any]) -> list[str]:
     """Return the branches whose rows or columns an operation has changed; none for a dry run, a tag or a deletion."""
     operation, details = result["operation"], result["details"]
     if not result["changed"] or result["dry_run"] or operation in _WRITES_NOTHING:
@@ -48,6 +48,5 @@ def branches_written(result: Mapping[str, Any], arguments: Mapping[str, Any]) ->
     if operation == "alter_chain_table":
         found = list(details.get("branches") or found)
     if operation == "expire_partitions":
-        # A chain table expires in two branches, and main shows their rows.
-        found = [*details.get("expired", ()), *branches_to_write(operation, arguments)]
+        found = list(details.get("expired") or found)  # of a chain table in two branches
     return list(dict.fromkeys(found))

@@ -78,8 +78,10 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     assert TABLE in question["subject"]
     assert "ticket 17" in question["body"]
     assert all(f"dt={day}" in question["body"] for day in WRONG)
-    (_, extra), *_ = run.asset_events
-    assert extra["snapshot_after"] == publish.snapshot.id
+    announced = [(uri, extra["operation"]) for uri, extra in run.asset_events]
+    assert [operation for _, operation in announced] == ["create_branch", "correct_branch", "merge_branch"]
+    assert announced[-1][0] == "paimon://paimon_default/sales/orders"
+    assert run.asset_events[-1][1]["snapshot_after"] == publish.snapshot.id
     check_undo(main, written, publish.undo_tag)
 
 

@@ -230,7 +230,11 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     assert (figures["expired_segments"], figures["expired_partitions"]) == (2, 6)
     assert (figures["groups"], figures["longest_chain"], figures["gaps"]) == (3, 2, 0)
     assert figures["rows_written"] == sum(r[-1] == day(4) for r in before if r[-2] != "HA")
-    assert run.asset_events == [("paimon://paimon_default/d/t", figures)]
+    uri = "paimon://paimon_default/d/t"
+    assert [event for event in run.asset_events if event[0] == uri] == [(uri, figures)]
+    # The tasks announce what they changed: two groups compacted, two branches expired.
+    assert [event[0] for event in run.asset_events[:2]] == [f"{uri}/snapshot"] * 2
+    assert sorted(event[0] for event in run.asset_events[2:4]) == [f"{uri}/delta", f"{uri}/snapshot"]
 
     # The next run, and one that planned before this one wrote, find that there is nothing left to do.
     heads = {b: table.branch(b).latest_snapshot_id() for b in ("snapshot", "delta")}

@@ -111,7 +111,7 @@ class Nights:
     def events(self, run_id: str) -> list[dict[str, Any]]:
         """Give the figures that a run left, the first ones first."""
         found = self.api.call(f"/api/v2/assets/events?source_run_id={run_id}&order_by=timestamp")["asset_events"]
-        return [event["extra"] for event in found]
+        return [event["extra"] for event in found if "operation" not in event["extra"]]
 
 
 @pytest.fixture(scope="module")
