@@ -75,7 +75,7 @@ def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str, str | None, st
     ]
 
 
-def test_datasets_versions_schemas_and_what_was_done(
+def test_what_each_task_read_and_wrote_and_why_one_failed(
     events: dict[tuple[str, str], dict[str, Any]], warehouse: Path
 ) -> None:
     main, fix = f"{warehouse}/d.db/t", f"{warehouse}/d.db/t/branch/branch-fix"
@@ -105,12 +105,8 @@ def test_datasets_versions_schemas_and_what_was_done(
     assert planned["outputs"] == []
     assert planned["run"]["facets"]["paimon_operation"]["dryRun"] is True
 
-
-def test_a_failure_says_what_was_read_and_why_it_failed(
-    events: dict[tuple[str, str], dict[str, Any]], warehouse: Path
-) -> None:
     failed = events["lineage.failed", "FAIL"]
-    assert datasets(failed["inputs"]) == [("file", f"{warehouse}/d.db/t", None, "d.t")]
+    assert datasets(failed["inputs"]) == [("file", main, None, "d.t")]
     assert failed["outputs"] == []
     did = failed["run"]["facets"]["paimon_operation"]
     assert (did["operation"], did["error"]["kind"]) == ("rollback_to", "not-found")
