@@ -42,7 +42,7 @@ def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]])
     """Return the messages of all tasks, adjusted so that they can be committed together.
 
     No key of a bucket has the same number twice; of two such rows the later task's wins. To find them, keys and numbers
-    are read in bounded memory, except for buckets that only one task wrote.
+    are read in bounded memory, except for buckets that only one task wrote. A failure deletes the files of all tasks.
 
     Raises:
         FormatError: a file that a task has written is gone.
@@ -51,16 +51,23 @@ def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]])
     for task in tasks:
         for message in task:
             by_bucket.setdefault(message.key, []).append(message)
-    out: list[CommitMessage] = []
-    for messages in by_bucket.values():
-        if len(messages) == 1:
-            out += messages
-        elif write.is_keyed:
-            # each task treated its own files as the bucket's only ones; above level 0 files must not share keys
-            out += _renumbered(write, [_at_level_0(m) for m in messages])
-        else:
-            out += _stacked(write, messages)
-    return out
+    moved: list[CommitMessage] = []
+    try:
+        return [m for messages in by_bucket.values() for m in _merged(write, messages, moved)]
+    except BaseException:
+        discard_files(write, [*moved, *(m for messages in by_bucket.values() for m in messages)])
+        raise
+
+
+def _merged(
+    write: TableWrite, messages: Sequence[CommitMessage], moved: list[CommitMessage]
+) -> Sequence[CommitMessage]:
+    if len(messages) == 1:
+        return messages
+    if write.is_keyed:
+        # each task treated its own files as the bucket's only ones; above level 0 files must not share keys
+        return _renumbered(write, [_at_level_0(m) for m in messages], moved)
+    return _stacked(write, messages)
 
 
 def _at_level_0(message: CommitMessage) -> CommitMessage:
@@ -82,7 +89,10 @@ def _stacked(write: TableWrite, messages: Sequence[CommitMessage]) -> list[Commi
     return out
 
 
-def _renumbered(write: TableWrite, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
+def _renumbered(
+    write: TableWrite, messages: Sequence[CommitMessage], moved: list[CommitMessage]
+) -> list[CommitMessage]:
+    """Add to ``moved`` what is written again, as soon as it is."""
     tied = _tied_tasks(write, messages)
     if not tied:
         return list(messages)
@@ -95,9 +105,9 @@ def _renumbered(write: TableWrite, messages: Sequence[CommitMessage]) -> list[Co
     out, replaced = kept, []
     for at in sorted(tied):
         found = messages[at]
-        moved = _shifted(write, found, start - min(f.min_sequence_number for f in found.new_files))
-        start = 1 + max(f.max_sequence_number for f in moved.new_files)
-        out.append(moved)
+        moved.append(_shifted(write, found, start - min(f.min_sequence_number for f in found.new_files)))
+        start = 1 + max(f.max_sequence_number for f in moved[-1].new_files)
+        out.append(moved[-1])
         replaced.append(found)
     discard_files(write, replaced)
     return out
