@@ -1,4 +1,4 @@
-"""Assets of Paimon tables: ``paimon://<connection id>/<database>/<table>[/<branch>]``, main without its name."""
+"""Assets of Paimon tables: ``paimon://<connection id>/<database>/<table>[/<branch>]``, without the branch for main."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEME = "paimon"
 
 
 def paimon_asset_uri(paimon_conn_id: str, table: str, branch: str = MAIN) -> str:
-    """Spell the asset URI of a table's branch. ``InvalidInputError`` when ``table`` is not ``db.table``."""
+    """Return the asset URI of a table's branch. ``InvalidInputError`` if ``table`` is not ``db.table``."""
     identifier = parse_identifier(table)
     name = branch if branch != MAIN else identifier.branch
     suffix = "" if name == MAIN else f"/{name}"
@@ -22,14 +22,14 @@ def paimon_asset_uri(paimon_conn_id: str, table: str, branch: str = MAIN) -> str
 
 
 def paimon_asset(paimon_conn_id: str, table: str, branch: str = MAIN) -> Asset:
-    """Make the asset of a table's branch, for ``outlets`` and ``schedule``."""
+    """Return the asset of a table's branch, for ``outlets`` and ``schedule``."""
     from airflow.sdk import Asset
 
     return Asset(uri=paimon_asset_uri(paimon_conn_id, table, branch))
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Normalise what DAG authors write, so that two spellings are one asset. Rejects nothing: that would stop a DAG."""
+    """Normalise an asset URI, so that two spellings are one asset. Never rejects one: that would break the DAG."""
     parts = [part for part in uri.path.split("/") if part]
     if len(parts) == 3 and parts[2] == MAIN:
         parts.pop()

@@ -1,4 +1,4 @@
-"""What travels with the package: the Spark jobs, the DAGs, and the archive that a cluster gets as ``--py-files``."""
+"""Files shipped with the package: Spark jobs, DAGs, and the archive for a cluster's ``--py-files``."""
 
 import hashlib
 import os
@@ -16,15 +16,15 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 __all__ = ["dags_folder", "job_names", "job_path", "job_summaries", "package_archive"]
 
 _JOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
-# A cluster needs no Airflow: the layers above stay at home.
+# A cluster needs no Airflow, so the layers above these are not shipped.
 _SHIPPED_LAYERS = ("core", "data", "spark")
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def job_path(name: str) -> Path:
-    """Find ``spark_jobs/<name>.py``, in a checkout or an installed wheel, as the real file that ``spark-submit`` needs.
+    """Return the file ``spark_jobs/<name>.py`` of a checkout or an installed wheel, for ``spark-submit``.
 
-    Raises ``InvalidInputError`` for what can't be a job's name and ``NotFoundError`` for a job that isn't there.
+    Raises ``InvalidInputError`` for an invalid name and ``NotFoundError`` for a job that doesn't exist.
     """
     if not _JOB_NAME.fullmatch(name):
         raise InvalidInputError(f"{name!r} is not the name of a job; {_hint(name)}")
@@ -41,27 +41,27 @@ def _hint(name: str) -> str:
 
 
 def job_names() -> list[str]:
-    """Name every job that ``job_path`` finds, sorted."""
+    """Return the names of all bundled jobs, sorted."""
     return sorted(p.stem for p in _bundled_folder("spark_jobs").glob("*.py") if _JOB_NAME.fullmatch(p.stem))
 
 
 def job_summaries() -> dict[str, str]:
-    """Say what each job does, by name."""
+    """Return the summary of each job, by name."""
     from airflow_paimon.core.requests.operations import operation_of
 
     return {name: operation_of(name).summary for name in job_names()}
 
 
 def dags_folder() -> Path:
-    """Return the folder of the runbook DAGs, to be named as a DAG bundle or copied from."""
+    """Return the folder of the runbook DAGs, to configure as a DAG bundle or to copy from."""
     return _bundled_folder("dags")
 
 
 def package_archive(target: Path) -> Path:
-    """Write the archive for ``--py-files`` into the folder ``target`` and give its path.
+    """Write the archive for ``--py-files`` into the folder ``target`` and return its path.
 
-    It holds the layers that need no Airflow, as they are installed here. The name holds a hash of the content, so an
-    archive that is there already is the right one, and an upgrade never changes one that a running job still uses.
+    It holds the layers that need no Airflow, as they are installed here. The name contains a hash of the content, so an
+    existing archive is reused, and an upgrade never changes one that a running job still uses.
     """
     sources = list(_shipped_sources())
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider. Keep it within Airflow's runtime schema: a mistake stops every command."""
+"""This provider's metadata for Airflow. It must fit Airflow's runtime schema: a mistake breaks every command."""
 
 from typing import Any
 

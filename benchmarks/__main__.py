@@ -1,4 +1,4 @@
-"""``make bench``: every benchmark in a process of its own; figures and ratios are printed."""
+"""``make bench``: runs every benchmark in its own process and prints figures and ratios."""
 
 from __future__ import annotations
 

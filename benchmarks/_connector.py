@@ -1,7 +1,7 @@
-"""Paimon's own connector 0.9.0 on Spark 3.5, in a process and a JVM of its own, for benchmarks to run beside ours.
+"""Paimon's own connector 0.9.0 on Spark 3.5, in its own process and JVM, as a comparison for benchmarks.
 
-``make oracles`` prepares its interpreter and its jar. As a script this module is that process: each line of stdin is a
-query, of which all rows are read; a line on stdout says that it is done.
+``make oracles`` prepares its interpreter and its jar. Run as a script, this is that process: each line of stdin is a
+query whose rows are all read, and acknowledged by a line on stdout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PYTHON = ORACLES / "o4" / "bin" / "python"
 
 @contextmanager
 def connector(warehouse: str, folder: str) -> Iterator[Callable[[str], None] | None]:
-    """Start it, and give a function that runs a query to its end; None where it was not prepared.
+    """Start it and return a function that runs one query; None if it is not prepared.
 
     Tables are ``paimon.d.t``. Its temporary files go to ``folder``.
     """
@@ -34,7 +34,7 @@ def connector(warehouse: str, folder: str) -> Iterator[Callable[[str], None] | N
         def run(query: str) -> None:
             print(query, file=to, flush=True)
             if answers.readline() != "done\n":
-                raise RuntimeError(f"the connector did not read {query!r}: its log says why")
+                raise RuntimeError(f"the connector failed to read {query!r}; see its log")
 
         try:
             run("SELECT 1")

@@ -1,9 +1,9 @@
 """Compaction of a chain table: an anchor of 10 million rows and 5 deltas of 2 %, in one warm Spark session.
 
 The table: k BIGINT (or a composite key, or text), seq BIGINT, a INT, b DOUBLE, v STRING, dt; 8 buckets. Deltas are
-updates, a tenth of them inserts, and some deletes. What compaction is compared with is the floor: the same reads and
-writes in the same Spark tasks, without any merge. Each figure is the best of several runs, taken in turns. ``ROWS`` in
-the environment makes it smaller, ``RUNS`` shorter.
+updates, a tenth of them inserts, and some deletes. The baseline is the floor: the same reads and writes
+in the same Spark tasks, without a merge. Each figure is the best of several runs, alternating. The environment
+variables ``ROWS`` and ``RUNS`` set the number of rows and of runs.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _messages(branch: Table, rows: pa.RecordBatch, day: str, buckets: int) -> li
 
 
 def floor_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
-    """Read all that a compaction reads, and write the anchor's rows again."""
+    """Read the inputs of a compaction, and write the anchor's rows again."""
     writer = chain_compact._writer(compaction, work)
     reader = _ChainReader(compaction.inputs, work.split)
     for section in work.split.sections:
@@ -199,7 +199,7 @@ def bench_merge(spark: SparkSession, table: Table, what: str) -> None:
 
 
 def bench_growth(spark: SparkSession, table: Table, small: Table) -> None:
-    """The same work on a fifth of the rows: what is left above a fifth of the time does not grow with the rows."""
+    """The same work on a fifth of the rows: time above a fifth does not depend on the number of rows."""
 
     def tasks(one: Table) -> None:
         discard(one, run_tasks(spark, *planned(one), compact_bucket))
@@ -209,7 +209,7 @@ def bench_growth(spark: SparkSession, table: Table, small: Table) -> None:
 
 
 def bench_operation(spark: SparkSession, tables: dict[str, tuple[Table, int]]) -> None:
-    """The whole operation, planning and commit included, among few and many other partitions, in turns."""
+    """The whole operation, planning and commit included, among few and many other partitions, alternating."""
     best: dict[str, float] = {}
     for table, others in tables.values():
         put_others(table, others, "2026-01-31")
@@ -263,7 +263,7 @@ def peak_memory(compaction: Compaction | None, work: BucketWork | None) -> float
         output = compact_bucket(compaction, work)
         for file in output.message.new_files:
             compaction.store.delete(f"dt={LAST}/bucket-{output.message.bucket}/{file.file_name}")
-    # not getrusage: its peak is that of the process which was forked, too
+    # not getrusage: its peak includes the process that was forked
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

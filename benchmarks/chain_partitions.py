@@ -1,7 +1,7 @@
-"""What a commit on a chain of many partitions costs: CPU seconds of writes that add few delta partitions.
+"""The cost of a commit to a chain of many partitions: CPU seconds of writes that add few delta partitions.
 
-One group of 10,000 days, a full partition every 100 days, in a store in memory: manifests are real, data files only
-named. ``PARTITIONS`` in the environment makes it smaller.
+One group of 10,000 days, a full partition every 100 days, in an in-memory store: manifests are real, data files are
+only referenced. The environment variable ``PARTITIONS`` sets the number of days.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Chain reads beside Spark's own reader: an anchor of 10 million rows and 5 deltas of 2 %, in one warm Spark session.
 
-The table is that of ``benchmarks.chain``; the last day is read, for which anchor and all deltas are merged. Beside it
-Spark's native Parquet reader reads the same files, without merging. ``ROWS`` in the environment makes it smaller,
-``RUNS`` shorter.
+The table is that of ``benchmarks.chain``. Reading its last day merges the anchor and all deltas. The baseline is
+Spark's Parquet reader on the same files, without merging. The environment variables ``ROWS`` and ``RUNS`` set the
+number of rows and of runs.
 """
 
 from __future__ import annotations

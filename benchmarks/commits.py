@@ -1,7 +1,7 @@
-"""8 processes commit to one table at once: is a commit lost, how many a second, how often does one try again?
+"""8 processes commit to one table concurrently: lost commits, commits per second, retries.
 
-A third of the commits overwrites the process's own partition. Every data file is a real (tiny) Parquet file's stand-in:
-what is measured is the commit, not the writing of rows.
+A third of the commits overwrites the process's own partition. Data files are tiny placeholders: the benchmark measures
+the commit, not the writing of rows.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def main(processes: int = PROCESSES, commits: int = COMMITS) -> None:
     print(
         f"  snapshots {len(ids)} of {total}, contiguous: {ids == list(range(1, total + 1))}; lost: {total - len(ids)}"
     )
-    print(f"  live files {kept}, should be {wanted}")
-    print(f"  {total / seconds:.1f} commits a second, {retries} retries ({retries / total:.2f} a commit); "
+    print(f"  live files {kept}, expected {wanted}")
+    print(f"  {total / seconds:.1f} commits per second, {retries} retries ({retries / total:.2f} per commit); "
           f"limit 100 attempts, waits up to 5 ms doubling to 1 s, full jitter")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Reading, merging and writing a bucket with one thread, beside pyarrow doing the same to the same bytes.
+"""Reading, merging and writing a bucket with one thread, compared with pyarrow on the same bytes.
 
 2 million rows (k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING, dt STRING) in one bucket, and five upserts of 40,000.
 """

@@ -1,4 +1,4 @@
-"""What importing the operators costs a DAG file, over `from airflow.sdk import DAG`, which every DAG file pays."""
+"""The time to import the operators in a DAG file, beyond `from airflow.sdk import DAG`, which every DAG file needs."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def main() -> int:
         print(f"  + {name}: {statistics.median(p['ours'][name][0] for p in probes) * 1000:.1f} ms")
     wall, cpu = ([sum(took[i] for took in p["ours"].values()) for p in probes] for i in (0, 1))
     print(
-        f"  all of ours: median {statistics.median(wall):.3f} s, best {min(wall):.3f} s, "
+        f"  all operators: median {statistics.median(wall):.3f} s, best {min(wall):.3f} s, "
         f"CPU {statistics.median(cpu):.3f} s (the limit is {LIMIT_S} s)"
     )
-    print(f"  heavy modules that ours import: {', '.join(probes[0]['heavy']) or 'none'}")
+    print(f"  heavy modules imported: {', '.join(probes[0]['heavy']) or 'none'}")
     return 0
 
 

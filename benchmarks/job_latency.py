@@ -1,8 +1,8 @@
-"""What a small correction and its diff cost beside a ``spark-submit`` of a script that only starts and stops Spark.
+"""The cost of a small correction and its diff, compared with an empty ``spark-submit``.
 
-3,000 rows in 3 partitions of 4 buckets are corrected by a query, and compared with where the branch started. Each round
-runs all programs, one after the other; wall-clock and CPU seconds of the program with all its processes, and their
-ratio to the empty one of the same round. ``ROUNDS`` in the environment sets their number (3).
+3,000 rows in 3 partitions of 4 buckets are corrected by a query, and compared with the branch's base. Each round runs
+all programs one after the other. Printed are wall-clock and CPU seconds of each program with its child processes, and
+the ratio to the empty job of the same round. The environment variable ``ROUNDS`` sets the number of rounds (3).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUERY = f"SELECT k, amount * 2 AS amount, name, dt FROM branch WHERE dt IN {DAYS
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds of one program: by the clock, of processors, and in the job itself (its result's ``duration_s``)."""
+    """Seconds of one program: wall clock, CPU, and in the job itself (its result's ``duration_s``)."""
 
     wall: float
     cpu: float

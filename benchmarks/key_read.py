@@ -1,8 +1,8 @@
-"""Reading one key of 10 million rows that need merging: in this process and in Spark, beside Paimon's connector.
+"""Reading one key of 10 million rows that need merging: in this process and in Spark, compared with Paimon's connector.
 
-8 buckets of rows (k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING) and five upserts of 2 % each, in turns. The
-connector (0.9.0, on Spark 3.5 in a JVM of its own) runs where ``make oracles`` has prepared it. ``ROWS`` in the
-environment makes it smaller.
+8 buckets of rows (k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING) and five upserts of 2 % each; runs alternate.
+The connector (0.9.0, on Spark 3.5 in its own JVM) runs if ``make oracles`` has prepared it. The environment variable
+``ROWS`` sets the number of rows.
 """
 
 from __future__ import annotations

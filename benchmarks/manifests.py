@@ -1,4 +1,4 @@
-"""Manifest entries read a second: ours beside pypaimon 2.1.0, on the same manifests, alternating in one run.
+"""Manifest entries read per second, compared with pypaimon 2.1.0 on the same manifests, alternating in one run.
 
 Needs the pypaimon environment that ``make oracles`` prepares.
 """
@@ -34,9 +34,9 @@ for line in sys.stdin:
 
 
 def main() -> int:
-    """Print entries a second of both, best of some rounds, and the ratio."""
+    """Print entries per second of both, best of several rounds, and the ratio."""
     if not _PYPAIMON.exists():
-        print("manifests: no pypaimon to compare with; run `make oracles` first")
+        print("manifests: pypaimon is missing; run `make oracles` first")
         return 1
     with tempfile.TemporaryDirectory() as folder:
         table = make_large_table(Path(folder) / "wh", FILES, 1)
@@ -60,7 +60,7 @@ def main() -> int:
             theirs.append(answer["count"] / answer["seconds"])
         peer.stdin.close()
         peer.wait(30)
-    print(f"manifest entries a second, {FILES} entries in {len(names)} manifests, best of {ROUNDS}:")
+    print(f"manifest entries per second, {FILES} entries in {len(names)} manifests, best of {ROUNDS}:")
     print(f"  ours {max(ours):,.0f}, pypaimon 2.1.0 {max(theirs):,.0f}: {max(ours) / max(theirs):.1f} times (goal: 3)")
     return 0
 

@@ -1,7 +1,7 @@
-"""What metadata operations cost on a large table: create_branch, a poke, merge_branch; seconds, store calls, bytes.
+"""The cost of metadata operations on a large table: create_branch, a poke, merge_branch; seconds, store calls, bytes.
 
-The table is made by hand: 100,000 files in few manifests, and as many snapshot files as asked for. No data file is read
-or written by these operations, which the store's tally shows; the changed files exist as placeholders.
+The table is synthetic: 100,000 files in few manifests, and a given number of snapshot files. These operations read and
+write no data files, as the counts of the store show; the changed files exist as placeholders.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _file(number: int, key: bytes) -> DataFile:
 
 
 def change_files(table: Table, count: int) -> None:
-    """Rewrite ``count`` files of a branch, whole buckets at a time; placeholders of old and new ones are put."""
+    """Rewrite ``count`` files of a branch, whole buckets at a time; old and new files exist as placeholders."""
     from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 
     schema = table.schema()
@@ -117,7 +117,7 @@ def bench_create_branch(table: Table, snapshots: int) -> None:
 
 
 def bench_poke(table: Table, snapshots: int) -> None:
-    """Count the reads of one poke with a right hint."""
+    """Count the reads of one poke with a correct LATEST hint."""
     store = CountingStore(table.store)
     started = time.perf_counter()
     Table(store, table.name).hinted_snapshot()
@@ -137,7 +137,7 @@ def bench_merge(table: Table) -> None:
 
 
 def bench_rollback(table: Table) -> None:
-    """Undo it: files come back, so the base manifests are written anew."""
+    """Undo it: files are restored, so the base manifests are rewritten."""
     undo = next(n for n in table.tag_names() if "undo" in n)
     seconds, store, _ = measured(table, "rollback_to", tag=undo)
     print(f"rollback_to of it (files come back, base manifests rewritten): {seconds:.2f} s, {_tally(store)}")

@@ -1,4 +1,4 @@
-"""The page Paimon: how long each tab of a large table takes to answer, the first time and then."""
+"""The page Paimon: response time of each tab of a large table, cold and warm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABS = ("history", "branches", "tags", "schemas", "partitions", "files", "option
 
 
 def main() -> int:
-    """Print seconds until the page answers, and until the tab is complete, beside a bare read of the live files."""
+    """Print seconds until the first response and until the tab is complete, beside a plain read of the live files."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(AIRFLOW_HOME=folder, AIRFLOW__CORE__LOAD_EXAMPLES="False")
         warehouse = Path(folder) / "wh"
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def measure(table: Table) -> None:
-    """Ask for each tab as the app does, but for the auth manager."""
+    """Request each tab as the app does, without the auth manager."""
     from fastapi import Request
 
     from airflow_paimon.plugin import app, table_page

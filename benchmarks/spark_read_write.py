@@ -1,8 +1,7 @@
-"""Reading and writing 10 million rows in Spark, beside plain Parquet of the same bytes in the same session.
+"""Reading and writing 10 million rows in Spark, compared with plain Parquet of the same bytes in the same session.
 
 The table: k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING, dt; primary key (dt, k), 8 buckets, one partition. Each
-figure is the best of several runs, the runs of what is compared taken in turns. ``ROWS`` in the environment makes it
-smaller.
+figure is the best of several alternating runs. The environment variable ``ROWS`` sets the number of rows.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def drain(frame: DataFrame) -> None:
 
 
 def in_turns(works: dict[str, Work], runs: int) -> dict[str, float]:
-    """Give the best time of each, in seconds; the first run of each warms up and does not count."""
+    """Return the best time of each in seconds; the first run of each is a warm-up and not counted."""
     best = dict.fromkeys(works, float("inf"))
     for number in range(runs + 1):
         for name, work in works.items():

@@ -280,7 +280,7 @@ def rejected(**context: Any) -> None:
     with in_airflows_terms():
         main = open_main(params)
         lines = leftovers.clean_up_run(params, planned, branch_owner(context), {})
-        outcome, standing = correction.what_stands(main, planned)
+        outcome, standing = correction.describe_outcome(main, planned)
         lines += [*standing, correction.TO_CORRECT_DIFFERENTLY, *advice.how_to_remove(params, main, planned)]
     summary = f"Rejected ({by}): {outcome}"
     report_lines(summary, *lines, level=logging.WARNING)
@@ -311,7 +311,7 @@ def how_to_go_on(**context: Any) -> None:
     with in_airflows_terms():
         main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
         lines = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
-        outcome, standing = correction.what_stands(main, planned)
+        outcome, standing = correction.describe_outcome(main, planned)
         lines = [*standing, *lines, *advice.next_steps(params, main, planned, first, errors[first])]
     summary = f"{', '.join(errors)} failed; {outcome}"
     report_lines(summary, *error_lines(errors), *lines, level=logging.ERROR)

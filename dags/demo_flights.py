@@ -119,7 +119,7 @@ class Person:
         self.done = threading.Event()
         self.branch: Look | None = None
         self.error: Exception | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def watch(self) -> None:
         """Follow the run until it is over."""
@@ -140,8 +140,8 @@ class Person:
             tasks = session.scalars(select(TaskInstance).order_by(TaskInstance.start_date)).all()
             states = [(t.task_id, t.state, t.run_id, t.duration) for t in tasks]
         for name, state, run_id, duration in states:
-            if state in ("success", "failed") and name not in self._told:
-                self._told.add(name)
+            if state in ("success", "failed") and name not in self._reported:
+                self._reported.add(name)
                 self.say(f"     {name:<14} {state if state == 'failed' else 'done':<7} {duration or 0:5.1f} s")
             if state == "awaiting_input" and self.branch is None:
                 self.branch = look(self.table.branch(CONF["branch"]))

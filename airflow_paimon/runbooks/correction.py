@@ -221,7 +221,7 @@ def undo_hint(table: str, tag: str, within: str | None = None) -> list[str]:
     return [f"To undo{until}: trigger data_correction_undo with", json.dumps({"table": table, "tag": tag})]
 
 
-def what_stands(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
+def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Say in a few words whether main was changed, and in lines what this run left in the table."""
     from airflow_paimon.core.branches.published import publishes
 

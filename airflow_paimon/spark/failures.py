@@ -1,6 +1,6 @@
 """Translates Spark errors: errors raised by our tasks, and faults of the user's query or function.
 
-Spark's error condition tells whose fault an error is: each condition has an SQLSTATE, and some classes of these
+Spark's error condition decides who caused an error: each condition has an SQLSTATE, and some classes of these
 (data exceptions such as DIVIDE_BY_ZERO and CAST_INVALID_INPUT, errors of analysis, of external routines, raised by the
 query itself) stay the same however often a job is tried. Everything else (a lost executor, memory, storage) is left as
 query itself) recur in every try of a job. Everything else (a lost executor, memory, storage) is not translated and may

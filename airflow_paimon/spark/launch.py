@@ -251,7 +251,7 @@ def _choose_python() -> None:
 
 
 def default_python(environment: Mapping[str, str], master: str) -> dict[str, str]:
-    """Give the variables to set so that a local master's tasks run in this Python; nothing where somebody chose one."""
+    """Return the variables that make a local master's tasks run in this Python; none if one is configured."""
     if not master.startswith("local") or "PYSPARK_PYTHON" in environment:
         return {}
     return {n: sys.executable for n in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if n not in environment}

@@ -1,6 +1,6 @@
 """Files whose rows are the table's rows, read by Spark's own Parquet reader, partition values taken from the manifest.
 
-Built as Spark builds its own file scans, because the public ``spark.read.parquet`` can't be told partition values: it
+Built as Spark builds its own file scans, because the public ``spark.read.parquet`` does not accept partition values: it
 reads them off folder names, which differ from Paimon's (and one relation serves any number of partitions).
 """
 

@@ -226,16 +226,16 @@ def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehou
         correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 2)
 
 
-def test_what_stands_after_a_failure(warehouse: Path) -> None:
+def test_the_outcome_after_a_failure(warehouse: Path) -> None:
     main, _ = corrected(warehouse)
-    outcome, lines = correction.what_stands(main, planned(main))
+    outcome, lines = correction.describe_outcome(main, planned(main))
     assert outcome == "main of d.t is untouched"
     assert lines[1:] == [
         "Tag before: on snapshot 2 of main",
         "Branch fix: at snapshot 3, made from snapshot 2 of main",
     ]
     run(main, "merge_branch", branch="fix")
-    outcome, lines = correction.what_stands(main, planned(main))
+    outcome, lines = correction.describe_outcome(main, planned(main))
     assert outcome == "main holds the correction since snapshot 3"
     assert json.loads(lines[2]) == {"table": "d.t", "tag": last_publish(main).undo_tag}
 

@@ -302,18 +302,18 @@ def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> s
     what = f"{context.table.name}: branch {wanted.branch!r} exists"
     if existing.incomplete:
         return (
-            f"{what}, incomplete: its creation is still running, or was interrupted. Use --if-exists skip "
+            f"{what}, incomplete: its creation is still running, or was interrupted. Use if_exists=skip "
             f"with the same base to finish it, delete_branch to remove it, or see check_table for a repair"
         )
     base = existing.record
     if base is None:
-        return f"{what}, and its origin is not recorded; choose another name, or --if-exists replace"
+        return f"{what}, and its origin is not recorded; choose another name, or if_exists=replace"
     made = f"created {base.created_at} from {base.from_tag or base.from_branch}, {_base_text(base)}"
     if base.same_base(wanted):
-        return f"{what} ({made}); use --if-exists skip to use it as it is, or --if-exists replace to recreate it"
+        return f"{what} ({made}); if_exists=skip uses it as it is, if_exists=replace recreates it"
     return (
         f"{what} with another base ({made}; asked for: {_base_text(wanted)}); choose another name, or "
-        f"--if-exists replace to recreate it"
+        f"if_exists=replace to recreate it"
     )
 
 

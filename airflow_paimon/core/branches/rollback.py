@@ -130,7 +130,7 @@ def _undo_changes(
     except NotFoundError:
         raise UnsafeOperationError(
             f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits "
-            f"can't be told from it; roll back without --keep-later (that drops everything after snapshot {target.id})",
+            f"don't follow from it; roll back without --keep-later (that drops everything after snapshot {target.id})",
             table=view.name,
         ) from None
     _check_follows(view, tag, target, publish)

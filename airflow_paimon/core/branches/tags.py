@@ -82,7 +82,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
             )
         raise AlreadyExistsError(
             f"{view.label}: tag {name!r} exists, on snapshot {existing.snapshot.id} (asked for: {snapshot.id}); choose "
-            f"another name, or --if-exists replace",
+            f"another name, or if_exists=replace",
             table=view.name,
         )
     if existing is not None:

@@ -21,7 +21,7 @@ from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
-from airflow_paimon.core.commit.landed import check_nobody_goes_on, is_ours, unknown_outcome, verify_at_end
+from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
 from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
 from airflow_paimon.core.commit.put import execute as execute
@@ -309,7 +309,7 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
     except OutcomeUnknownError:
         landed = _read_back(table, staged, branch, certain=False)
         if not landed:  # its manifests stay: a commit on top of ours, made before it was replaced, refers to them
-            check_nobody_goes_on(table, draft, staged.snapshot)
+            check_not_built_upon(table, draft, staged.snapshot)
     else:
         landed = _read_back(table, staged, branch, certain=False)
         if not landed:

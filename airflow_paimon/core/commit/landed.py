@@ -73,8 +73,8 @@ def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknow
     )
 
 
-def check_nobody_goes_on(table: Table, draft: Draft, lost: Snapshot) -> None:
-    """Refuse to repeat a commit whose files a newer snapshot already holds: ours was replaced after that one was made.
+def check_not_built_upon(table: Table, draft: Draft, lost: Snapshot) -> None:
+    """Refuse to repeat a commit whose files a newer snapshot already holds: our snapshot was replaced only afterwards.
 
     Raises:
         OutcomeUnknownError: a file that the draft adds is live, or a newer snapshot has compacted it away.

@@ -65,7 +65,7 @@ def _half_created(table: Table, record: Lineage) -> Finding:
     name, view = record.branch, table.branch(record.branch)
     was_to = f"start from snapshot {record.snapshot_id}" if record.snapshot_id else f"get schema {record.schema_id}"
     path = lineage_path(name)
-    repair: str | None = "delete what there is of it (or run create_branch again with --if-exists skip to finish it)"
+    repair: str | None = "delete its remains (or run create_branch again with if_exists=skip to finish it)"
     actions: Sequence[Action] | None = None
     if not is_empty_or_at_base(view, record):
         repair = "leave it to the engine that wrote to it, as a branch that starts empty"
@@ -214,7 +214,7 @@ def incomplete_branches(view: Table) -> Iterator[Finding]:
         message=f"Branch {name!r} was to {was_to} of {lineage.from_branch}, but the run that made it was cut off: it "
         f"is empty",
         at_risk="a writer would take it for an empty branch; nothing of main is at risk",
-        repair="delete it (or run create_branch again with --if-exists skip to finish it)",
+        repair="delete it (or run create_branch again with if_exists=skip to finish it)",
         actions=actions,
         by_name_only=True,
     )

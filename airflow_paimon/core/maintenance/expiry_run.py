@@ -55,7 +55,7 @@ class ExpirySource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Commit:
-    """A step that is done. ``snapshot`` None: its partitions were gone already, or nobody can tell by which commit."""
+    """A finished step. ``snapshot`` None: its partitions were gone already, or their commit can't be determined."""
 
     step: DropStep
     before: int | None

@@ -2,7 +2,7 @@
 
 The rules are those of Paimon's ``PartitionExpire``: a partition expires when its time is strictly before now minus
 ``partition.expiration-time``; what can't be read as a time stays. Where we differ: a DATE column is read as its date
-(Paimon sees a number of days and keeps such partitions for ever), a date that no calendar has is no time (Paimon rolls
+(Paimon sees a number of days and keeps such partitions for ever), an impossible date is not a time (Paimon rolls
 it over), and an age needs a unit.
 """
 

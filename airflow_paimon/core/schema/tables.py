@@ -72,7 +72,7 @@ def create_table(
             return table
         raise AlreadyExistsError(
             f"Table {table.name} exists at {table.store.uri}"
-            + (" with other columns or keys" if if_exists == "skip" else "; use if_exists='skip' to use it as it is"),
+            + (" with other columns or keys" if if_exists == "skip" else "; if_exists='skip' uses it as it is"),
             table=table.name,
         ) from error
     return table

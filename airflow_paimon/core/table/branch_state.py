@@ -31,7 +31,7 @@ def not_ready(view: Table, record: Lineage) -> ConflictError:
     """Name the operation in progress on the branch, and how to finish it if it was interrupted."""
     name = view.branch_name
     doing, again = {
-        CREATING: ("created", f"create_branch {name} with --if-exists skip"),
+        CREATING: ("created", f"create_branch {name} with if_exists=skip"),
         RENAMING: (f"renamed to {record.peer!r}", f"rename_branch {name} to {record.peer}"),
         DELETING: ("deleted", f"delete_branch {name}"),
         DELETED: ("deleted", f"delete_branch {name}"),

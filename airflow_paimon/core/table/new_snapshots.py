@@ -46,7 +46,7 @@ class BranchFeed:
         """
         Give the snapshots that are new as of the last look, ascending, in bounded memory.
 
-        One that expires or is rolled back while it is read ends the iteration; the next look tells.
+        One that expires or is rolled back while it is read ends the iteration; the next ``look`` sees the change.
         """
         if self._head is not None and seen.head is not None and self._head.id < seen.head[0]:
             self._take(self.view.latest_snapshot())  # a rollback, or a hint that is behind

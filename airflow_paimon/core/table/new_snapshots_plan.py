@@ -1,4 +1,4 @@
-"""What somebody who watches a branch has seen of it, and which snapshots are new to him. Pure: no store, no clock."""
+"""The position of a branch's watcher, and which snapshots are new after it. Pure: no store, no clock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Seen:
 
     @staticmethod
     def from_json(value: Any) -> Seen:
-        """Read what ``to_json`` gave. ``FormatError`` when somebody has edited it."""
+        """Parse the output of ``to_json``. ``FormatError`` if it was edited."""
         try:
             return Seen(tuple((int(i), str(name)) for i, name in value["snapshots"]), value["watermark"])
         except (TypeError, KeyError, ValueError):
@@ -153,7 +153,7 @@ def describe_new(new: Sequence[Snapshot], head: Snapshot, seen: Seen, base: int 
 
 
 def ids_above(base: int | None, ids: Sequence[int], seen: Seen) -> list[int]:
-    """Return the ids that are new: of a branch whose history nobody knows any more only the last."""
+    """Return the new ids; only the last one of a branch whose history is lost."""
     if base is None and seen.head is not None:
         return list(ids[-1:])
     return [i for i in ids if base is None or i > base]
