@@ -13,6 +13,8 @@ from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, overla
 from tests.plugin.conftest import Get
 from tests.plugin.test_page import texts
 
+pytestmark = pytest.mark.airflow
+
 RUNNING: dict[str, Any] = {"state": "running", "conf": {"partitions": ["dt=1"]}}
 
 

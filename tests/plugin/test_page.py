@@ -13,6 +13,8 @@ from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import SECRET, Get
 
+pytestmark = pytest.mark.airflow
+
 T = "/paimon/lake/d/t"
 
 
