@@ -96,7 +96,7 @@ def live_airflow(
     environment.pop("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", None)
     home.mkdir(parents=True)
     airflow = [sys.executable, "-m", "airflow"]
-    subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=120)
+    subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=300)
     live = LiveAirflow(home, port, environment)
     try:
         for name in (*_COMPONENTS, *(_TRIGGERER if triggerer else ())):
