@@ -179,6 +179,6 @@ def test_a_partition_that_somebody_has_loaded_again_meanwhile_stays_as_that() ->
             company.pop(0)()
 
     fault = FaultStore(table.store, on_mutation=compete)
-    with pytest.raises(UnsafeOperationError, match="they are there"):
+    with pytest.raises(UnsafeOperationError, match="they exist again"):
         drop_anchor(Table(fault, table.name))
     assert [r[:3] for r in rows_of(table, {"0103"})] == loaded
