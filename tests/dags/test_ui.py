@@ -157,8 +157,9 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
 
 
 def in_frame(page: Page, *texts: str) -> str:
-    """Wait until Airflow's frame of the page Paimon shows all of these; gives all that it shows."""
-    script = "document.querySelector('iframe')?.contentDocument?.body?.innerText || ''"
+    """Wait until Airflow's frame of the page Paimon has loaded and shows all of these; gives all that it shows."""
+    frame = "document.querySelector('iframe')?.contentDocument"
+    script = f"{frame}?.readyState === 'complete' ? {frame}.body.innerText : ''"
     page.until(lambda: all(t in str(page.run(script)) for t in texts), f"{texts} in the frame")
     return str(page.run(script))
 
