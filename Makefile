@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-chain demo-ui test soak check docs format bench oracles clean
+.PHONY: help venv demo demo-chain demo-ui test soak check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ format: venv ## let ruff fix and format
 bench: venv ## print the figures of benchmarks/
 	@$(export_java)
 	$(PY) -m benchmarks
+
+versions: venv ## tests without Spark on the lowest and the newest versions that pyproject.toml allows
+	@$(PY) -m tests.versions lowest $(PYTEST_ARGS)
+	$(PY) -m tests.versions newest $(PYTEST_ARGS)
 
 oracles: venv ## prepare the engines that the interoperability tests compare with, under .oracles/
 	@$(export_java)

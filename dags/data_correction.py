@@ -12,8 +12,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,

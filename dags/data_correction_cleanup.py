@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_paimon.runbooks import leftovers
 from airflow_paimon.runbooks.form import has_active_runs, in_airflows_terms, refuse_unknown, report_lines

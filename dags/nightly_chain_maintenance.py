@@ -23,8 +23,8 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.operators.chain import ChainCompactOperator

@@ -42,7 +42,7 @@ def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]])
     """Return the messages of all tasks, adjusted so that they can be committed together.
 
     No key of a bucket has the same number twice; of two such rows the later task's wins. To find them, keys and numbers
-    are read in bounded memory, except for buckets that only one task wrote. A failure deletes the files of all tasks.
+    are read in bounded memory, except for buckets that only one task wrote.
 
     Raises:
         FormatError: a file that a task has written is gone.
@@ -51,23 +51,16 @@ def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]])
     for task in tasks:
         for message in task:
             by_bucket.setdefault(message.key, []).append(message)
-    moved: list[CommitMessage] = []
-    try:
-        return [m for messages in by_bucket.values() for m in _merged(write, messages, moved)]
-    except BaseException:
-        discard_files(write, [*moved, *(m for messages in by_bucket.values() for m in messages)])
-        raise
-
-
-def _merged(
-    write: TableWrite, messages: Sequence[CommitMessage], moved: list[CommitMessage]
-) -> Sequence[CommitMessage]:
-    if len(messages) == 1:
-        return messages
-    if write.is_keyed:
-        # each task treated its own files as the bucket's only ones; above level 0 files must not share keys
-        return _renumbered(write, [_at_level_0(m) for m in messages], moved)
-    return _stacked(write, messages)
+    out: list[CommitMessage] = []
+    for messages in by_bucket.values():
+        if len(messages) == 1:
+            out += messages
+        elif write.is_keyed:
+            # each task treated its own files as the bucket's only ones; above level 0 files must not share keys
+            out += _renumbered(write, [_at_level_0(m) for m in messages])
+        else:
+            out += _stacked(write, messages)
+    return out
 
 
 def _at_level_0(message: CommitMessage) -> CommitMessage:
@@ -89,10 +82,7 @@ def _stacked(write: TableWrite, messages: Sequence[CommitMessage]) -> list[Commi
     return out
 
 
-def _renumbered(
-    write: TableWrite, messages: Sequence[CommitMessage], moved: list[CommitMessage]
-) -> list[CommitMessage]:
-    """Add to ``moved`` what is written again, as soon as it is."""
+def _renumbered(write: TableWrite, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
     tied = _tied_tasks(write, messages)
     if not tied:
         return list(messages)
@@ -105,9 +95,9 @@ def _renumbered(
     out, replaced = kept, []
     for at in sorted(tied):
         found = messages[at]
-        moved.append(_shifted(write, found, start - min(f.min_sequence_number for f in found.new_files)))
-        start = 1 + max(f.max_sequence_number for f in moved[-1].new_files)
-        out.append(moved[-1])
+        moved = _shifted(write, found, start - min(f.min_sequence_number for f in found.new_files))
+        start = 1 + max(f.max_sequence_number for f in moved.new_files)
+        out.append(moved)
         replaced.append(found)
     discard_files(write, replaced)
     return out

@@ -77,7 +77,14 @@ def run_dag(airflow_home: Path) -> RunDag:
 def register(dag: "DAG") -> None:
     """Write a DAG to the metadata database, as the DAG processor would."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+
+    try:
+        from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    except ImportError:  # Airflow 3.1
+        from airflow.models.dagbag import DagBag, sync_bag_to_db
+
+        def BundleDagBag(*, dag_folder: str, bundle_path: Path, bundle_name: str) -> DagBag:
+            return DagBag(dag_folder=dag_folder, bundle_path=bundle_path, include_examples=False)
 
     manager = DagBundlesManager()
     manager.sync_bundles_to_db()

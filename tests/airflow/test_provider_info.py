@@ -82,9 +82,12 @@ def test_airflow_registers_the_provider_and_its_connection_type(airflow_home: Pa
     )
     assert got.returncode == 0, got.stderr
     assert "PaimonHook" in got.stdout
-    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+    try:
+        from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime as Manager
+    except ImportError:  # Airflow 3.1
+        from airflow.providers_manager import ProvidersManager as Manager
 
-    hook = ProvidersManagerTaskRuntime().hooks["paimon"]
+    hook = Manager().hooks["paimon"]
     assert hook is not None
     assert hook.hook_class_name == "airflow_paimon.hooks.paimon.PaimonHook"
     assert hook.connection_testable

@@ -10,8 +10,6 @@ import pytest
 
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.requests import DiffBranches
-from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SchemaChange
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.tables import run
@@ -41,33 +39,3 @@ def test_zero_and_minus_zero_are_two_partitions(tmp_path: Path, keyed: bool) -> 
     assert found == {"p=0.0": (1, 3), "p=NaN": (1, 2)}
     assert result.details["partitions_unchanged"] == 1
     assert result.details["total"]["unchanged"] == 10
-
-
-REPLACED: dict[str, list[SchemaChange]] = {
-    "added again": [DropColumn(name="v"), AddColumn(name="v", type="STRING"), DropColumn(name="w")],
-    "swapped": [
-        RenameColumn(name="v", to_name="x"),
-        RenameColumn(name="w", to_name="v"),
-        RenameColumn(name="x", to_name="w"),
-    ],
-}
-
-
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "append"])
-@pytest.mark.parametrize("how", REPLACED)
-def test_a_column_of_the_same_name_is_not_taken_for_the_one_before(tmp_path: Path, keyed: bool, how: str) -> None:
-    """Files that both sides share have other values of it on the branch."""
-    kind: dict[str, Any] = {"primary_keys": ["k"], "bucket": "1"} if keyed else {}
-    table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING", "w": "STRING", "z": "INT"}, **kind)
-    one = pa.array([1], pa.int32())
-    write_arrow(table, pa.table({"k": one, "v": ["v"], "w": ["w"], "z": one}))
-    run(table, "create_branch", branch="fix", snapshot=1)
-    for change in REPLACED[how]:
-        alter_table(table.branch("fix"), [change])
-    values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix", "against": "main"}
-    request = build_request("diff_branches", values)
-    assert isinstance(request, DiffBranches)
-    result = run_before_spark(request)
-    assert result is not None
-    assert result.details["columns_only_in_against"] == ["v", "w"]
-    assert result.details["columns_only_in_branch"] == (["v"] if how == "added again" else ["w", "v"])

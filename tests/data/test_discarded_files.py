@@ -48,7 +48,7 @@ def keyed(folder: Path) -> Table:
 
 
 def correct(write: TableWrite) -> None:
-    correction = Correction(write=write, choice=choose_partitions(write.schema, []), live={})
+    correction = Correction(write=write, choice=choose_partitions(write.schema, [], "d.t"), live={})
     for _ in correct_buckets(correction, ROWS.to_batches()):
         pass
 

@@ -13,7 +13,6 @@ import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -111,14 +110,3 @@ def test_without_keys_numbers_follow_each_other(tmp_path: Path) -> None:
         commit(table, write, merged_messages(write, tasks))
     files = plan_scan(table).splits[0].files
     assert sorted((f.min_sequence_number, f.max_sequence_number) for f in files) == [(0, 1), (2, 2), (3, 4), (5, 5)]
-
-
-def test_tasks_whose_files_can_not_be_combined_leave_none_behind(tmp_path: Path) -> None:
-    table = make_table(tmp_path, COLUMNS, primary_keys=["k"], bucket="2")
-    write, tasks = written(table, "append", *[[(k, f"{t}") for k in range(40)] for t in range(3)])
-    last = tasks[2][-1].new_files[0].file_name  # the other bucket is written again before this one is looked at
-    (lost,) = tmp_path.rglob(last)
-    lost.unlink()
-    with pytest.raises(FormatError, match=last):
-        merged_messages(write, tasks)
-    assert not list(tmp_path.rglob("*.parquet"))

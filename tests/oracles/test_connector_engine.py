@@ -237,7 +237,7 @@ def test_rows_that_wait_for_a_compaction_are_never_overwritten_unseen(
     connector_oracle.sql(tmp_path, "INSERT OVERWRITE `t$branch_fix` PARTITION (dt = 'a') SELECT 99L, 9L", database="d")
     found = connector("diff_branches")["details"]
     assert found["different"] and found["files_not_visible"]["against"] == 1
-    assert any("1 files with 32 rows in dt=a, which base has and fix has not" in note for note in found["notes"])
+    assert any("1 files with 32 rows in dt=a, which base has and fix lacks" in note for note in found["notes"])
     # the way out that the refusal names
     run(tmp_path, "create_branch", branch="again", snapshot=head)
     connector_oracle.sql(tmp_path, "CALL sys.compact(table => 'd.`t$branch_again`')")

