@@ -54,6 +54,9 @@ def test_no_driver_is_left_and_the_work_is_done_once(tmp_path: Path, warehouse: 
     with live_airflow(tmp_path / "home", dags, {**env, "TEST_PIDS": str(pids)}) as airflow:
         held = wait_until(lambda: writing_end(schema), "the driver hangs in its work", 120)
         assert airflow.task("during") == ("running", 1)
+        # Its buttons are there while it runs, so they are when it never ends by itself.
+        links = airflow.rows("select key from xcom where task_id = 'during' and key like '_link_%' order by key")
+        assert [key for (key,) in links] == ["_link_AssetLink", "_link_TableLink", "_link_UndoLink"]
         worker = int(pids.read_text().split()[2])
         os.kill(worker, signal.SIGKILL)
         wait_until(lambda: not running(f"--warehouse={warehouse}"), "no driver is left", 5)

@@ -62,4 +62,4 @@ def test_commits_start_runs_and_none_is_lost_while_the_triggerer_is_dead(tmp_pat
         # The last events may come twice when the kill came before their snapshots were stored as seen.
         wait_until(lambda: {4, 5} <= set(ids()), "what was committed meanwhile", 240)
         assert sorted(set(ids())) == [2, 3, 4, 5]
-        wait_until(lambda: 4 in in_runs(), "a run has got what was committed meanwhile", 240)
+        wait_until(lambda: airflow.rows("select count(*) from dag_run")[0][0] >= 2, "a run for what was committed", 240)
