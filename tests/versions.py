@@ -40,41 +40,32 @@ class Versions:
 
     Attributes:
         python: The Python, as ``uv`` finds or fetches it.
-        resolution: What ``uv`` takes where a range is allowed.
-        also: What a user gets from Airflow's own constraints file of that release.
+        resolution: Which version ``uv`` takes of what this package names.
+        airflow: Airflow's version and the day after its release: what it depends on is taken as of then, as with
+            Airflow's own constraints file. None = the newest of everything.
     """
 
     python: str
     resolution: str
-    also: tuple[str, ...] = ()
+    airflow: tuple[str, str] | None = None
 
 
 SETS = {
-    # Airflow 3.1.0 imports a name that structlog dropped later.
-    "lowest": Versions("3.11", "lowest-direct", ("structlog==25.4.0",)),
+    "lowest": Versions("3.11", "lowest-direct", ("3.1.0", "2025-10-01")),
     "newest": Versions("3.13", "highest"),
 }
+_OURS = ("apache-airflow", "pyarrow", "numpy", "fsspec")
+"""What starts with these is left to this package's own bounds."""
 
 
 def main(name: str, arguments: list[str]) -> int:
-    """Make the environment unless it is there, and run the tests in it; gives pytest's exit code."""
+    """Make the environment unless it is there, and run the tests in it; returns pytest's exit code."""
     uv = shutil.which("uv") or sys.exit("versions: uv is not there; make venv installs it")
-    versions, folder = SETS[name], ROOT / ".cache" / name
-    python = folder / "bin" / "python"
+    folder = ROOT / ".cache" / name
     if not (folder / ".complete").exists():
-        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", versions.python, str(folder)], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
-        subprocess.run(
-            [*install, "--resolution", versions.resolution, "-e", ".[s3]", *versions.also], check=True, cwd=ROOT
-        )
-        frozen = subprocess.run(
-            [uv, "pip", "freeze", "--python", str(python)], check=True, capture_output=True, text=True
-        )
-        held = folder / "versions.txt"
-        held.write_text("".join(line for line in frozen.stdout.splitlines(True) if not line.startswith("-e")))
-        # The tools must not lift what is tested.
-        subprocess.run([*install, "-c", str(held), *TOOLS], check=True, cwd=ROOT)
+        _install(uv, SETS[name], folder)
         (folder / ".complete").touch()
+    python = folder / "bin" / "python"
     subprocess.run([uv, "pip", "check", "--python", str(python)], check=True)
     # Warnings of other versions' dependencies say nothing about this package.
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *arguments]
@@ -82,6 +73,33 @@ def main(name: str, arguments: list[str]) -> int:
         environment = {**os.environ, "AIRFLOW_HOME": home, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         tests = [f"tests/{test}" for test in TESTS]
         return subprocess.run([*command, *tests], cwd=ROOT, env=environment, check=False).returncode
+
+
+def _install(uv: str, versions: Versions, folder: Path) -> None:
+    python = str(folder / "bin" / "python")
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", versions.python, str(folder)], check=True)
+    install = [uv, "pip", "install", "--quiet", "--python", python]
+    as_of_then = folder / "as-of-then.txt"
+    as_of_then.write_text(_airflow_dependencies(uv, versions))
+    package = ["--resolution", versions.resolution, "-c", str(as_of_then), "-e", ".[s3]"]
+    subprocess.run([*install, *package], check=True, cwd=ROOT)
+    frozen = subprocess.run([uv, "pip", "freeze", "--python", python], check=True, capture_output=True, text=True)
+    held = folder / "versions.txt"
+    held.write_text("".join(line for line in frozen.stdout.splitlines(True) if not line.startswith("-e")))
+    # The tools must not lift what is tested.
+    subprocess.run([*install, "-c", str(held), *TOOLS], check=True, cwd=ROOT)
+
+
+def _airflow_dependencies(uv: str, versions: Versions) -> str:
+    if versions.airflow is None:
+        return ""
+    version, day = versions.airflow
+    command = [uv, "pip", "compile", "--quiet", "--no-annotate", "--no-header", "--python-version", versions.python]
+    wanted = f"apache-airflow=={version}"
+    found = subprocess.run(
+        [*command, "--exclude-newer", day, "-"], input=wanted, check=True, capture_output=True, text=True
+    )
+    return "".join(line for line in found.stdout.splitlines(True) if not line.startswith(_OURS))
 
 
 if __name__ == "__main__":
