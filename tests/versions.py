@@ -1,6 +1,6 @@
 """Run the tests that need no Spark and no browser with the lowest or newest versions that pyproject.toml allows.
 
-``python -m tests.versions lowest`` (Python 3.11, Airflow 3.1.0) or ``newest`` (Python 3.13, the newest releases of
+``python -m tests.versions lowest`` (Python 3.11, Airflow 3.1.3) or ``newest`` (Python 3.13, the newest releases of
 everything); arguments after that go to pytest. Each has an environment of its own in ``.cache/``, which ``uv`` makes.
 """
 
@@ -51,7 +51,7 @@ class Versions:
 
 
 SETS = {
-    "lowest": Versions("3.11", "lowest-direct", ("3.1.0", "2025-10-01")),
+    "lowest": Versions("3.11", "lowest-direct", ("3.1.3", "2025-11-25")),
     "newest": Versions("3.13", "highest"),
 }
 _OURS = ("apache-airflow", "pyarrow", "numpy", "fsspec")
