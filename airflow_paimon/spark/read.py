@@ -70,20 +70,11 @@ def read_table(
         if columns is not None:
             extra = schema.field_names if found.columns is None else found.columns
             needed = list(dict.fromkeys([*columns, *(n for n in schema.field_names if n in extra)]))
+    read: dict[str, Any] = {"version": version, "timestamp": moment, "columns": needed, "predicate": predicate}
     if mode is not None:
-        chain = plan_chain(
-            table,
-            version=version,
-            timestamp=moment,
-            columns=needed,
-            predicate=predicate,
-            mode=mode,
-            gap_policy=policy,
-        )
-        frame = chain_frame(spark, chain)
+        frame = chain_frame(spark, plan_chain(table, mode=mode, gap_policy=policy, **read))
     else:
-        layers = plan_table_read(table, version=version, timestamp=moment, columns=needed, predicate=predicate)
-        frame = frame_of(spark, layers)
+        frame = frame_of(spark, plan_table_read(table, **read))
     if where is not None:
         frame = frame.where(where)
     if wanted is not None and needed != wanted:
