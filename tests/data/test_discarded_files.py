@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, StorageError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, StorageError
 from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
@@ -107,15 +107,27 @@ def test_a_fold_that_fails_in_a_later_bucket_leaves_no_file(tmp_path: Path) -> N
     assert sorted(tuple(r.values()) for r in read_arrow(table).to_pylist()) == rows
 
 
-def test_a_fold_whose_commit_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, limits, _ = folded(tmp_path)
-    before = files(tmp_path)
+class Overwriting(CountingStore):
+    """Before the first data file is written through it, somebody else overwrites the table."""
 
-    def refuse(*args: Any, **more: Any) -> None:
-        assert files(tmp_path) > before
-        raise UnsafeOperationError("a guard refuses it")
+    others: frozenset[str] = frozenset()
 
-    monkeypatch.setattr(folds, "commit_buckets", refuse)
-    with pytest.raises(UnsafeOperationError):
-        folds.fold_buckets(table, limits)
-    assert files(tmp_path) == before
+    def __init__(self, table: Table, folder: Path) -> None:
+        super().__init__(table.store)
+        self._table, self._folder = table, folder
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        if method == "open_output" and not self.others:
+            write_arrow(self._table, ROWS, mode="overwrite")
+            self.others = frozenset(files(self._folder))
+        return super()._call(method, path, action)
+
+
+def test_a_fold_that_finds_its_buckets_overwritten_leaves_no_file(tmp_path: Path) -> None:
+    table, limits, rows = folded(tmp_path)
+    store = Overwriting(table, tmp_path)
+    with pytest.raises(ConflictError):
+        folds.fold_buckets(replace(table, store=store), limits)
+    assert store.tally.calls["open_output"] == 3
+    assert files(tmp_path) == store.others
+    assert sorted(tuple(r.values()) for r in read_arrow(table).to_pylist()) == rows
