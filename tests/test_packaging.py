@@ -162,7 +162,7 @@ def test_a_checkout_finds_its_own_jobs() -> None:
 
 
 @pytest.mark.parametrize("name", ["../secrets", "a/b", "", "__init__", "create_branch.py"])
-def test_a_name_that_is_no_job_name_is_invalid(name: str) -> None:
+def test_a_name_that_is_not_a_job_name_is_invalid(name: str) -> None:
     with pytest.raises(InvalidInputError, match="is not the name of a job"):
         job_path(name)
 

@@ -122,7 +122,7 @@ def test_a_form_narrows_who_may_answer(
         ({"class": CLASS, "path": "p"}, "text"),
     ],
 )
-def test_what_is_no_notifier_is_refused(notifier: dict[str, Any], message: str) -> None:
+def test_what_is_not_a_notifier_is_refused(notifier: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         choose_notifiers({"it": notifier}, None, "lake")
 

@@ -114,7 +114,7 @@ def test_where_an_application_is_looked_at(line: str, settings: dict[str, str], 
     assert tracking_url(line, settings) == url
 
 
-def test_the_address_is_told_once_as_soon_as_the_log_names_it(warehouse: Path) -> None:
+def test_the_address_is_reported_once_as_soon_as_the_log_names_it(warehouse: Path) -> None:
     found: list[str] = []
     hook = SparkJobHook(on_tracking_url=found.append)
     hook._process_spark_submit_log(

@@ -309,7 +309,7 @@ def test_what_fails_at_once_and_what_is_retried(
     assert main.tag_names() == []
 
 
-def test_a_guard_that_renders_to_nothing_is_no_guard_and_refused(warehouse: Path, run_dag: RunDag) -> None:
+def test_a_guard_that_renders_to_nothing_is_refused(warehouse: Path, run_dag: RunDag) -> None:
     main = make_table(warehouse)
     append(main, "1")
     append(main, "1", seq=1)

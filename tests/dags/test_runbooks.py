@@ -142,7 +142,7 @@ def test_a_publish_is_found_by_its_undo_tag_and_verified(warehouse: Path) -> Non
     assert result.details["undo_tag"] == found.undo_tag == checked["properties"]["undo-tag"]
 
 
-def test_a_publish_that_does_not_hold_what_the_branch_held_is_told(warehouse: Path) -> None:
+def test_a_publish_that_does_not_hold_what_the_branch_held_is_reported(warehouse: Path) -> None:
     main, branch = corrected(warehouse)
     run(main, "merge_branch", branch="fix")
     rewrite(branch, "2")
@@ -153,7 +153,7 @@ def test_a_publish_that_does_not_hold_what_the_branch_held_is_told(warehouse: Pa
         verify_publish(main, snapshot_id=4, branch="fix", branch_snapshot=4)
 
 
-def test_an_undo_is_verified_and_is_no_publish_to_undo(warehouse: Path) -> None:
+def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> None:
     main, _ = corrected(warehouse)
     before = names(main)
     run(main, "merge_branch", branch="fix")
@@ -177,7 +177,7 @@ def test_an_undo_is_verified_and_is_no_publish_to_undo(warehouse: Path) -> None:
     assert "Nothing to undo" in undo.verify_undone(params, again, repeated.to_json())["lines"][0]
 
 
-def test_an_undo_that_does_not_hold_what_it_went_back_to_is_told(warehouse: Path) -> None:
+def test_an_undo_that_does_not_hold_what_it_went_back_to_is_reported(warehouse: Path) -> None:
     main, _ = corrected(warehouse)
     run(main, "merge_branch", branch="fix")
     append(main, "2", seq=5)
@@ -295,7 +295,7 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
     assert advice.how_to_remove(params, main, planned(main)) == []
 
 
-def test_nothing_to_publish_is_no_failure() -> None:
+def test_nothing_to_publish_is_not_a_failure() -> None:
     params = form("data_correction", CONF)
     found = correction.verify_published(params, {"table": TABLE, "branch": "fix"}, {"changed": False})
     assert found["snapshot"] is None

@@ -51,7 +51,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sql", FITTING)
-def test_what_fits_or_cannot_be_told_is_left_to_spark(sql: str) -> None:
+def test_casts_that_fit_or_are_undecided_are_left_to_spark(sql: str) -> None:
     check_select(sql, COLUMNS, [], "d.t")
 
 

@@ -86,7 +86,7 @@ def test_a_metadata_job_starts_no_jvm_and_imports_no_spark(warehouse: Path, with
 
 
 @pytest.mark.parametrize(("table", "kind"), [("d.none", "not-found"), ("d.t$branch_fix", "invalid-input")])
-def test_a_table_that_is_not_there_is_told_before_spark_starts(
+def test_a_table_that_is_not_there_is_reported_before_spark_starts(
     warehouse: Path, without_spark: dict[str, str], table: str, kind: str
 ) -> None:
     asked = [f"--warehouse={warehouse}", f"--table={table}", "--pending", "--max-chain-length=2"]
@@ -153,7 +153,7 @@ def test_a_dry_run_of_a_compaction_needs_no_spark(tmp_path: Path, without_spark:
         (["--partition=dt=20260102", "--table=d.plain"], "is not a chain table"),
     ],
 )
-def test_a_wrong_compaction_is_told_without_spark(
+def test_a_wrong_compaction_is_reported_without_spark(
     tmp_path: Path, without_spark: dict[str, str], more: list[str], message: str
 ) -> None:
     make_chain(tmp_path / "wh")

@@ -105,7 +105,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_lost_beside_java_and_what_it_lands_on_is_told(
+def test_nothing_is_lost_beside_java_and_what_it_lands_on_is_reported(
     java_oracle: JavaOracle, tmp_path: Path, kind: str
 ) -> None:
     world = World(tmp_path, java_oracle)

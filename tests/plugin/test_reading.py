@@ -71,7 +71,7 @@ def test_what_may_change_is_read_again_but_serves_as_long_as_it_took() -> None:
         assert time.monotonic() < ended
 
 
-def test_an_error_is_told_and_not_kept() -> None:
+def test_an_error_is_reported_and_not_kept() -> None:
     reader, fails = Reader(), [True]
 
     def read() -> str:

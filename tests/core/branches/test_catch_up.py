@@ -188,7 +188,7 @@ def test_missing_branch_is_an_error_and_an_empty_one_is_waited_for(tmp_path: Pat
     assert verdict.waiting_for == ("branch main has no snapshot yet",)
 
 
-def test_long_min_value_is_no_watermark(tmp_path: Path) -> None:
+def test_long_min_value_is_not_a_watermark(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     append(table, "1")
     snapshot = table.latest_snapshot()

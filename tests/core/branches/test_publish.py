@@ -64,7 +64,7 @@ def test_both_changed_a_bucket(table: Table, fix: Table) -> None:
     assert table.tag_names() == ["airflow-paimon-branch-fix", "base"]
 
 
-def test_compaction_alone_is_no_change(table: Table, fix: Table) -> None:
+def test_compaction_alone_is_not_a_change(table: Table, fix: Table) -> None:
     rewrite(fix, "a")
     rewrite(fix, "b", kind=CommitKind.COMPACT)
     rewrite(table, "a", kind=CommitKind.COMPACT)

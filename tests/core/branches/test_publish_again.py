@@ -67,7 +67,7 @@ def test_rolled_back_rows_that_main_changed_since_are_a_conflict(table: Table, f
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_compaction_of_main_after_a_publish_is_no_change_of_it(table: Table, fix: Table, back: bool) -> None:
+def test_compaction_of_main_after_a_publish_is_not_a_change_of_it(table: Table, fix: Table, back: bool) -> None:
     rewrite(fix, "a")
     publish(table, fix)
     rewrite(table, "a", kind=CommitKind.COMPACT)

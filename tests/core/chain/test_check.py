@@ -80,7 +80,7 @@ def test_what_every_operation_refuses(table: Table, values: dict[str, Any], says
         run(table, "check_chain_table", **values)
 
 
-def test_a_plain_table_is_no_chain_table() -> None:
+def test_a_plain_table_is_not_a_chain_table() -> None:
     table = make_chain(f"memory://{uuid.uuid4()}/wh", options={"merge-engine": "aggregation"})
     messages = [f["message"] for f in run(table, "check_chain_table").details["findings"]]
     assert any("it is not a chain table" in m for m in messages)
@@ -181,7 +181,7 @@ def test_a_delta_that_a_snapshot_partition_of_another_engine_hides(table: Table)
     assert found(table)["hidden-delta"]["id"] == "hidden-delta:dt=20250105"
 
 
-def test_groups_are_told_apart() -> None:
+def test_groups_are_distinguished() -> None:
     table = make_chain(
         f"memory://{uuid.uuid4()}/wh",
         partitions=("region", "dt"),

@@ -96,7 +96,7 @@ def test_only_a_crowded_group_is_pruned() -> None:
     )
 
 
-def test_housekeeping_never_fails_the_operation() -> None:
+def test_a_failing_clean_up_never_fails_the_operation() -> None:
     table = stored(60)
     faulty = Table(FaultStore(table.store, fail_at=3, error=OSError(5, "no")), table.name)
     assert prune_records(faulty, now_ms()) == 0

@@ -178,7 +178,7 @@ def test_the_delta_of_the_anchors_own_day_is_part_of_the_anchor() -> None:
     assert chain_of(reads["20250811"]) == ("20250810", ["20250811"])
 
 
-def test_a_snapshot_of_the_future_is_no_anchor() -> None:
+def test_a_snapshot_of_the_future_is_not_an_anchor() -> None:
     reads = planned(layout_of("dt"), Partitions(snapshot=held("20250812"), delta=held("20250811")))
     assert chain_of(reads["20250811"]) == (None, ["20250811"])
 

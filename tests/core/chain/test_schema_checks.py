@@ -109,7 +109,7 @@ def test_a_strategy_without_expiration_and_input_changelogs_are_fine() -> None:
     assert schema_problems(schema_of(changelog__producer="input", merge__engine="partial-update")) == []
 
 
-def test_keys_are_checked_and_all_problems_told_at_once() -> None:
+def test_all_problems_of_the_keys_are_reported_at_once() -> None:
     without_key = replace(schema_of(), primary_keys=())
     assert schema_problems(without_key) == ["a primary key is required"]
     narrow = replace(schema_of(), primary_keys=("k",))

@@ -69,7 +69,7 @@ def test_compaction_of_a_full_partition_keeps_its_record(table: Table) -> None:
     assert set(stale(table)) == {"20250105"}, "what else was put there since is nobody's record"
 
 
-def test_compaction_counts_when_nobody_can_tell_any_more(table: Table) -> None:
+def test_compaction_counts_when_its_predecessor_has_expired(table: Table) -> None:
     compact(table.branch("delta"), "20250105")
     table.store.delete("branch/branch-delta/snapshot/snapshot-4")
     assert stale(table) == {}, "the recorded one itself is not needed"
@@ -142,7 +142,7 @@ def test_groups_are_apart(tmp_path: Path) -> None:
     }
 
 
-def test_a_record_that_cannot_be_read_is_no_record(table: Table) -> None:
+def test_a_record_that_cannot_be_read_is_not_a_record(table: Table) -> None:
     names = table.store.walk("_airflow_paimon/chain")
     assert len(names) == 2
     table.store.replace(names[0], b"{")

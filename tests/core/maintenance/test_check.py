@@ -92,7 +92,7 @@ def test_a_branch_of_another_engine_is_unprotected(table: Table) -> None:
     assert found(table) == {}
 
 
-def test_missing_files_and_metadata_cannot_be_repaired_and_are_told(table: Table) -> None:
+def test_missing_files_and_metadata_cannot_be_repaired_and_are_reported(table: Table) -> None:
     entry = next(iter(files(table).items()))
     name = next(iter(entry[1]))
     table.store.delete(f"dt=a/bucket-0/{name}")

@@ -209,7 +209,7 @@ def test_files_tell_when_a_partition_was_updated(tmp_path: Path) -> None:
         ({"expiration_time": "1 d", "strategy": "size"}, "must be one of"),
     ],
 )
-def test_what_is_no_rule_is_refused(table: Table, asked: dict[str, Any], says: str) -> None:
+def test_what_is_not_a_rule_is_refused(table: Table, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInputError, match=says):
         run(table, "expire_partitions", **asked)
     assert len(table.snapshot_ids()) == 6

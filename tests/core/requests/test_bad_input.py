@@ -283,7 +283,7 @@ def test_disk_full_and_permission_denied(operation: str, values: dict[str, Any],
         assert (files(table), table.branch_names(), len(table.snapshot_ids())) == wanted
 
 
-def test_an_answer_that_got_lost_is_settled_by_reading_back() -> None:
+def test_a_lost_response_is_resolved_by_reading_back() -> None:
     """The put of the snapshot took effect, but the storage did not say so."""
     values = {"branch": "fix", "operation_id": "op"}
     table = _fresh()
@@ -315,7 +315,7 @@ def test_two_operations_on_one_table_at_once() -> None:
         assert all(live[k] == fixed[k] for k in fixed)
 
 
-def test_a_table_folder_without_a_warehouse_is_told(tmp_path: Any) -> None:
+def test_a_table_folder_without_a_warehouse_is_reported(tmp_path: Any) -> None:
     for bad in ({}, {"warehouse": str(tmp_path)}, {"warehouse": str(tmp_path), "name": "d.t", "path": "x"}):
         with pytest.raises(InvalidInputError):
             open_table(**bad)

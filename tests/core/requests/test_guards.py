@@ -126,6 +126,6 @@ def test_secrets_given_in_the_wrong_place_are_not_shown(argv: list[str]) -> None
     assert caught.value.__cause__ is None or "hunter2" not in str(caught.value.__cause__)
 
 
-def test_a_misspelt_flag_is_told_the_right_one() -> None:
+def test_a_misspelt_flag_names_the_right_one() -> None:
     with pytest.raises(InvalidInputError, match="no flag --brnch; did you mean --branch"):
         parse_arguments("create_branch", [*COMMON, "--branch=b", "--brnch=c"])

@@ -136,7 +136,7 @@ class StoreContract:
         assert store.walk("b") == ["b/10", "b/2", "b/c/d/e"]
         assert store.walk("") == ["a", "b-other", "b/10", "b/2", "b/c/d/e", "bb/1"]
 
-    def test_what_is_no_folder_is_empty(self, store: Store) -> None:
+    def test_what_is_not_a_folder_is_empty(self, store: Store) -> None:
         store.create("object", b"1")
         for path in ("nothing", "nothing/deeper", "object"):
             assert store.list(path) == []
@@ -240,7 +240,7 @@ class StoreContract:
             raise ZeroDivisionError
         assert store.walk("") == []
 
-    def test_output_that_is_never_closed_is_no_object(self, store: Store) -> None:
+    def test_output_that_is_never_closed_is_not_an_object(self, store: Store) -> None:
         stream = store.open_output("a/half")
         stream.write(b"x" * 100)
         del stream

@@ -125,7 +125,7 @@ def test_crash_at_every_mutation(memory: MemoryStore, at: int, after: bool) -> N
     assert len(store.mutations) == at
 
 
-def test_the_dead_do_nothing(memory: MemoryStore) -> None:
+def test_a_dead_process_writes_nothing(memory: MemoryStore) -> None:
     memory.create("x", b"1")
     store = FaultStore(memory, 1)
     child = store.child("sub")

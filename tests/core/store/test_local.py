@@ -141,7 +141,7 @@ attempt("store.replace('snapshot/LATEST', b'1')")
     assert files(tmp_path) == ["snapshot/LATEST"]  # no temporary file, no snapshot
 
 
-def test_link_error_of_a_network_file_system_is_settled_by_looking(tmp_path: Path) -> None:
+def test_a_link_error_of_a_network_file_system_is_resolved_by_reading_back(tmp_path: Path) -> None:
     code = f"store = open_store({str(tmp_path)!r})\nattempt(\"store.create('snapshot-1', b'x')\")"
     (line,) = run_restricted(f"refuse_hard_links({errno.EIO})", code).splitlines()
     assert line.startswith("StorageError: Creating file://")
@@ -307,7 +307,7 @@ def test_folder_deleted_under_a_writer(store: LocalStore) -> None:
     assert store.walk("") == []
 
 
-def test_a_folder_that_can_not_be_made_is_no_missing_object(tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_made_is_not_a_missing_object(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StorageError, match=r"Writing .* failed: its folder can't be made \(.*\); check the path"):
         LocalStore(str(tmp_path / "file" / "warehouse")).create("a/b", b"x")

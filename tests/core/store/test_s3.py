@@ -31,7 +31,7 @@ class TestS3Store(SharedStoreContract):
 
 
 @pytest.mark.parametrize(("fault", "methods"), [("apply-500", ["PUT", "GET"]), ("apply-reset", ["PUT", "PUT", "GET"])])
-def test_a_create_whose_answer_got_lost_is_found(
+def test_a_create_whose_response_was_lost_is_found(
     store: Store, direct: Store, proxy: Proxy, fault: str, methods: list[str]
 ) -> None:
     """After a reset aiohttp puts a second time without telling, and that is refused because of the first."""
@@ -41,7 +41,7 @@ def test_a_create_whose_answer_got_lost_is_found(
     assert [r.method for r in proxy.requests] == methods
 
 
-def test_the_clients_own_retry_is_no_lost_race(proxy: Proxy, bucket: str, direct: Store) -> None:
+def test_the_clients_own_retry_is_not_a_lost_race(proxy: Proxy, bucket: str, direct: Store) -> None:
     """The first put lands, its answer says 500, botocore puts again: that one is refused because of the first."""
     store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
     store.create("warm", b"")

@@ -95,7 +95,7 @@ def test_what_expired_unseen_is_said_with_the_first_that_is_left(tmp_path: Path)
     assert [only_compactions.passes(n, watcher.seen, lambda _: []) for n in found] == [True, False]
 
 
-def test_a_rollback_is_told_once_and_the_ids_that_come_again_are_new(tmp_path: Path) -> None:
+def test_a_rollback_is_reported_once_and_the_ids_that_come_again_are_new(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     for _ in range(5):
         append(table, "1")
@@ -114,7 +114,7 @@ def test_a_rollback_is_told_once_and_the_ids_that_come_again_are_new(tmp_path: P
     assert [(n.snapshot.id, n.previous, n.rolled_back) for n in watcher.new()] == [(6, 5, 6), (7, 6, None)]
 
 
-def test_behind_everything_that_is_remembered_only_the_head_is_told(tmp_path: Path) -> None:
+def test_after_a_rollback_past_all_remembered_snapshots_only_the_head_is_reported(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     for _ in range(5):
         append(table, "1")

@@ -90,7 +90,7 @@ def test_an_own_delta_does_not_stand_in_for_a_dropped_anchor() -> None:
     assert rows(table, "20250802") == before
 
 
-def test_a_dropped_anchor_that_its_deltas_give_again_is_no_obstacle() -> None:
+def test_a_dropped_anchor_that_its_deltas_give_again_is_not_an_obstacle() -> None:
     table = chain([("delta", "20250801", [(1, 1, "a")]), ("delta", "20250802", [(2, 2, "b")])])
     compact(table, "dt=20250801", "dt=20250802")
     drop_unseen(table, "snapshot", "dt=20250801")

@@ -61,7 +61,7 @@ def table(tmp_path: Path) -> Table:
 # -- appends -----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_nobody_would_see_are_refused(table: Table) -> None:
+def test_invisible_rows_are_refused(table: Table) -> None:
     """With connector 2.0.0 they are invisible that day and every later day, and compaction returns false."""
     delta = table.branch("delta")
     before = seen(table)

@@ -96,7 +96,7 @@ def test_a_null_row_has_no_fields_to_be_null() -> None:
     assert conformed(listed, pa.array([None, [], [{"x": 1}, None]])) == [None, [], [{"x": 1}, None]]
 
 
-def test_nan_is_no_lost_digit() -> None:
+def test_nan_is_not_a_lost_digit() -> None:
     assert np.isnan(conformed("FLOAT", pa.array([float("nan")]))[0])
 
 
