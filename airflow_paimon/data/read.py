@@ -18,7 +18,7 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import data_file_path, legacy_schema
-from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
+from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.key_lookup import matching_rows
@@ -27,7 +27,8 @@ from airflow_paimon.data.files.read import FileBatch, RowFilter, read_data_file
 from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.merge.deduplicate import drop_retracts, merge_rules, merge_runs
 from airflow_paimon.data.merge.sections import Section
-from airflow_paimon.data.scan import SYSTEM_FIELDS, Deletion, ReadSplit, TableRead
+from airflow_paimon.data.row_columns import ROW_COLUMNS, fill_row_columns, stored_row_fields, with_row_columns
+from airflow_paimon.data.scan import Deletion, ReadSplit, TableRead
 
 
 def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
@@ -79,7 +80,7 @@ class _SplitReader:
         names = {*self._read.columns, *self._read.rows.columns, *self._read.rows.points}
         stored = [f for f in self._read.schema.fields if f.name not in self._constant]
         found = [f for f in stored if f.name in names]
-        found += [f for n, f in SYSTEM_FIELDS.items() if n in self._read.columns]
+        found += [f for n, f in ROW_COLUMNS.items() if n in names]
         # a batch without columns has no number of rows
         return tuple(found or stored[:1] or self._read.schema.fields[:1])
 
@@ -143,7 +144,7 @@ class _SplitReader:
         for found in batches:
             rows = evolution.apply(found.rows)
             if not self._read.is_keyed:
-                rows = _with_system_columns(rows, file, found.start)
+                rows = fill_row_columns(rows, file, found.start)
             rows = _without_deleted(FileBatch(found.start, rows), deleted)
             mask = matching_rows(self._read.rows.points, rows)
             yield rows if mask is None else rows.filter(mask)
@@ -163,13 +164,15 @@ class _SplitReader:
             source.name: (target.name, target.type)
             for source, target in zip(evolution.sources, evolution.targets, strict=True)
             if source is not None and source.type == target.type and (prunable is None or target.name in prunable)
+            if target.name != SEQUENCE_NUMBER  # a null stands for the file's highest
         }
         fixed = partition_bounds(self._read.schema, self._split.bucket.values)
 
         def keep_row_group(metadata: pq.FileMetaData, group: int) -> bool:
             if metadata.num_row_groups == 1:
                 return True
-            return keep(rows, [{**row_group_bounds(metadata, group, columns), **fixed}], self._read.schema)[0]
+            bounds = {**row_group_bounds(metadata, group, columns), **fixed}
+            return keep(rows, [bounds], with_row_columns(self._read.schema))[0]
 
         return keep_row_group
 
@@ -194,7 +197,7 @@ class _SplitReader:
         """Add the partition columns, apply the filter, and return the columns in the requested order."""
         read = self._read
         columns = {}
-        for f in (*read.schema.fields, *SYSTEM_FIELDS.values()):
+        for f in (*read.schema.fields, *ROW_COLUMNS.values()):
             if f.name in self._constant:
                 columns[f.name] = repeated(self._constant[f.name], f.type, batch.num_rows)
             elif f.name in batch.schema.names:
@@ -220,23 +223,7 @@ def _combined(column: pa.ChunkedArray) -> pa.Array:
 def _stored_system_fields(file: DataFile, is_keyed: bool) -> tuple[DataField, ...]:
     if is_keyed:
         return (SEQUENCE_FIELD, VALUE_KIND_FIELD)
-    return tuple(f for f in SYSTEM_FIELDS.values() if f.name in (file.write_cols or ()))
-
-
-def _with_system_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.RecordBatch:
-    """Fill in row-tracking columns that are stored in the file's metadata (docs/format.md, Row tracking)."""
-    if ROW_ID in batch.schema.names and file.first_row_id is not None:
-        first = file.first_row_id + start
-        ids = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
-        batch = _replaced(batch, ROW_ID, pc.coalesce(batch.column(ROW_ID), ids))
-    if SEQUENCE_NUMBER in batch.schema.names:
-        changed_in = pa.scalar(file.max_sequence_number, pa.int64())
-        batch = _replaced(batch, SEQUENCE_NUMBER, pc.coalesce(batch.column(SEQUENCE_NUMBER), changed_in))
-    return batch
-
-
-def _replaced(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
+    return stored_row_fields(file)
 
 
 def _without_deleted(found: FileBatch, deleted: Positions | None) -> pa.RecordBatch:

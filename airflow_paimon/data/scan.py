@@ -18,7 +18,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
-from airflow_paimon.data.files.arrow_types import ROW_ID, ROW_ID_FIELD, SEQUENCE_FIELD, SEQUENCE_NUMBER, arrow_schema
+from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
 from airflow_paimon.data.files.pruning import (
     NO_FILTER,
@@ -31,11 +31,10 @@ from airflow_paimon.data.files.pruning import (
 )
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.row_columns import ROW_COLUMNS, check_row_ids, row_bounds, with_row_columns
 
 Deletion = tuple[str, DeletionVectorRange]
 """The index file with a deletion vector, and its position in it."""
-
-SYSTEM_FIELDS = {ROW_ID: ROW_ID_FIELD, SEQUENCE_NUMBER: SEQUENCE_FIELD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class TableRead:
     @property
     def fields(self) -> tuple[DataField, ...]:
         """The output columns, in order."""
-        by_name = {**SYSTEM_FIELDS, **{f.name: f for f in self.schema.fields}}
+        by_name = {**ROW_COLUMNS, **{f.name: f for f in self.schema.fields}}
         return tuple(by_name[name] for name in self.columns)
 
     @property
@@ -137,11 +136,14 @@ def plan_read(
     for split in plan.splits:
         for file in split.files:
             check_file(file, read.schemas[file.schema_id], table=label)
-    return read, _plan_splits(read, plan)
+    splits = _plan_splits(read, plan)
+    if not read.is_keyed and ROW_COLUMNS.keys() & {*read.columns, *read.rows.columns}:
+        check_row_ids((f for s in splits for f in s.files), label)
+    return read, splits
 
 
 def _bound_filter(schema: TableSchema, where: pc.Expression | None, predicate: Predicate | None, label: str) -> Filter:
-    rows = bind_where(where, predicate, arrow_schema(schema.fields), label)
+    rows = bind_where(where, predicate, arrow_schema(with_row_columns(schema).fields), label)
     if where is None and predicate is None:
         return rows
     return replace(rows, points=key_points(where, rows.columns, predicate, schema))
@@ -150,9 +152,7 @@ def _bound_filter(schema: TableSchema, where: pc.Expression | None, predicate: P
 def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: str) -> tuple[str, ...]:
     if columns is None:
         return schema.field_names
-    known = set(schema.field_names)
-    if TableOptions(schema.options).row_tracking:
-        known |= set(SYSTEM_FIELDS)
+    known = with_row_columns(schema).field_names
     unknown = [c for c in columns if c not in known]
     if unknown or len(set(columns)) != len(columns) or not columns:
         what = f"no column {unknown[0]!r}" if unknown else "its columns one by one: ask for at least one, none twice"
@@ -228,8 +228,10 @@ def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]
         bounds = key_bounds(file, read.schema) if read.is_keyed else {}
         if not section.needs_merge:
             bounds = {**value_bounds(file, read.schemas[file.schema_id], read.schema), **bounds}
+            bounds |= {} if read.is_keyed else row_bounds(file)
         known.append({**bounds, **fixed})
-    kept = {f.file_name for (_, f), k in zip(files, keep(read.rows, known, read.schema), strict=True) if k}
+    may_match = keep(read.rows, known, with_row_columns(read.schema))
+    kept = {f.file_name for (_, f), k in zip(files, may_match, strict=True) if k}
     out = []
     for section in sections:
         runs = tuple(run for r in section.runs if (run := tuple(f for f in r if f.file_name in kept)))

@@ -43,6 +43,7 @@ from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_fi
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform
@@ -89,11 +90,12 @@ class PaimonDataSource(DataSource):
 
     @forgetting_zip_importers()
     def schema(self) -> StructType:
-        fields = {f.name: f for f in self._table_schema().fields}
-        names = self._columns() or list(fields)
+        schema = self._table_schema()
+        fields = {f.name: f for f in with_row_columns(schema).fields}
+        names = self._columns() or schema.field_names
         unknown = [n for n in names if n not in fields]
         if unknown:
-            raise InvalidInputError(f"There is no column {unknown[0]!r} (columns: {', '.join(fields)})")
+            raise InvalidInputError(f"There is no column {unknown[0]!r} (columns: {', '.join(schema.field_names)})")
         return spark_schema(fields[n] for n in names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -198,7 +200,7 @@ class PaimonReader(DataSourceReader):
         table = self._table
         predicate, expression = self._pushed, None
         if self._where is not None:
-            schema = read_schema(table, self._version, self._timestamp)
+            schema = with_row_columns(read_schema(table, self._version, self._timestamp))
             asked = parse_condition(self._where, schema)
             expression = to_expression(asked, schema)
             predicate = asked if predicate is None else AllOf((asked, predicate))
@@ -235,7 +237,7 @@ class PushdownPaimonReader(PaimonReader):
     """Uses filters for pruning; Spark still applies all of them."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
-        schema = self._table.schema()
+        schema = with_row_columns(self._table.schema())
         found = [p for f in filters if (p := to_predicate(f, schema)) is not None]
         if found:
             self._pushed = found[0] if len(found) == 1 else AllOf(tuple(found))

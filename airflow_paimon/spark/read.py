@@ -7,12 +7,14 @@ from datetime import datetime
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
 from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
@@ -65,11 +67,9 @@ def read_table(
     wanted, needed, predicate = columns, columns, None
     if where is not None:
         schema = read_schema(table, version, moment)
-        found = parse_where(spark, where, schema)
+        found = parse_where(spark, where, with_row_columns(schema))
         predicate = found.predicate
-        if columns is not None:
-            extra = schema.field_names if found.columns is None else found.columns
-            needed = list(dict.fromkeys([*columns, *(n for n in schema.field_names if n in extra)]))
+        wanted, needed = _columns_to_read(schema, columns, found.columns, str(where))
     read: dict[str, Any] = {"version": version, "timestamp": moment, "columns": needed, "predicate": predicate}
     if mode is not None:
         frame = chain_frame(spark, plan_chain(table, mode=mode, gap_policy=policy, **read))
@@ -77,9 +77,25 @@ def read_table(
         frame = frame_of(spark, plan_table_read(table, **read))
     if where is not None:
         frame = frame.where(where)
-    if wanted is not None and needed != wanted:
+    if wanted is not None and needed is not None and list(needed) != list(wanted):
         frame = frame.select(*(f"`{c}`" for c in wanted))
     return aliased(frame, table.label, version, timestamp, columns, str(where), policy, mode)
+
+
+def _columns_to_read(
+    schema: TableSchema, columns: Sequence[str] | None, used: frozenset[str] | None, where: str
+) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    """Return the columns of the result and those to read for it and a filter; None = all of the table's.
+
+    ``used``: the columns that the filter uses; None = unknown.
+    """
+    known = with_row_columns(schema).field_names
+    if used is None:
+        used = frozenset(n for n in known if n not in ROW_COLUMNS or n in where.upper())
+    if columns is None and not used & ROW_COLUMNS.keys():
+        return None, None
+    wanted = schema.field_names if columns is None else columns
+    return wanted, list(dict.fromkeys([*wanted, *(n for n in known if n in used)]))
 
 
 def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:

@@ -111,7 +111,7 @@ def golden_cases(archive: str) -> list[GoldenCase]:
 
     Of chain-fuzz: main, `snapshot` and `delta` of each table before compaction; golden_index says what was compacted.
     """
-    if archive == "table-fuzz":
+    if archive in ("table-fuzz", "row-tracking-fuzz"):
         return [_fuzz_case(archive, entry, read) for entry in golden_index(archive) for read in entry["reads"]]
     if archive == "chain-fuzz":
         branches = (("main", "expected"), ("snapshot", "snapshot"), ("delta", "delta"))
@@ -153,7 +153,7 @@ def _fuzz_case(archive: str, entry: Mapping[str, Any], read: Mapping[str, Any]) 
         branch=read["branch"],
         version=_version(read["version"]),
         as_stored=True,
-        columns=None,
+        columns=("*", "_ROW_ID", "_SEQUENCE_NUMBER") if archive == "row-tracking-fuzz" else None,
         system_table=None,
         where=(),
         schema="",

@@ -51,6 +51,11 @@ def is_stored(file: DataFile) -> bool:
     return file.first_row_id is None and file.write_cols is not None and ROW_ID in file.write_cols
 
 
+def has_row_ids(file: DataFile) -> bool:
+    """Return whether the file's rows have ids: those of a file written without row tracking have none."""
+    return file.first_row_id is not None or is_stored(file)
+
+
 def stored_ids(file: DataFile) -> IdRange | None:
     """Return the range of ids of a stored file, from its statistics; None if unknown."""
     columns = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
@@ -114,7 +119,7 @@ def _plain_end(file: DataFile) -> int:
 
 
 def _check_ids(table: str, fresh: Sequence[ManifestEntry], space: IdSpace) -> None:
-    without = next((e.file for e in fresh if e.file.first_row_id is None and not is_stored(e.file)), None)
+    without = next((e.file for e in fresh if not has_row_ids(e.file)), None)
     if without is not None:
         raise FormatError(
             f"{table}: file {without.file_name} has no row ids, although row-tracking.enabled is set: it was written "

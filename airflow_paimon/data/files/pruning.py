@@ -22,7 +22,7 @@ from airflow_paimon.core.format.manifest import DataFile, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataType
 from airflow_paimon.core.table.predicate import Bounds, Predicate, exactly, may_match
-from airflow_paimon.data.files.arrow_types import arrow_schema, arrow_type
+from airflow_paimon.data.files.arrow_types import ROW_ID_FIELD, SEQUENCE_FIELD, arrow_schema, arrow_type
 from airflow_paimon.data.files.key_lookup import Points, possible
 from airflow_paimon.data.files.values import scalar_of, value_of
 
@@ -41,6 +41,7 @@ class Filter:
 
 
 NO_FILTER = Filter()
+_ROW_FIELDS = (ROW_ID_FIELD, SEQUENCE_FIELD)
 
 
 def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema: pa.Schema, label: str) -> Filter:
@@ -153,7 +154,7 @@ def value_bounds(file: DataFile, written: TableSchema, wanted: TableSchema) -> d
     """
     collected = file.value_stats_cols
     names = list(collected if collected is not None else file.write_cols or written.field_names)
-    by_name = {f.name: f for f in written.fields}
+    by_name = {f.name: f for f in (*_ROW_FIELDS, *written.fields)}  # a rewritten file has statistics of those as well
     if not names or any(n not in by_name for n in names):
         return {}
     fields = [by_name[n] for n in names]
