@@ -1,4 +1,4 @@
-"""Files shipped with the package: Spark jobs, DAGs, and the archive for a cluster's ``--py-files``."""
+"""Files shipped with the package: Spark jobs, DAGs, documentation, and the archive for a cluster's ``--py-files``."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import airflow_paimon
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 
-__all__ = ["dags_folder", "job_names", "job_path", "job_summaries", "package_archive"]
+__all__ = ["dags_folder", "docs_folder", "job_names", "job_path", "job_summaries", "package_archive"]
 
 _JOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
 # A cluster needs no Airflow, so the layers above these are not shipped.
@@ -55,6 +55,11 @@ def job_summaries() -> dict[str, str]:
 def dags_folder() -> Path:
     """Return the folder of the runbook DAGs, to configure as a DAG bundle or to copy from."""
     return _bundled_folder("dags")
+
+
+def docs_folder() -> Path:
+    """Return the folder of the documentation's Markdown pages, which the page *Paimon* shows in Airflow."""
+    return _bundled_folder("docs")
 
 
 def package_archive(target: Path) -> Path:

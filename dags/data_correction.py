@@ -38,6 +38,7 @@ from airflow_paimon.runbooks.form import (
     refuse_unknown,
     report_lines,
 )
+from airflow_paimon.runbooks.pages import with_links
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 
 if TYPE_CHECKING:
@@ -331,7 +332,7 @@ with DAG(
     params=PARAMS,
     tags=["paimon"],
     description="Correct data of a Paimon table on a branch, have it approved, publish it",
-    doc_md=__doc__,
+    doc_md=with_links(__doc__),
     default_args={
         "retries": 2,
         "retry_delay": timedelta(seconds=30),

@@ -14,6 +14,7 @@ from airflow.sdk import DAG, Param, task
 
 from airflow_paimon.runbooks import leftovers
 from airflow_paimon.runbooks.form import has_active_runs, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.pages import with_links
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -91,7 +92,7 @@ with DAG(
     params=PARAMS,
     tags=["paimon"],
     description="Remove branches and tags that corrections of a Paimon table left",
-    doc_md=__doc__,
+    doc_md=with_links(__doc__),
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
 ) as dag:
     find() >> remove()

@@ -2,6 +2,7 @@
 
 check_params -> preview -> report -> approve -> undo -> verify. Only the partitions that the publish changed go back;
 where main has newer rows in them it is refused (switch keep_later off to drop everything after the publish).
+docs/runbook.md is the page for the person on call.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from airflow_paimon.runbooks.form import (
     refuse_unknown,
     report_lines,
 )
+from airflow_paimon.runbooks.pages import with_links
 
 APPROVAL_TIMEOUT = timedelta(hours=24)
 PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
@@ -152,7 +154,7 @@ with DAG(
     params=PARAMS,
     tags=["paimon"],
     description="Undo a published correction of a Paimon table",
-    doc_md=__doc__,
+    doc_md=with_links(__doc__),
     default_args={
         "retries": 2,
         "retry_delay": timedelta(seconds=30),

@@ -31,6 +31,7 @@ from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
 from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.pages import with_links
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -177,7 +178,7 @@ with DAG(
     params=PARAMS,
     tags=["paimon"],
     description="Compact the chains of a Paimon chain table, expire old segments, tell how it stands",
-    doc_md=__doc__,
+    doc_md=with_links(__doc__),
     default_args={
         "retries": 2,
         "retry_delay": timedelta(minutes=1),

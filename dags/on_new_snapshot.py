@@ -2,7 +2,7 @@
 
 Name the table in a copy of this file: as it stands the DAG watches nothing. What is committed while no triggerer runs
 comes when it runs again (Airflow 3.3 and later). Airflow may list an event only in the next run: take it as a reason to
-read up to the table's newest snapshot.
+read up to the table's newest snapshot. docs/howto/events.md has the filters and what happens after an expiry.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from airflow_paimon.runbooks.form import report_lines
+from airflow_paimon.runbooks.pages import with_links
 from airflow_paimon.triggers.snapshot import PaimonSnapshotTrigger
 
 TABLE: str | None = None
@@ -50,6 +51,6 @@ with DAG(
     catchup=False,
     tags=["paimon"],
     description="Start when anybody commits to a Paimon table",
-    doc_md=__doc__,
+    doc_md=with_links(__doc__),
 ) as dag:
     look()

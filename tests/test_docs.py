@@ -11,7 +11,7 @@ SOURCES = [
     p for folder in ("airflow_paimon", "dags", "spark_jobs", "benchmarks") for p in (ROOT / folder).rglob("*.py")
 ]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
-_REFERENCE = re.compile(r"(docs/[\w-]+\.md)(?:, ([A-Z][\w ,']*\w))?")
+_REFERENCE = re.compile(r"(docs/[\w/-]+\.md)(?:, ([A-Z][\w ,']*\w))?")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 
 

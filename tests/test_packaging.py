@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -9,15 +10,24 @@ import textwrap
 import venv
 import zipfile
 from dataclasses import dataclass
+from email import message_from_string
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 import airflow_paimon
 from airflow_paimon.bundled import dags_folder, job_names, job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from tests.conftest import REPO_ROOT
+
+DOCS = REPO_ROOT / "docs"
+_POINTERS = re.compile(
+    r"docs/([\w-]+(?:/[\w-]+)?)\.md"  # a text that becomes a link
+    r"|page_address\(['\"]([\w/-]+)"  # advice in a log
+    r"|/_docs/([\w-]+(?:/[\w-]+)?)\""  # a template of the page Paimon
+)
 
 
 @dataclass(frozen=True)
@@ -69,12 +79,14 @@ def test_the_wheel_holds_the_package_the_jobs_and_the_dags_and_nothing_else(whee
         names = set(archive.namelist())
     metadata = f"airflow_paimon-{airflow_paimon.__version__}.dist-info/"
     kinds = ("*.py", "*.html", "*.css", "*.js")
+    documents = {name for kind in ("*.md", "*.svg", "*.png") for name in names_under(DOCS, kind)}
+    pages = {f"airflow_paimon/_bundled/docs/{name}" for name in documents}
     expected = {f"airflow_paimon/{n}" for kind in kinds for n in names_under(REPO_ROOT / "airflow_paimon", kind)} | {
         f"airflow_paimon/_bundled/{folder}/{name}"
         for folder in ("spark_jobs", "dags")
         for name in names_under(REPO_ROOT / folder, "*.py")
     }
-    assert expected <= names
+    assert expected | pages <= names
     assert {f"{metadata}licenses/LICENSE", "airflow_paimon/py.typed"} <= names
     assert all(name.startswith(("airflow_paimon/", metadata)) for name in names)
 
@@ -96,6 +108,37 @@ def test_the_installed_package_finds_its_jobs_and_dags(installed: Installed) -> 
         assert Path(path).is_relative_to(installed.site)
         assert Path(path).read_bytes() == (REPO_ROOT / "spark_jobs" / f"{name}.py").read_bytes()
     assert names_under(Path(dags), "*.py") == names_under(REPO_ROOT / "dags", "*.py")
+
+
+def test_the_installed_package_shows_every_page_that_dags_messages_and_the_ui_point_to(installed: Installed) -> None:
+    folders = [REPO_ROOT / "dags", *(REPO_ROOT / "airflow_paimon" / name for name in ("runbooks", "plugin"))]
+    sources = [path for folder in folders for kind in ("*.py", "*.html") for path in folder.rglob(kind)]
+    pointed_to = {next(filter(None, found)) for path in sources for found in _POINTERS.findall(path.read_text())}
+    assert {"runbook", "chain-tables", "engines", "limits", "index"} <= pointed_to
+    code = """
+        import json
+        from airflow_paimon.bundled import docs_folder
+        from airflow_paimon.plugin.documents import page_names, render
+        print(json.dumps([str(docs_folder()), {name: render(name, "/paimon/_docs").title for name in page_names()}]))
+    """
+    folder, titles = installed.run(code, blocked=("airflow", "pyspark"))
+    assert Path(folder).is_relative_to(installed.site)
+    assert pointed_to <= set(titles)
+    assert {f"{name}.md" for name in titles} == names_under(DOCS, "*.md")
+    assert all(titles.values())
+
+
+def test_the_metadata_describes_the_project_and_invents_no_address(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        metadata = message_from_string(archive.read(name).decode())
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    body = str(metadata.get_payload())
+    assert body.strip() == (REPO_ROOT / "README.md").read_text().strip()
+    shown = MarkdownIt("commonmark", {"html": False}).enable("table").render(body)
+    assert shown.startswith("<h1>airflow-paimon</h1>")
+    assert "&lt;" not in re.sub(r"<(code|pre)>.*?</\1>", "", shown, flags=re.DOTALL), "raw HTML is not rendered"
+    assert metadata.get_all("Project-URL") is None, "the repository's address is not known"
 
 
 def test_every_installed_job_says_how_it_is_called(installed: Installed) -> None:

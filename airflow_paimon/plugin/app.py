@@ -1,7 +1,7 @@
 """The app behind the page: GET only, rendered on the server, every answer within about a second.
 
 Addresses: ``/`` the connections, ``/<connection>`` its databases, ``/<connection>/<database>`` its tables,
-``/<connection>/<database>/<table>`` one table.
+``/<connection>/<database>/<table>`` one table; ``/_docs/<page>`` the documentation.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from airflow_paimon import __version__
+from airflow_paimon.bundled import docs_folder
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.plugin import auth, catalog, listing, table_page
+from airflow_paimon.plugin import auth, catalog, documents, listing, table_page
 from airflow_paimon.plugin.panel import Asked
 from airflow_paimon.plugin.reading import Reader, StillReadingError
 from airflow_paimon.plugin.rendering import Pages
-from airflow_paimon.plugin.urls import TABS
+from airflow_paimon.plugin.urls import DOCS, TABS
 
 _HERE = Path(__file__).parent
 _HEADERS = {
@@ -45,10 +46,22 @@ def build_app(reader: Reader | None = None) -> FastAPI:
     app = FastAPI(title="Paimon", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     pages = Pages(_HERE / "templates")
     app.mount("/_static", StaticFiles(directory=_HERE / "static"), name="static")
+    app.mount(f"{DOCS}/_static", StaticFiles(directory=docs_folder() / "_static"), name="docs_static")
+    _add_documents(app, pages)
     _add_listings(app, pages, reader := reader or Reader())
     _add_table(app, pages, reader)
     _add_errors(app, pages)
     return app
+
+
+def _add_documents(app: FastAPI, pages: Pages) -> None:
+    """Serve the documentation to whoever is signed in: it says nothing about connections or tables."""
+
+    @app.get(DOCS, dependencies=[auth.signed_in])
+    @app.get(f"{DOCS}/{{page:path}}", dependencies=[auth.signed_in])
+    def document(request: Request, page: str = "index") -> Response:
+        found = documents.render(page or "index", f"{request.scope.get('root_path', '')}{DOCS}")
+        return _answer(pages.render(request, "document.html", title=found.title, body=found.body))
 
 
 def _add_listings(app: FastAPI, pages: Pages, reader: Reader) -> None:

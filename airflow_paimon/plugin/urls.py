@@ -8,6 +8,8 @@ from airflow_paimon.core.table.paths import MAIN, parse_identifier
 
 URL_PREFIX = "/paimon"
 """Where Airflow's API server mounts the page, below its base URL."""
+DOCS = "/_docs"
+"""Where the documentation is, below the page's own prefix; a connection of that name could not be opened."""
 TABS = (
     "history",
     "branches",
@@ -42,3 +44,8 @@ def table_page_url(
     query = urlencode({name: value for name, value in asked.items() if value})
     path = "/".join(quote(part, safe="") for part in (paimon_conn_id, identifier.database, identifier.table))
     return f"{base_url.rstrip('/')}{URL_PREFIX}/{path}{'?' + query if query else ''}"
+
+
+def docs_page_url(page: str, *, base_url: str = "") -> str:
+    """Spell the address of a page of the documentation inside Airflow, such as ``runbook`` or ``howto/s3``."""
+    return f"{base_url.rstrip('/')}{URL_PREFIX}{DOCS}/{page}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.runbooks.form import request_for
+from airflow_paimon.runbooks.pages import page_address
 
 _PUBLISHING = ("merge", "fast_forward")
 _AGAIN = "trigger data_correction again"
@@ -56,8 +57,8 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
 
 def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
     if error.get("class") == "UnsupportedFeatureError" and params["engine"] == "embedded":
-        return f"{_AGAIN} with Engine: connector, and Paimon's jar in Spark options (docs/engines.md)"
-    return "nothing in this form: the message says what is not supported, docs/limits.md what is"
+        return f"{_AGAIN} with Engine: connector, and Paimon's jar in Spark options: {page_address('engines')}"
+    return f"nothing in this form: the message says what is not supported. Limits: {page_address('limits')}"
 
 
 def _unsafe(params: Mapping[str, Any], failed: str) -> str:

@@ -59,7 +59,8 @@ def show(context: PageContext) -> Panel:
     notes = [] if len(allowed) == len(DAGS) else ["Runs of DAGs that you may not read are not shown."]
     missing = [d for d in DAGS if d not in known]
     if missing:
-        notes.append(f"This Airflow does not have the DAGs {', '.join(missing)}: see the documentation, Runbook.")
+        names = ", ".join(missing)
+        notes.append(f"This Airflow does not have the DAGs {names}: Documentation, Runbook says how to add them.")
     forms = [f for f in _forms(context, points) if f["dag_id"] in known]
     return Panel(template="corrections.html", sheets=[sheet], notes=notes, data={"forms": forms})
 
