@@ -25,6 +25,7 @@ from airflow_paimon.data.files.key_lookup import matching_rows
 from airflow_paimon.data.files.pruning import keep, partition_bounds, row_group_bounds
 from airflow_paimon.data.files.read import FileBatch, RowFilter, read_data_file
 from airflow_paimon.data.files.values import repeated
+from airflow_paimon.data.merge.column_files import beside, columns_of_files
 from airflow_paimon.data.merge.deduplicate import drop_retracts, merge_rules, merge_runs
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.row_columns import ROW_COLUMNS, fill_row_columns, stored_row_fields, with_row_columns
@@ -39,8 +40,7 @@ def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
     """
     reader = _SplitReader(read, split)
     for section in split.sections:
-        batches = reader.merged(section) if section.needs_merge else reader.plain(section)
-        for batch in batches:
+        for batch in reader.rows(section):
             result = reader.finished(batch)
             for offset in range(0, result.num_rows, read.batch_rows):
                 yield result.slice(offset, read.batch_rows)
@@ -84,6 +84,12 @@ class _SplitReader:
         # a batch without columns has no number of rows
         return tuple(found or stored[:1] or self._read.schema.fields[:1])
 
+    def rows(self, section: Section) -> Iterator[pa.RecordBatch]:
+        """Read a section's rows, each in its newest version."""
+        if section.side_by_side:
+            return self.side_by_side(section)
+        return self.merged(section) if section.needs_merge else self.plain(section)
+
     def merged(self, section: Section) -> Iterator[pa.RecordBatch]:
         """Merge the runs of a section."""
         rules = merge_rules(self._read.schema)
@@ -102,6 +108,20 @@ class _SplitReader:
         fields = (*self._needed, VALUE_KIND_FIELD) if with_kinds else self._needed
         for batch in self._run(section.runs[0], fields, None, self._read.batch_rows):
             yield drop_retracts(batch) if with_kinds else batch
+
+    def side_by_side(self, section: Section) -> Iterator[pa.RecordBatch]:
+        """Read column files of the same rows: without any skipping, as they have to stay aligned.
+
+        Deletion vectors belong to the oldest file. A row counts as changed with the newest file, whatever is asked for.
+        """
+        files = section.files
+        anchor = files[0]._replace(max_sequence_number=max(f.max_sequence_number for f in files))
+        streams = [
+            self._evolved(file, self._mapping(file, fields), None, None, self._read.batch_rows)
+            for file, fields in columns_of_files(files, self._read.schemas, self._needed)
+        ]
+        for found in beside(streams, self._read.label):
+            yield self._visible(anchor, found)
 
     def stored(self, section: Section, fields: tuple[DataField, ...]) -> Iterator[pa.RecordBatch]:
         """Read these columns, merged where a key has several versions, without filter and constants."""
@@ -126,28 +146,48 @@ class _SplitReader:
     def _file(
         self, file: DataFile, fields: Sequence[DataField], prunable: frozenset[str] | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Read one file with the names and types of the read schema. ``prunable``: filter to skip row groups."""
+        """Read one file's visible rows. ``prunable``: filter to skip row groups."""
+        evolution = self._mapping(file, fields)
+        keep_row_group, keep_rows = self._row_group_filter(evolution, prunable), self._row_filter(evolution)
+        for found in self._evolved(file, evolution, keep_row_group, keep_rows, batch_rows):
+            yield self._visible(file, found)
+
+    def _mapping(self, file: DataFile, fields: Sequence[DataField]) -> Evolution:
         written = self._read.schemas[file.schema_id]
-        evolution = plan_mapping((*written.fields, *_stored_system_fields(file, self._read.is_keyed)), fields)
+        return plan_mapping((*written.fields, *_stored_system_fields(file, self._read.is_keyed)), fields)
+
+    def _evolved(
+        self,
+        file: DataFile,
+        evolution: Evolution,
+        keep_row_group: _KeepRowGroup | None,
+        keep_rows: RowFilter | None,
+        batch_rows: int,
+    ) -> Iterator[FileBatch]:
+        """Read one file as stored, with the names and types of the read schema."""
         path, other_path = self._paths(file)
         batches = read_data_file(
             self._read.store,
             path,
             evolution.file_fields,
             other_path=other_path,
-            legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
+            legacy_ltz=TableOptions(self._read.schemas[file.schema_id].options).flag(
+                "orc.timestamp-ltz.legacy.type", True
+            ),
             batch_rows=batch_rows,
-            keep_row_group=self._row_group_filter(evolution, prunable),
-            keep_rows=self._row_filter(evolution),
+            keep_row_group=keep_row_group,
+            keep_rows=keep_rows,
         )
-        deleted = self._deleted.get(file.file_name)
-        for found in batches:
-            rows = evolution.apply(found.rows)
-            if not self._read.is_keyed:
-                rows = fill_row_columns(rows, file, found.start)
-            rows = _without_deleted(FileBatch(found.start, rows), deleted)
-            mask = matching_rows(self._read.rows.points, rows)
-            yield rows if mask is None else rows.filter(mask)
+        return (FileBatch(found.start, evolution.apply(found.rows)) for found in batches)
+
+    def _visible(self, file: DataFile, found: FileBatch) -> pa.RecordBatch:
+        """Fill in the row-tracking columns, drop the deleted rows and those that a look-up of keys doesn't ask for."""
+        rows = found.rows
+        if not self._read.is_keyed:
+            rows = fill_row_columns(rows, file, found.start)
+        rows = _without_deleted(FileBatch(found.start, rows), self._deleted.get(file.file_name))
+        mask = matching_rows(self._read.rows.points, rows)
+        return rows if mask is None else rows.filter(mask)
 
     def _paths(self, file: DataFile) -> tuple[str, str | None]:
         """Return the path of a file, and its path if written by an engine without partition.legacy-name (0.9)."""

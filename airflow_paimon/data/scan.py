@@ -30,6 +30,7 @@ from airflow_paimon.data.files.pruning import (
     value_bounds,
 )
 from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.merge.column_files import plan_column_files
 from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.row_columns import ROW_COLUMNS, check_row_ids, row_bounds, with_row_columns
 
@@ -201,6 +202,8 @@ def _sections(read: TableRead, files: Sequence[DataFile], merge: bool) -> list[S
         return []
     if read.is_keyed and merge:
         return plan_sections(files, [f.type for f in read.schema.key_fields])
+    if TableOptions(read.schema.options).data_evolution:
+        return plan_column_files(files, read.label)
     return [Section(((f,),)) for f in files]
 
 
@@ -236,5 +239,5 @@ def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]
     for section in sections:
         runs = tuple(run for r in section.runs if (run := tuple(f for f in r if f.file_name in kept)))
         if runs:
-            out.append(Section(runs))
+            out.append(replace(section, runs=runs))
     return out

@@ -12,7 +12,7 @@ from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.data.chain.read import read_chain_split
 from airflow_paimon.data.chain.scan import Inputs
 from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, divide_split
-from airflow_paimon.data.merge.sections import Run, Section
+from airflow_paimon.data.merge.sections import Run
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
@@ -57,7 +57,7 @@ def _chain_weight(split: ChainSplit) -> int:
 
 def slim_split(split: ReadSplit) -> ReadSplit:
     """Remove statistics, which only planning needs and which are most of a split's size."""
-    sections = tuple(Section(tuple(map(_slim_run, s.runs))) for s in split.sections)
+    sections = tuple(replace(s, runs=tuple(map(_slim_run, s.runs))) for s in split.sections)
     bucket = split.bucket
     slim = BucketSplit(bucket.partition, bucket.values, bucket.bucket, bucket.total_buckets, ())
     return ReadSplit(bucket=slim, sections=sections, deletions=split.deletions)

@@ -116,8 +116,9 @@ def _file_problems(file: DataFile, schema: TableSchema) -> Iterator[Problem]:
         yield f"data files of format {kind!r} ({file.file_name})", _CONNECTOR
     if file.external_path is not None:
         yield f"files outside the table folder (data-file.external-paths: {file.file_name})", _CONNECTOR
-    if file.write_cols is not None and not set(schema.field_names) <= set(file.write_cols):
-        yield f"files that hold some of the columns only (_WRITE_COLS, data evolution: {file.file_name})", _CONNECTOR
+    partial = file.write_cols is not None and not set(schema.field_names) <= set(file.write_cols)
+    if partial and not TableOptions(schema.options).data_evolution:
+        yield f"files with a part of the columns without data-evolution.enabled ({file.file_name})", _CONNECTOR
 
 
 def _read_problems(
@@ -186,7 +187,6 @@ def _is_on(options: TableOptions, key: str) -> bool:
 
 
 _READ_RULES: tuple[_Rule, ...] = (
-    ("data-evolution.enabled", _is_on, _CONNECTOR),
     ("query-auth.enabled", _is_on, _CONNECTOR),
     ("record-level.expire-time", _is_set, _CONNECTOR),
     ("pk-clustering-override", _is_on, _CONNECTOR),
@@ -196,6 +196,7 @@ _READ_RULES: tuple[_Rule, ...] = (
 )
 _WRITE_RULES: tuple[_Rule, ...] = (
     ("deletion-vectors.enabled", _is_on, _CONNECTOR),
+    ("data-evolution.enabled", _is_on, _CONNECTOR),
     ("row-tracking.enabled", _is_on, _CONNECTOR),
     ("data-file.external-paths", _is_set, _CONNECTOR),
     ("data-file.thin-mode", _is_on, _CONNECTOR),

@@ -119,6 +119,10 @@ class TableOptions:
         return self.flag("row-tracking.enabled")
 
     @property
+    def data_evolution(self) -> bool:
+        return self.flag("data-evolution.enabled")
+
+    @property
     def partition_default_name(self) -> str:
         return self.raw.get("partition.default-name", "__DEFAULT_PARTITION__")
 

@@ -14,6 +14,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
@@ -192,6 +193,7 @@ class _Buckets:
         self._stored = StoredPartitions(schema)
         self._schema_before = schema_before
         self._hides_new = hides_level_zero(schema)
+        self._column_files = TableOptions(schema.options).data_evolution
         self._choice = choice
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
         diff = difference(branch, before, after)
@@ -225,8 +227,9 @@ class _Buckets:
         if not self._schema.primary_keys:
             known = self.rows_before.get(key.partition, 0)
             self.rows_before[key.partition] = known + _rows(then, self.index_before)
-            same = _untouched(then, now, self.index_before, self.index_after)
-            then, now = ([e for e in side if e.file.file_name not in same] for side in (then, now))
+            if not self._column_files:  # these are read in groups, of which one file alone may have changed
+                same = _untouched(then, now, self.index_before, self.index_after)
+                then, now = ([e for e in side if e.file.file_name not in same] for side in (then, now))
         for side, entries in ((self.before, then), (self.after, now)):
             if entries:
                 files = tuple(e.file for e in entries)
@@ -319,4 +322,6 @@ def _rows(entries: Sequence[ManifestEntry], index: Iterable[IndexEntry]) -> int:
         for where in e.deletion_vector_ranges or ()
         if where is not None and where[0] in names
     )
-    return sum(e.file.row_count for e in entries) - deleted
+    # column files of the same row ids (data evolution) hold the same rows
+    ids = {e.file.first_row_id: e.file.row_count for e in entries if e.file.first_row_id is not None}
+    return sum(ids.values()) + sum(e.file.row_count for e in entries if e.file.first_row_id is None) - deleted

@@ -19,9 +19,13 @@ Run = tuple[DataFile, ...]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Files whose keys no other section has. With one run nothing has to be merged."""
+    """Files whose keys no other section has. With one run nothing has to be merged.
+
+    ``side_by_side``: the runs are column files of the same rows (``column_files``).
+    """
 
     runs: tuple[Run, ...]
+    side_by_side: bool = False
 
     @property
     def files(self) -> tuple[DataFile, ...]:
