@@ -28,7 +28,6 @@ NEITHER: list[tuple[str, dict[str, Any]]] = [
     ("merge-engine=partial-update", {"merge_engine": "partial-update"}),
     ("merge-engine=aggregation", {"merge_engine": "aggregation"}),
     ("merge-engine=first-row", {"merge_engine": "FIRST-ROW"}),
-    ("data-evolution.enabled=true", {"keyed": False, "data_evolution__enabled": "true"}),
     ("query-auth.enabled=true", {"query_auth__enabled": "true"}),
     ("record-level.expire-time=1 d", {"record_level__expire_time": "1 d"}),
     ("pk-clustering-override=true", {"pk_clustering_override": "true"}),
@@ -54,6 +53,7 @@ READ: list[tuple[str, dict[str, Any]]] = [
 ]
 WRITE: list[tuple[str, dict[str, Any]]] = [
     ("deletion-vectors.enabled=true", {"deletion_vectors__enabled": "true"}),
+    ("data-evolution.enabled=true", {"keyed": False, "data_evolution__enabled": "true"}),
     ("row-tracking.enabled=true", {"keyed": False, "row_tracking__enabled": "true"}),
     ("data-file.thin-mode=true", {"data_file__thin_mode": "true"}),
     ("data-file.external-paths", {"data_file__external_paths": "s3://x"}),

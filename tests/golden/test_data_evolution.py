@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
+from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.golden import golden_index
 
@@ -77,3 +82,26 @@ def test_the_tables_have_column_files_and_deletion_vectors(golden: Golden) -> No
     for entry in LIVES or [None]:
         partial += sum(cols is not None for cols in inspect(opened(golden, entry), "files")["write_cols"].to_pylist())
     assert partial > 5
+
+
+def test_a_diff_reads_whole_ranges_of_column_files(golden: Golden, tmp_path: Path) -> None:
+    """Of a range with a new column file, the files that both sides have are read, too."""
+    entry = next((e for e in LIVES if any(r["branch"] == "b" for r in e["reads"])), None)
+    source = opened(golden, entry)
+    assert entry is not None
+    shutil.copytree(golden(ARCHIVE) / "wh" / "d.db" / entry["table"].split(".")[1], tmp_path / "d.db" / "t")
+    table = open_table(str(tmp_path), "d.t")
+    ours, theirs = (read_arrow(view).to_pylist() for view in (table.branch("b"), table))
+    assert _texts(theirs) == _texts(read_arrow(source).to_pylist())
+    values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "b", "against": "main"}
+    request = build_request("diff_branches", values)
+    assert isinstance(request, DiffBranches)
+    result = run_before_spark(request)
+    assert result is not None
+    total, both = result.details["total"], Counter(_texts(ours)) & Counter(_texts(theirs))
+    assert total["unchanged"] == both.total()
+    assert total["added"] == len(ours) - both.total() and total["deleted"] == len(theirs) - both.total()
+
+
+def _texts(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(repr, rows))

@@ -146,6 +146,14 @@ class PypaimonOracle(_ArrowOracle):
     ) -> None:
         self.request("alter_table", warehouse=str(warehouse), table=table, branch=branch, changes=json_changes(changes))
 
+    def update_rows(self, warehouse: Path | str, table: str, rows: pa.Table) -> None:
+        """Assign the columns beside `_ROW_ID` in the rows with these ids: a table with data evolution."""
+        self.request("update", warehouse=str(warehouse), table=table, path=self._put(rows))
+
+    def delete_rows(self, warehouse: Path | str, table: str, row_ids: Sequence[int]) -> None:
+        """Delete rows by deletion vectors: a table with data evolution."""
+        self.request("update", warehouse=str(warehouse), table=table, row_ids=list(row_ids))
+
 
 class RustOracle(_ArrowOracle):
     """O2. No branch operations, no chain tables; never let it write beside another writer."""

@@ -94,6 +94,23 @@ def write(request: Request) -> dict[str, Any]:
     return {}
 
 
+def update(request: Request) -> dict[str, Any]:
+    """Change or delete rows by `_ROW_ID`: `path` has it and the new values, without `path` the `row_ids` go."""
+    builder = table(request).new_batch_write_builder()
+    change, committer = builder.new_update(), builder.new_commit()
+    try:
+        if "path" in request:
+            rows = load(request["path"])
+            names = [n for n in rows.column_names if n != "_ROW_ID"]
+            messages = change.with_update_type(names).update_by_arrow_with_row_id(rows)
+        else:
+            messages = change.delete_by_row_id(request["row_ids"])
+        committer.commit(messages)
+    finally:
+        committer.close()
+    return {}
+
+
 def equal(request: Request, projected: Any) -> Any:
     """A typed value, which JSON can't carry, is the first of an Arrow file's column. `where_of` "projection" asks the
     projected builder for the predicate: its column numbers are then those of the projection, also for statistics."""
@@ -149,6 +166,7 @@ if __name__ == "__main__":
             "create_table": create_table,
             "alter_table": alter_table,
             "write": write,
+            "update": update,
             "read": read,
             "list": listing,
             **dict.fromkeys(managed, manage),
