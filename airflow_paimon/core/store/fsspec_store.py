@@ -84,7 +84,7 @@ class FsspecStore:
         key = self._key(object_name(path))
         try:
             data: bytes = self._fs.cat_file(key)
-        except OSError as error:
+        except (OSError, KeyError) as error:  # fsspec's archives raise KeyError for a missing object
             raise self._failed(error, "reading", path) from error
         return data
 
@@ -141,7 +141,7 @@ class FsspecStore:
         key = self._key(object_name(path))
         try:
             inner = self._fs.open(key, "rb")
-        except OSError as error:
+        except (OSError, KeyError) as error:
             raise self._failed(error, "reading", path) from error
         return Input(inner, fail=lambda e: self._failed(e, "reading", path), errors=(OSError,))
 
@@ -160,7 +160,7 @@ class FsspecStore:
         reason = OSError(getattr(error, "errno", None) or 0, str(error) or type(error).__name__)
         for secret in secret_values(json.loads(self._options)):
             reason.strerror = str(reason.strerror).replace(secret, "***")
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError | KeyError):
             reason = FileNotFoundError()
         return from_os_error(reason, doing, join(self.uri, path))
 

@@ -183,8 +183,8 @@ def test_the_ranges_of_stored_files_are_those_of_the_rows(golden: Callable[[str]
 def _column(path: Path) -> list[int] | None:
     if path.suffix not in (".parquet", ".orc"):
         return None
-    read = pq.read_table if path.suffix == ".parquet" else orc.read_table
-    table: pa.Table = read(path, columns=["_ROW_ID"])
+    read = pq.ParquetFile(path) if path.suffix == ".parquet" else orc.ORCFile(path)  # not the folder's names
+    table: pa.Table = read.read(columns=["_ROW_ID"])
     ids: list[int] = table.column(0).to_pylist()
     return ids
 
