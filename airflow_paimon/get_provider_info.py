@@ -57,13 +57,16 @@ def _connection_type() -> dict[str, Any]:
         "ui-field-behaviour": {
             "hidden-fields": ["host", "port", "schema", "extra"],
             "relabeling": {"login": "Access key", "password": "Secret key"},
-            "placeholders": {"login": "S3 only; empty = the worker's own credentials"},
+            "placeholders": {
+                "login": "S3 only; empty = the machine's own credentials (environment, instance profile)",
+                "password": "S3 only; belongs to the access key",
+            },
         },
         "conn-fields": {
             # The form opens the section of this name, and no other; a field that takes no null is required there.
             "warehouse": {
                 "label": "Warehouse",
-                "description": "Folder or URI, such as s3://bucket/warehouse",
+                "description": "Folder or URI above the databases, such as s3://bucket/warehouse",
                 "schema": {"type": "string", "minLength": 1, "section": "standardFields"},
             },
             "catalog_type": _field(
@@ -72,10 +75,26 @@ def _connection_type() -> dict[str, Any]:
                 default="filesystem",
                 enum=["filesystem", "hive", "jdbc", "rest"],
             ),
-            "endpoint": _field("Endpoint", "S3 endpoint, when it is not AWS"),
-            "region": _field("Region", "S3 region"),
-            "token": _field("Session token", "S3 session token", format="password"),
+            "endpoint": _field("Endpoint", "S3, when it is not AWS: http:// or https://, host and port"),
+            "region": _field("Region", "S3: the bucket's region, such as eu-central-1"),
+            "addressing_style": _field(
+                "Path-style access",
+                "S3: the bucket in the path or in the host name; auto = path with an endpoint, virtual on AWS",
+                default="auto",
+                enum=["auto", "path", "virtual"],
+            ),
+            "token": _field("Session token", "S3, with a temporary access key", format="password"),
             "storage_options": _field("Storage options", "Further fsspec options, one JSON object", format="password"),
+            "spark_conn_id": _field(
+                "Spark connection", "Where operators submit jobs unless they name another one; empty = spark_default"
+            ),
+            "spark_conf": _object(
+                "Spark settings", 'For every job, such as {"spark.executor.cores": "4"}; operators add their own'
+            ),
+            "spark_options": _object(
+                "Spark options",
+                'Of spark-submit, for every job, such as {"packages": "group:name:1.0", "driver_memory": "4g"}',
+            ),
             "results_folder": _field(
                 "Results folder",
                 "Where jobs in cluster deploy mode leave results; empty = _airflow_paimon_results in the warehouse",
@@ -88,3 +107,7 @@ def _connection_type() -> dict[str, Any]:
 
 def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+def _object(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["object", "null"]}}

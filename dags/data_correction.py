@@ -230,10 +230,18 @@ PARAMS = {
         description="Airflow connection with the warehouse.",
     ),
     "spark_conn_id": Param(
-        "spark_default", type="string", section=MORE, title="Spark connection", description="Where Spark jobs run."
+        None,
+        type=["null", "string"],
+        section=MORE,
+        title="Spark connection",
+        description="Where Spark jobs run. Empty: as the Paimon connection says, or spark_default.",
     ),
     "spark_conf": Param(
-        {}, type="object", section=MORE, title="Spark settings", description='Such as {"spark.executor.cores": "4"}.'
+        {},
+        type="object",
+        section=MORE,
+        title="Spark settings",
+        description='Such as {"spark.executor.cores": "4"}, added to those of the Paimon connection.',
     ),
     "spark_options": Param(
         {},

@@ -6,10 +6,12 @@ with s3_server() as endpoint:
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,17 +56,41 @@ def s3_server(page_size: int = 1000) -> Iterator[str]:
 
 def make_bucket(endpoint: str, name: str | None = None) -> str:
     """Make a bucket on the server and give its name."""
+    bucket = name or f"bucket-{uuid.uuid4().hex[:12]}"
+    with _client("s3", endpoint) as client:
+        client.create_bucket(Bucket=bucket)
+    return bucket
+
+
+def make_user(endpoint: str, *actions: str) -> tuple[str, str]:
+    """Make a user who may do these on everything, such as ``s3:*``; give its access key and secret key."""
+    name = f"user-{uuid.uuid4().hex[:8]}"
+    allowed = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    with _client("iam", endpoint) as client:
+        client.create_user(UserName=name)
+        client.put_user_policy(UserName=name, PolicyName="all", PolicyDocument=policy)
+        made = client.create_access_key(UserName=name)["AccessKey"]
+    return made["AccessKeyId"], made["SecretAccessKey"]
+
+
+def require_keys(endpoint: str) -> None:
+    """From now on the server knows no keys but those of `make_user`, and what they may do."""
+    headers = {"Content-Type": "application/octet-stream"}
+    request = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", data=b"0", headers=headers)
+    urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).close()
+
+
+@contextmanager
+def _client(service: str, endpoint: str) -> Iterator[Any]:
     import boto3
 
-    bucket = name or f"bucket-{uuid.uuid4().hex[:12]}"
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name=REGION
-    )
+    keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": REGION}
+    client = boto3.client(service, endpoint_url=endpoint, **keys)
     try:
-        client.create_bucket(Bucket=bucket)
+        yield client
     finally:
         client.close()
-    return bucket
 
 
 def _serve() -> None:

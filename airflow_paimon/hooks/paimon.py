@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedCatalogError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError
 from airflow_paimon.core.store.secrets import secret_values
 
 if TYPE_CHECKING:
@@ -18,9 +20,22 @@ if TYPE_CHECKING:
 
 CATALOG_TYPES = ("filesystem", "hive", "jdbc", "rest")
 
-_EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "storage_options",
-                     "results_folder", "notify", "approvers"})  # fmt: skip
+ADDRESSING_STYLES = ("auto", "path", "virtual")
+DEFAULT_SPARK_CONN_ID = "spark_default"
+
+EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "addressing_style",
+                     "storage_options", "spark_conn_id", "spark_conf", "spark_options", "results_folder", "notify",
+                     "approvers"})  # fmt: skip
 _S3_SCHEMES = ("s3://", "s3a://")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """With what a job is submitted: the connection of type ``spark`` and the arguments of ``SparkJobHook``."""
+
+    conn_id: str
+    conf: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
 class PaimonHook(BaseHook):
@@ -29,10 +44,11 @@ class PaimonHook(BaseHook):
 
     The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default; tables of
     ``hive``, ``jdbc`` and ``rest`` can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
-    ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``storage_options`` (further
-    fsspec options, JSON) and ``results_folder`` (where jobs in cluster deploy mode leave their results; by default the
-    folder ``_airflow_paimon_results`` in the warehouse). For approvals ``notify`` (notifiers by name, JSON) and
-    ``approvers`` (ids of the users who may answer).
+    ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``addressing_style`` (``path``,
+    ``virtual`` or ``auto``), ``storage_options`` (further fsspec options, JSON) and ``results_folder`` (where jobs in
+    cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse). For
+    operators that don't name their own: ``spark_conn_id``, ``spark_conf`` and ``spark_options`` (both JSON). For
+    approvals ``notify`` (notifiers by name, JSON) and ``approvers`` (ids of the users who may answer).
 
     :param paimon_conn_id: the Airflow connection
     """
@@ -69,6 +85,11 @@ class PaimonHook(BaseHook):
         return warehouse.strip()
 
     @property
+    def is_s3(self) -> bool:
+        """Whether the warehouse is in S3 or a storage that speaks its protocol."""
+        return self.warehouse.lower().startswith(_S3_SCHEMES)
+
+    @property
     def catalog_type(self) -> str:
         """One of ``CATALOG_TYPES``."""
         catalog = self._extras().get("catalog_type") or CATALOG_TYPES[0]
@@ -84,12 +105,41 @@ class PaimonHook(BaseHook):
         """The fsspec options, None when there are none. They may hold secrets: hand them over, never log them."""
         extras = self._extras()
         options: dict[str, Any] = {}
-        if self.warehouse.lower().startswith(_S3_SCHEMES):
+        if self.is_s3:
             options.update(self._s3_options(extras))
-        options.update(self._more_options())
-        for secret in secret_values(options):
-            mask_secret(secret)
+        more = self._json_object("storage_options")
+        if "config_kwargs" in options and isinstance(more.get("config_kwargs"), dict):
+            more = {**more, "config_kwargs": {**options["config_kwargs"], **more["config_kwargs"]}}
+        options.update(more)
+        _mask(options)
         return options or None
+
+    @property
+    def spark_conn_id(self) -> str | None:
+        """The connection of type ``spark`` for operators that name none; None when there is none here either."""
+        return str(self._extras().get("spark_conn_id") or "").strip() or None
+
+    def spark_settings(
+        self,
+        conn_id: str | None = None,
+        conf: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> SparkSettings:
+        """
+        Complete what an operator names of its Spark settings with the connection's, setting by setting.
+
+        :param conn_id: connection of type ``spark``; left out, the extra ``spark_conn_id``, or ``spark_default``
+        :param conf: Spark settings, which win over the extra ``spark_conf``
+        :param options: further arguments of the submission, which win over the extra ``spark_options``
+        """
+        own = self._json_object("spark_conf")
+        _mask(own)
+        asked = (conn_id or "").strip()  # a template of an empty form field gives "None"
+        return SparkSettings(
+            asked if asked not in ("", "None") else self.spark_conn_id or DEFAULT_SPARK_CONN_ID,
+            {**own, **(conf or {})},
+            {**self._json_object("spark_options"), **(options or {})},
+        )
 
     @property
     def results_folder(self) -> str:
@@ -152,18 +202,17 @@ class PaimonHook(BaseHook):
         return open_table(self.warehouse, table, branch, self.storage_options)
 
     def test_connection(self) -> tuple[bool, str]:
-        """List the warehouse's databases; no Spark."""
-        try:
-            if self.catalog_type != CATALOG_TYPES[0]:
-                return True, f"Settings are well-formed; a {self.catalog_type} catalog is not contacted"
-            folders = [entry for entry in self.get_conn().list("") if entry.is_dir]
-        except PaimonError as error:
-            return False, error.message
-        names = [f.name.removesuffix(".db") for f in folders if f.name.endswith(".db")]
-        if not folders:
-            return False, f"The warehouse {self.warehouse} is empty or missing: no database was found"
-        shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-        return True, f"{len(names)} databases in {self.warehouse}: {shown or 'none'}"
+        """Check the settings and look at the warehouse, without Spark; answers within half a minute."""
+        from airflow_paimon.hooks._connection_test import examine
+
+        good, message = examine(self)
+        # The form tests it under a name that Airflow makes up.
+        return good, message.replace(f"Connection {self.paimon_conn_id!r}", "The connection")
+
+    def check_settings(self) -> None:
+        """Read every setting. ``InvalidInputError`` names the first one that is wrong."""
+        _ = self.warehouse, self.catalog_type, self.storage_options, self.notify, self.approvers
+        self.spark_settings()
 
     def _extras(self) -> dict[str, Any]:
         extras: dict[str, Any] = self.connection.extra_dejson
@@ -171,11 +220,14 @@ class PaimonHook(BaseHook):
             raise InvalidInputError(
                 f"Connection {self.paimon_conn_id!r} is of type {self.connection.conn_type!r}; it must be 'paimon'"
             )
-        unknown = sorted(set(extras) - _EXTRAS)
+        unknown = sorted(set(extras) - EXTRAS)
         if unknown:
+            named = [
+                name + "".join(f" (did you mean {n}?)" for n in get_close_matches(name, EXTRAS, 1)) for name in unknown
+            ]
             raise InvalidInputError(
-                f"Connection {self.paimon_conn_id!r} has the unknown extras {', '.join(unknown)}; there are: "
-                f"{', '.join(sorted(_EXTRAS))}. What fsspec should get belongs into storage_options"
+                f"Connection {self.paimon_conn_id!r} has the unknown extras {', '.join(named)}; there are: "
+                f"{', '.join(sorted(EXTRAS))}. What fsspec should get belongs into storage_options"
             )
         return extras
 
@@ -189,18 +241,33 @@ class PaimonHook(BaseHook):
                 return None
         return value
 
+    def _json_object(self, name: str) -> dict[str, Any]:
+        found = self._json_extra(name, {})
+        if not isinstance(found, dict):
+            raise InvalidInputError(
+                f'Connection {self.paimon_conn_id!r}: {name} must be a JSON object, such as {{"name": "value"}}'
+            )
+        return found
+
     def _s3_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
-        found = {
+        found: dict[str, Any] = {
             "key": extras.get("key") or self.connection.login,
             "secret": extras.get("secret") or self.connection.password,
             "token": extras.get("token"),
             "endpoint_url": extras.get("endpoint"),
             "region": extras.get("region"),
         }
+        style = extras.get("addressing_style") or ADDRESSING_STYLES[0]
+        if style not in ADDRESSING_STYLES:
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r}: addressing_style must be one of {', '.join(ADDRESSING_STYLES)}; "
+                f"it is {style!r}"
+            )
+        if style != ADDRESSING_STYLES[0]:
+            found["config_kwargs"] = {"s3": {"addressing_style": style}}
         return {name: value for name, value in found.items() if value}
 
-    def _more_options(self) -> dict[str, Any]:
-        more = self._json_extra("storage_options", {})
-        if not isinstance(more, dict):
-            raise InvalidInputError(f"Connection {self.paimon_conn_id!r}: storage_options must be a JSON object")
-        return more
+
+def _mask(options: Mapping[str, Any]) -> None:
+    for secret in secret_values(options):
+        mask_secret(secret)

@@ -66,10 +66,7 @@ class SparkJobHook(SparkSubmitHook):
         options: Mapping[str, Any] | None = None,
         on_tracking_url: Callable[[str], None] | None = None,
     ) -> None:
-        known = set(inspect.signature(SparkSubmitHook.__init__).parameters) - _OWN_OPTIONS - _NOT_AWAITED
-        unknown = sorted(set(options or {}) - known)
-        if unknown:
-            raise InvalidInputError(f"spark_options has no {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
+        check_options(options or {})
         super().__init__(conf=dict(conf or {}), conn_id=spark_conn_id, **dict(options or {}))
         self._secret_env: dict[str, str] = {}
         self._printed: list[str] = []
@@ -257,6 +254,13 @@ class SparkJobHook(SparkSubmitHook):
         kill.join(_KILL_SECONDS)
         if kill.is_alive():
             self.log.warning("Killing the Spark application takes longer than %s s; going on without it", _KILL_SECONDS)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ``InvalidInputError`` unless all are arguments of Airflow's ``SparkSubmitHook`` that may be named."""
+    known = set(inspect.signature(SparkSubmitHook.__init__).parameters) - _OWN_OPTIONS - _NOT_AWAITED
+    if unknown := sorted(set(options) - known):
+        raise InvalidInputError(f"spark_options has no {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
 
 
 def _is_set(*names: str) -> bool:

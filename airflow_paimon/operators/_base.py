@@ -58,15 +58,17 @@ class PaimonOperator(BaseOperator):
 
     :param table: the table, ``db.table`` (templated)
     :param paimon_conn_id: connection of type ``paimon`` (templated)
-    :param spark_conn_id: connection of type ``spark`` (templated)
+    :param spark_conn_id: connection of type ``spark``; left out, the one that the Paimon connection names, or
+        ``spark_default`` (templated)
     :param run_on: left out, an operation that reads or writes rows is submitted to Spark, and one that is metadata only
         runs in the worker, in milliseconds; ``spark`` and ``worker`` choose (templated)
     :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
     :param dry_run: plan, change nothing; the plan is in ``details.plan`` (templated)
     :param now: the time to take as now, ISO with an offset (templated)
-    :param spark_conf: Spark settings; secret ones travel in a private file (templated)
+    :param spark_conf: Spark settings, added to the Paimon connection's; secret ones travel in a private file
+        (templated)
     :param spark_options: further arguments of Airflow's ``SparkSubmitHook``, such as ``driver_memory``, ``jars``,
-        ``packages``, ``py_files``, ``num_executors``, ``deploy_mode`` (templated)
+        ``packages``, ``py_files``, ``num_executors``, ``deploy_mode``, added to the Paimon connection's (templated)
     """
 
     operation: ClassVar[str] = ""
@@ -99,7 +101,7 @@ class PaimonOperator(BaseOperator):
         *,
         table: str,
         paimon_conn_id: str = "paimon_default",
-        spark_conn_id: str = "spark_default",
+        spark_conn_id: str | None = None,
         run_on: str | None = None,
         engine: str = "embedded",
         dry_run: bool | str = False,
@@ -252,11 +254,11 @@ class PaimonOperator(BaseOperator):
             self.spark_url = url
             store_links(self, context)
 
+        spark = hook.spark_settings(
+            self.spark_conn_id, as_dict("spark_conf", self.spark_conf), as_dict("spark_options", self.spark_options)
+        )
         self._spark_hook = SparkJobHook(
-            self.spark_conn_id,
-            conf=_as_dict("spark_conf", self.spark_conf),
-            options=_as_dict("spark_options", self.spark_options),
-            on_tracking_url=on_tracking_url,
+            spark.conn_id, conf=spark.conf, options=spark.options, on_tracking_url=on_tracking_url
         )
         return self._spark_hook.run_job(
             request, result_name=result_name(context), results_folder=hook.results_folder, texts=self._texts()
@@ -349,7 +351,8 @@ def as_list(name: str, value: Any) -> list[str]:
     return [str(item) for item in parsed]
 
 
-def _as_dict(name: str, value: Any) -> dict[str, Any]:
+def as_dict(name: str, value: Any) -> dict[str, Any]:
+    """Take a mapping, or a template that rendered to the text of one."""
     parsed = _literal(name, value) if isinstance(value, str) and value.strip() else value or {}
     if not isinstance(parsed, Mapping):
         raise InvalidInputError(f"{name} must be a mapping, got {type(parsed).__name__}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.leftovers import run_digest, run_tag
 from airflow_paimon.runbooks.markdown import code_block, counted, escape
@@ -88,14 +89,16 @@ def _check_spark(params: Mapping[str, Any]) -> None:
     """Build the hook that will submit the jobs: it refuses a missing connection and unknown options."""
     from airflow_paimon.hooks.spark_job import SparkJobHook
 
+    spark = PaimonHook(params["paimon_conn_id"]).spark_settings(
+        params["spark_conn_id"], params["spark_conf"], params["spark_options"]
+    )
     try:
-        SparkJobHook(params["spark_conn_id"], conf=params["spark_conf"], options=params["spark_options"])
+        SparkJobHook(spark.conn_id, conf=spark.conf, options=spark.options)
     except (AirflowException, TypeError, ValueError) as error:
         if isinstance(error, PaimonError):
             raise
-        raise InvalidInputError(
-            f"Spark connection {params['spark_conn_id']!r} with spark_options {params['spark_options'] or {}}: {error}"
-        ) from None
+        named = ", ".join(sorted(spark.options)) or "left out"
+        raise InvalidInputError(f"Spark connection {spark.conn_id!r}, spark_options {named}: {error}") from None
 
 
 def _check_select(main: Table, params: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The connection: what its fields become, what it refuses, and that its secrets show nowhere."""
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError
-from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.hooks.paimon import PaimonHook, SparkSettings
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table
 from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server
@@ -28,7 +29,7 @@ def test_local_warehouse(warehouse: Path) -> None:
     assert hook.storage_options is None
     assert hook.get_table("d.t").latest_snapshot_id() == 1
     assert hook.get_table("d.t", "fix").branch_name == "fix"
-    assert hook.test_connection() == (True, f"1 databases in {warehouse}: d")
+    assert hook.test_connection() == (True, f"1 database in {warehouse}: d")
 
 
 def test_s3_warehouse(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str) -> None:
@@ -40,7 +41,7 @@ def test_s3_warehouse(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str) -> None
     assert hook.storage_options == options
     assert hook.test_connection()[0] is False  # nothing there yet
     append(make_table_at(warehouse, options), "1")
-    assert hook.test_connection() == (True, f"1 databases in {warehouse}: d")
+    assert hook.test_connection() == (True, f"1 database in {warehouse}: d")
     assert hook.get_table("d.t").latest_snapshot_id() == 1
     assert hook.results_folder == f"{warehouse}/_airflow_paimon_results"
 
@@ -81,6 +82,32 @@ def test_malformed_connections_are_refused(monkeypatch: pytest.MonkeyPatch, fiel
     ok, message = hook.test_connection()
     assert not ok
     assert says in message
+
+
+def test_spark_settings_are_the_operators_before_the_connections(
+    monkeypatch: pytest.MonkeyPatch, warehouse: Path
+) -> None:
+    from airflow.sdk.log import redact
+
+    conf = {"spark.executor.cores": "4", "spark.hadoop.fs.s3a.secret.key": "a-secret-of-spark"}
+    extra = {"spark_conn_id": "own", "spark_conf": json.dumps(conf), "spark_options": {"packages": "a:b:1"}}
+    set_connection(monkeypatch, "wh", "paimon", extra={"warehouse": str(warehouse), **extra})
+    hook = PaimonHook("wh")
+    left_out = hook.spark_settings()
+    assert left_out == SparkSettings("own", conf, {"packages": "a:b:1"})
+    assert hook.spark_settings("None", {}, {}) == left_out, "a template of an empty form field"
+    named = hook.spark_settings("mine", {"spark.executor.cores": "8"}, {"driver_memory": "4g"})
+    assert named.conn_id == "mine"
+    assert named.conf == {**conf, "spark.executor.cores": "8"}
+    assert named.options == {"packages": "a:b:1", "driver_memory": "4g"}
+    assert redact("it is a-secret-of-spark") == "it is ***"
+    assert PaimonHook().spark_settings() == SparkSettings("spark_default", {}, {})
+
+
+def test_the_addressing_style_and_further_options_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"warehouse": "s3://b/wh", "addressing_style": "path", "storage_options": {"config_kwargs": {"a": 1}}}
+    set_connection(monkeypatch, "wh", "paimon", extra=extra)
+    assert PaimonHook("wh").storage_options == {"config_kwargs": {"s3": {"addressing_style": "path"}, "a": 1}}
 
 
 def test_missing_connection() -> None:

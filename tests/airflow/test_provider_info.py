@@ -16,6 +16,7 @@ import pytest
 from airflow_paimon.assets import paimon_asset, paimon_asset_uri, sanitize_uri
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.get_provider_info import get_provider_info
+from airflow_paimon.hooks.paimon import EXTRAS
 
 
 def test_metadata_is_within_airflows_runtime_schema() -> None:
@@ -70,6 +71,16 @@ def test_the_connection_form_requires_the_warehouse() -> None:
     (connection_type,) = get_provider_info()["connection-types"]
     name, field = next(iter(connection_type["conn-fields"].items()))
     assert (name, field["schema"]["type"]) == ("warehouse", "string")
+
+
+def test_every_extra_is_a_field_of_the_form_with_a_help_text_and_documented() -> None:
+    (connection_type,) = get_provider_info()["connection-types"]
+    fields = connection_type["conn-fields"]
+    assert set(fields) == EXTRAS - {"key", "secret"}  # for them the form has login and password
+    assert all(field["label"] and field["description"] for field in fields.values())
+    page = (Path(__file__).parents[2] / "docs/reference/connection.md").read_text()
+    assert [name for name in EXTRAS if f"`{name}`" not in page] == []
+    assert [field["label"] for field in fields.values() if field["label"] not in page] == []
 
 
 @pytest.mark.airflow

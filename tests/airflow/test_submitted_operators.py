@@ -105,7 +105,10 @@ def double(spark, views):
 """
 
 
-def test_rows_are_corrected_by_a_function_and_compared(warehouse: Path, run_dag: RunDag, tmp_path: Path) -> None:
+def test_rows_are_corrected_by_a_function_and_compared(
+    warehouse: Path, run_dag: RunDag, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the Spark settings of the Paimon connection: these operators name none but ``py_files``."""
     import pyarrow as pa
 
     from airflow_paimon.data import read_arrow, write_arrow
@@ -113,7 +116,11 @@ def test_rows_are_corrected_by_a_function_and_compared(warehouse: Path, run_dag:
     main = make_table(warehouse)
     write_arrow(main, pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"], "dt": ["1", "1", "2"]}))
     (tmp_path / "fixes.py").write_text(MODULE)
-    common: dict[str, Any] = {"table": "d.t", "branch": "fix", "spark_conf": QUICK}
+    spark = {"spark_conn_id": "own_spark", "spark_conf": QUICK, "spark_options": '{"name": "nightly corrections"}'}
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), **spark})
+    set_connection(monkeypatch, "own_spark", "spark", host="local[1]")
+    set_connection(monkeypatch, "spark_default", "spark", host="spark://127.0.0.1", port=9)
+    common: dict[str, Any] = {"table": "d.t", "branch": "fix"}
     with DAG("test_rows", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         new = CreateBranchOperator(task_id="new", snapshot=1, **common)
         correct = CorrectBranchOperator(
@@ -126,6 +133,8 @@ def test_rows_are_corrected_by_a_function_and_compared(warehouse: Path, run_dag:
         new >> correct >> DiffBranchesOperator(task_id="diff", sample="1", **common)
     run = run_dag(dag)
     assert run.state == "success", run.tasks
+    logged = "".join(capfd.readouterr())
+    assert logged.count("--conf spark.ui.enabled=false") == logged.count("--name nightly corrections") == 2
     assert run.xcom("correct")["snapshot_after"] == 2
     rows = read_arrow(main.branch("fix")).sort_by("k").to_pylist()
     assert [row["v"] for row in rows] == ["aa", "bb", "c"]

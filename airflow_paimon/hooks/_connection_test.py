@@ -1,0 +1,230 @@
+"""What the button *Test* of a connection looks at: what is wrong with it, and what helps."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_paimon._compat import AirflowNotFoundException
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, StorageError
+from airflow_paimon.core.store import Store, open_store, s3_client
+from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.table.table import Table
+
+if TYPE_CHECKING:
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 20.0
+_ONE_TRY = {"connect_timeout": 4, "read_timeout": 8, "retries": {"mode": "standard", "total_max_attempts": 1}}
+_MOST_NAMES = 10
+_MOST_FOLDERS = 20
+"""Folders that are looked into, for tables or for databases."""
+_SUFFIX = ".db"
+_OF_TABLES = frozenset({"schema", "snapshot", "manifest"})
+
+_KEYS = "Enter Access key and Secret key again, or leave both empty for the machine's own credentials"
+_REGION = "Set Region to the bucket's"
+_NOT_S3 = "What answers at Endpoint is broken, or is not S3: check its address and port"
+_UNREACHABLE = "Check Endpoint (http:// or https://, host, port) and that this machine reaches it"
+_BY_CODE = {
+    "InvalidAccessKeyId": f"The storage doesn't know this access key. {_KEYS}; set Endpoint where it is not AWS",
+    "SignatureDoesNotMatch": f"The secret key doesn't belong to the access key. {_KEYS}",
+    "InvalidToken": "The session token is not of this access key: enter it again, or empty it for a permanent key",
+    "ExpiredToken": "The session token has expired: enter a new one",
+    "NoSuchBucket": "Correct the bucket's name in Warehouse, create the bucket, or set Endpoint where it is not AWS",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+}
+_BY_STATUS = {
+    301: _REGION,
+    307: _REGION,
+    401: _KEYS,
+    403: "The key may not list the bucket: it needs s3:ListBucket, and s3:GetObject, s3:PutObject and s3:DeleteObject "
+    "on what is in the warehouse. AWS says the same of somebody else's bucket: check its name",
+    404: _NOT_S3,
+    500: _NOT_S3,
+}
+_BY_EXCEPTION = {
+    "NoCredentialsError": f"There is no access key here, in the environment, or of the instance. {_KEYS}",
+    "PartialCredentialsError": f"Access key and Secret key belong together. {_KEYS}",
+    "ResponseParserError": _NOT_S3,
+    "SSLError": "Endpoint begins with https://, but no trusted certificate answers there: check http:// or https://, "
+    'or name the certificate in Storage options: {"client_kwargs": {"verify": "/path/ca.pem"}}',
+}
+
+
+def examine(hook: PaimonHook) -> tuple[bool, str]:
+    """Say whether the connection is right, and of one that isn't what to change."""
+    try:
+        hook.check_settings()
+        _check_spark(hook)
+        if hook.catalog_type != "filesystem":
+            return True, f"The settings are well-formed; a {hook.catalog_type} catalog is not contacted"
+        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _look(_store(hook)))
+    except PaimonError as error:
+        return False, _with_way_out(hook, error)
+
+
+def within(seconds: float, where: str, look: Callable[[], T]) -> T:
+    """Give what ``look`` gives. ``StorageError`` when that takes longer; it then goes on in a daemon thread."""
+    found: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(look())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="paimon-connection-test", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not found:
+        raise StorageError(f"{where} didn't answer within {seconds:g} seconds. {_UNREACHABLE}")
+    return found[0]
+
+
+def _check_spark(hook: PaimonHook) -> None:
+    if options := hook.spark_settings().options:
+        from airflow_paimon.hooks.spark_job import check_options
+
+        check_options(options)
+    conn_id = hook.spark_conn_id
+    if conn_id is None:
+        return
+    try:
+        conn_type = hook.get_connection(conn_id).conn_type
+    except AirflowNotFoundException:
+        raise InvalidInputError(
+            f"There is no Airflow connection {conn_id!r}, which the field Spark connection names; create one of type "
+            f"'spark', or correct the name"
+        ) from None
+    if conn_type != "spark":
+        raise InvalidInputError(
+            f"The Spark connection {conn_id!r} is of type {conn_type!r}; it must be of type 'spark'"
+        )
+
+
+def _store(hook: PaimonHook) -> Store:
+    """Open the warehouse, S3 with a single try: who waits here wants the reason soon."""
+    options = dict(hook.storage_options or {})
+    if hook.is_s3:
+        options["config_kwargs"] = {**(options.get("config_kwargs") or {}), **_ONE_TRY}
+    elif "://" not in hook.warehouse and not hook.warehouse.startswith(("/", "file:")):
+        raise InvalidInputError(
+            f"The warehouse {hook.warehouse!r} is a relative path, which means another folder in each process; give "
+            f"the whole path, such as {os.path.abspath(hook.warehouse)}"
+        )
+    return open_store(hook.warehouse, options or None)
+
+
+def _look(store: Store) -> tuple[bool, str]:
+    entries = store.list("")
+    if store.uri.startswith("file://"):
+        _check_local(store.uri.removeprefix("file://"), entries)
+    folders = [entry.name for entry in entries if entry.is_dir]
+    databases = [f.removesuffix(_SUFFIX) for f in folders if f.endswith(_SUFFIX) and f != _SUFFIX]
+    if not databases:
+        return False, _without_database(store, folders)
+    count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {store.uri.removeprefix('file://')}"
+    tables, looked, left = _count_tables(store, databases)
+    if looked and not tables and not left:
+        return False, (
+            f"{count}, but none of the {looked} folders in there is a Paimon table (a folder with schema/schema-0): "
+            f"this is a warehouse of another format. Correct the path in Warehouse"
+        )
+    note = "" if tables or left else "; there is no table in them yet"
+    return True, f"{count}: {_names(databases)}{note}{_read_only(store)}"
+
+
+def _check_local(path: str, entries: Sequence[FileInfo]) -> None:
+    if entries or os.path.isdir(path):
+        return
+    if os.path.exists(path):
+        raise InvalidInputError(f"{path} is a file; the warehouse is the folder that holds the databases")
+    above = os.path.dirname(path)
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    raise NotFoundError(
+        f"There is no folder {path} on this machine ({above} is there). Correct the path, create the folder, or mount "
+        f"the storage here and, under the same path, on every worker"
+    )
+
+
+def _without_database(store: Store, folders: Sequence[str]) -> str:
+    uri = store.uri.removeprefix("file://")
+    above = uri.rstrip("/").rpartition("/")[0]
+    if len(_OF_TABLES & set(folders)) > 1:
+        top = above.rpartition("/")[0]
+        return f"{uri} is a table; the warehouse is the folder above its database. Set Warehouse to {top}"
+    if uri.rstrip("/").endswith(_SUFFIX):
+        return f"{uri} is a database; the warehouse is the folder above it. Set Warehouse to {above}"
+    if not folders:
+        return (
+            f"There is no database in {uri}: it is empty. A new warehouse gets its first one by CREATE DATABASE in "
+            f"Spark or Flink, or by CreateChainTableOperator. Otherwise correct the path in Warehouse"
+        )
+    for folder in folders[:_MOST_FOLDERS]:
+        if any(entry.is_dir and entry.name.endswith(_SUFFIX) for entry in store.list(folder)):
+            below = f"{uri.rstrip('/')}/{folder}"
+            return f"There is no database in {uri}, but in its folder {folder}. Set Warehouse to {below}"
+    return (
+        f"{uri} is not a Paimon warehouse: none of its folders is a database (a folder name.db). It holds "
+        f"{_names(folders)}. Correct the path in Warehouse"
+    )
+
+
+def _count_tables(store: Store, databases: Sequence[str]) -> tuple[int, int, bool]:
+    """Return whether a table was found (0 or 1), how many folders were looked into, and whether some were not."""
+    looked = 0
+    for database in databases:
+        for entry in store.list(f"{database}{_SUFFIX}"):
+            if not entry.is_dir:
+                continue
+            if looked == _MOST_FOLDERS:
+                return 0, looked, True
+            looked += 1
+            if Table(store.child(f"{database}{_SUFFIX}/{entry.name}"), f"{database}.{entry.name}").exists():
+                return 1, looked, True
+    return 0, looked, False
+
+
+def _read_only(store: Store) -> str:
+    path = store.uri.removeprefix("file://")
+    if not store.uri.startswith("file://") or os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        return ""
+    return f". This process (user {_user()}) may read it, but not write: give it the right, or only look-ups will work"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container's user without a name
+        return str(os.geteuid())
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _with_way_out(hook: PaimonHook, error: PaimonError) -> str:
+    cause = error.__cause__
+    if cause is None or not isinstance(error, StorageError | NotFoundError):
+        return error.message
+    if not hook.is_s3:
+        return f"{error.message}. This process runs as user {_user()}"
+    status = s3_client.status_of(cause)
+    way_out = _BY_CODE.get(s3_client.code_of(cause)) or _BY_STATUS.get(status, "")
+    if not status:
+        kinds = [cls.__name__ for cls in type(cause).__mro__]
+        way_out = next((_BY_EXCEPTION[name] for name in kinds if name in _BY_EXCEPTION), _UNREACHABLE)
+    return f"{error.message.rstrip('.')}. {way_out}" if way_out else error.message

@@ -1,0 +1,213 @@
+"""The button *Test* of a connection: each fault gets a message that names it and the way out, within seconds."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import StorageError
+from airflow_paimon.hooks._connection_test import within
+from airflow_paimon.hooks.paimon import PaimonHook
+from tests.airflow.conftest import set_connection
+from tests.airflow.test_paimon_hook import make_table_at
+from tests.core.tables import append, make_table
+from tests.s3_server import REGION, make_bucket, make_user, require_keys, s3_server
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
+
+
+class Lake:
+    """An S3 server that asks for keys, with a warehouse of one table, a bucket of other things and three users."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.bucket = make_bucket(endpoint)
+        self.owner = make_user(endpoint, "s3:*")
+        self.stranger = make_user(endpoint, "iam:GetUser")
+        options = {"endpoint_url": endpoint, "key": "k", "secret": "s", "region": REGION}
+        append(make_table_at(f"s3://{self.bucket}/wh", options), "1")
+        require_keys(endpoint)
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[Lake]:
+    with s3_server() as endpoint:
+        yield Lake(endpoint)
+
+
+def press(monkeypatch: pytest.MonkeyPatch, login: str = "", password: str = "", **extra: Any) -> tuple[bool, str]:
+    """Press the button as the API server does, under a name that it makes up."""
+    set_connection(monkeypatch, "madeup", "paimon", login=login, password=password, extra=extra)
+    good, message = PaimonHook("madeup").test_connection()
+    assert "madeup" not in message
+    return good, message
+
+
+def test_s3_faults(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    key, secret = lake.owner
+    there = {"warehouse": f"s3://{lake.bucket}/wh", "endpoint": lake.endpoint, "region": REGION}
+
+    def says(*words: str, key: str = key, secret: str = secret, **extra: Any) -> None:
+        good, message = press(monkeypatch, key, secret, **{**there, **extra})
+        assert not good
+        assert all(word in message for word in words), message
+        assert lake.owner[1] not in message
+
+    assert press(monkeypatch, key, secret, **there) == (True, f"1 database in s3://{lake.bucket}/wh: d")
+    styled = press(monkeypatch, key, secret, **there, addressing_style="path")
+    assert styled == (True, f"1 database in s3://{lake.bucket}/wh: d")
+    says("doesn't know this access key", "Enter Access key", key="AKIAWRONG")
+    says("secret key doesn't belong", secret="wrong")
+    says("may not list the bucket", "s3:ListBucket", key=lake.stranger[0], secret=lake.stranger[1])
+    says("no access key here", "environment", key="", secret="")
+    says("bucket 'elsewhere'", "does not exist", "create the bucket", warehouse="s3://elsewhere/wh")
+    says("There is no database", "is empty", "CREATE DATABASE", warehouse=f"s3://{lake.bucket}/hw")
+    says(f"Set Warehouse to s3://{lake.bucket}/wh", warehouse=f"s3://{lake.bucket}")
+    says("is a database", f"Set Warehouse to s3://{lake.bucket}/wh", warehouse=f"s3://{lake.bucket}/wh/d.db")
+    says("is a table", f"Set Warehouse to s3://{lake.bucket}/wh", warehouse=f"s3://{lake.bucket}/wh/d.db/t")
+    says("Check Endpoint", "127.0.0.1:9", endpoint="http://127.0.0.1:9")
+    says("https://", "Endpoint", endpoint=lake.endpoint.replace("http", "https"))
+
+
+def test_what_answers_but_is_not_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NotS3(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>a wiki</html")
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), NotS3)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        good, message = press(monkeypatch, "k", "s", warehouse="s3://b/wh", endpoint=endpoint, region=REGION)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert not good
+    assert "is not S3: check its address" in message
+
+
+def test_an_endpoint_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_paimon.hooks._connection_test.PATIENCE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        good, message = press(monkeypatch, "k", "s", warehouse="s3://b/wh", endpoint=endpoint, region=REGION)
+    assert not good
+    assert "didn't answer within 0.5 seconds" in message
+    assert "Check Endpoint" in message
+
+
+def test_a_look_that_fails_or_hangs() -> None:
+    gate = threading.Event()
+    with pytest.raises(StorageError, match="nfs didn't answer within"):
+        within(0.05, "nfs", gate.wait)
+    gate.set()
+    with pytest.raises(ZeroDivisionError):
+        within(30, "nfs", lambda: 1 // 0)
+    assert within(30, "nfs", lambda: None) is None
+
+
+def test_local_faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    append(make_table(lake / "wh"), "1")
+    (lake / "note.txt").write_text("x")
+    (lake / "wh" / "empty.db").mkdir()
+    hive = tmp_path / "hive"
+    (hive / "sales.db" / "orders" / "dt=1").mkdir(parents=True)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    other = tmp_path / "other"
+    (other / "logs" / "2026").mkdir(parents=True)
+
+    def says(warehouse: object, *words: str) -> None:
+        good, message = press(monkeypatch, warehouse=str(warehouse))
+        assert not good
+        assert all(word in message for word in words), message
+
+    assert press(monkeypatch, warehouse=str(lake / "wh")) == (True, f"2 databases in {lake}/wh: d, empty")
+    assert press(monkeypatch, warehouse=f"file://{lake}/wh")[0]
+    says(lake / "gone" / "wh", f"There is no folder {lake}/gone/wh on this machine", f"({lake} is there)", "create")
+    says(lake / "note.txt", "is a file")
+    says("lake/wh", "relative path", "give the whole path")
+    says(lake, "but in its folder wh", f"Set Warehouse to {lake}/wh")
+    says(lake / "wh" / "d.db", "is a database", f"Set Warehouse to {lake}/wh")
+    says(lake / "wh" / "d.db" / "t", "is a table", f"Set Warehouse to {lake}/wh")
+    says(empty, "is empty", "CREATE DATABASE")
+    says(other, "is not a Paimon warehouse", "It holds logs")
+    says(hive, "1 database", "none of the 1 folders in there is a Paimon table")
+    (empty / "new.db").mkdir()
+    assert press(monkeypatch, warehouse=str(empty)) == (
+        True, f"1 database in {empty}: new; there is no table in them yet",
+    )  # fmt: skip
+
+
+def test_a_folder_without_the_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The right is taken by another user's eyes: root may do everything."""
+    append(make_table(tmp_path / "wh"), "1")
+    for above in (tmp_path, *tmp_path.parents):
+        if above.stat().st_uid == os.getuid() and not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o011)
+    (tmp_path / "wh").chmod(0o755 if os.getuid() == 0 else 0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        good, message = press(monkeypatch, warehouse=str(tmp_path / "wh"))
+        os.seteuid(user)
+        (tmp_path / "wh").chmod(0o300)
+        if user == 0:
+            os.seteuid(65534)
+        closed = press(monkeypatch, warehouse=str(tmp_path / "wh"))
+    finally:
+        os.seteuid(user)
+        (tmp_path / "wh").chmod(0o755)
+    assert good
+    assert "may read it, but not write" in message
+    assert closed[0] is False
+    assert "Permission denied" in closed[1] and "runs as user" in closed[1]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"warehose": "/w"}, ("warehose (did you mean warehouse?)", "there are:")),
+        ({"warehouse": "/w", "endpiont": "x"}, ("endpiont (did you mean endpoint?)",)),
+        ({"warehouse": " "}, ("names no warehouse",)),
+        ({"warehouse": "s3://b/w", "addressing_style": "paths"}, ("auto, path, virtual", "'paths'")),
+        ({"warehouse": "s3://b/w", "endpoint": "minio:9000"}, ("endpoint", "http://host:port")),
+        ({"warehouse": "s3://b/w", "storage_options": {"sekret": "x"}}, ("sekret", "known are")),
+        ({"warehouse": "/w", "spark_conf": "spark.x=1"}, ("spark_conf must be a JSON object",)),
+        ({"warehouse": "/w", "spark_options": "[1]"}, ("spark_options must be a JSON object",)),
+        ({"warehouse": "/w", "spark_options": {"memory": "4g"}}, ("no memory",)),
+        ({"warehouse": "/w", "notify": "oncall"}, ("notify must be a JSON object",)),
+        ({"warehouse": "/w", "spark_conn_id": "sprak"}, ("no Airflow connection 'sprak'", "Spark connection")),
+        ({"warehouse": "/w", "spark_conn_id": "paimon_default"}, ("of type 'paimon'", "must be of type 'spark'")),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_wrong_settings(
+    monkeypatch: pytest.MonkeyPatch, warehouse: Path, extra: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    good, message = press(monkeypatch, **extra)
+    assert not good
+    assert all(word in message for word in words), message
+
+
+def test_a_form_that_leaves_fields_empty(monkeypatch: pytest.MonkeyPatch, warehouse: Path) -> None:
+    append(make_table(warehouse), "1")
+    blank = dict.fromkeys(("endpoint", "addressing_style", "spark_conn_id", "spark_conf", "spark_options", "notify"))
+    assert press(monkeypatch, warehouse=str(warehouse), **blank)[0]
+    assert PaimonHook("madeup").spark_settings().conn_id == "spark_default"
