@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pyarrow as pa
+
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from benchmarks.metadata import make_large_table
@@ -51,6 +53,9 @@ def measure(table: Table) -> None:
         return time.perf_counter() - started, bool(shown["pending"]), len(body)
 
     answer(Reader(), "options")  # what is imported at the first request
+    started = time.perf_counter()
+    pa.array([1])
+    print(f"the first array of a process, with which pyarrow imports pandas: {time.perf_counter() - started:.2f} s")
     started = time.perf_counter()
     live_entries(table, table.latest_snapshot())
     print(f"{FILES:,} files, {SNAPSHOTS:,} snapshots; live_entries alone: {time.perf_counter() - started:.2f} s")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.scan import live_columns
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
@@ -32,27 +32,22 @@ class LiveFiles:
 
 def read_live_files(table: Table, snapshot: Snapshot | None, small_below: int) -> LiveFiles:
     """Read what is live in a snapshot. ``small_below``: bytes under which a file counts as small."""
-    entries = live_entries(table, snapshot).values()
-    stored = StoredPartitions(table.schema())
-    numbers: dict[bytes, int] = {}
-    texts: list[str] = []
-    at = []
-    for entry in entries:
-        found = numbers.get(entry.partition)
-        if found is None:
-            text = stored.text(entry.partition)
-            found = numbers[entry.partition] = len(texts)
-            texts.append(text)
-        at.append(found)
-    fields = [(e.bucket, f.level, f.row_count, f.file_size, f.creation_time_ms, f.file_source, f.schema_id,
-               f.file_name, f.external_path) for e in entries for f in (e.file,)]  # fmt: skip
-    columns = list(zip(*fields, strict=True)) if fields else [()] * 9
-    kinds = (pa.int32(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int8(), pa.int64(), pa.string(),
-             pa.string())  # fmt: skip
-    names = ("bucket", "level", "rows", "bytes", "created", "source", "schema", "name", "external")
-    arrays = {n: pa.array(c, k) for n, c, k in zip(names, columns, kinds, strict=True)}
-    partition = pa.DictionaryArray.from_arrays(pa.array(at, pa.int32()), pa.array(texts, pa.string()))
-    files = pa.table({"partition": partition.cast(pa.string()) if texts else pa.array([], pa.string()), **arrays})
+    live = live_columns(table, snapshot)
+    stored = pa.array(live.partitions, pa.binary()).dictionary_encode()
+    text = StoredPartitions(table.schema()).text
+    texts = pa.array(map(text, stored.dictionary.to_pylist()), pa.string())
+    files = pa.table({
+        "partition": texts.take(stored.indices),
+        "bucket": pa.array(live.buckets, pa.int32()),
+        "level": pa.array(live.levels, pa.int32()),
+        "rows": pa.array(live.row_counts, pa.int64()),
+        "bytes": pa.array(live.file_sizes, pa.int64()),
+        "created": pa.array(live.creation_times_ms, pa.int64()),
+        "source": pa.array(live.file_sources, pa.int8()),
+        "schema": pa.array(live.schema_ids, pa.int64()),
+        "name": pa.array(live.file_names, pa.string()),
+        "external": pa.array(live.external_paths, pa.string()),
+    })  # fmt: skip
     return LiveFiles(files, _by_partition(files, small_below))
 
 

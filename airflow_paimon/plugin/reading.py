@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import PaimonError
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-PATIENCE_SECONDS = 0.8
+PATIENCE_SECONDS = 0.9
 FRESH_SECONDS = 5.0
 """How long what may change is shown without a second look."""
 _WORKERS = 8

@@ -5,6 +5,7 @@ Named tuples, not dataclasses: a table has 100,000 of them and a named tuple is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -93,6 +94,33 @@ class ManifestEntry(NamedTuple):
     def deleted(self) -> ManifestEntry:
         """Return the DELETE of this ADD: only ``_KIND`` differs, or Paimon would not match them."""
         return self._replace(kind=FileKind.DELETE.value)
+
+
+class EntryColumns(NamedTuple):
+    """Fields of manifest entries, a list for each: what identifies their files, and what an overview shows of them.
+
+    A table with 100,000 files needs no object for each of them, and no statistics, to be listed.
+    """
+
+    kinds: list[int]
+    partitions: list[bytes]
+    buckets: list[int]
+    file_names: list[str]
+    file_sizes: list[int]
+    row_counts: list[int]
+    schema_ids: list[int]
+    levels: list[int]
+    extra_files: list[tuple[str, ...]]
+    creation_times_ms: list[int | None]
+    embedded_file_indexes: list[bytes | None]
+    file_sources: list[int | None]
+    external_paths: list[str | None]
+
+    def identifiers(self) -> Iterator[FileId]:
+        """Return what ``ManifestEntry.identifier`` is of each entry, in order."""
+        parts = (self.partitions, self.buckets, self.levels, self.file_names, self.extra_files,
+                 self.embedded_file_indexes, self.external_paths)  # fmt: skip
+        return map(FileId._make, zip(*parts, strict=True))
 
 
 class ManifestFile(NamedTuple):

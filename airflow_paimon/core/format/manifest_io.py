@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from airflow_paimon.core.format.avro.decoder import RecordForm, decode_records
+from airflow_paimon.core.format.avro.decoder import RecordForm, decode_columns, decode_records
 from airflow_paimon.core.format.avro.encoder import encode_records
 from airflow_paimon.core.format.avro.types import avro_schema, avro_text
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry, ManifestFile, Stats
+from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileKind, ManifestEntry, ManifestFile, Stats
 from airflow_paimon.core.format.stats import bounds, encode_stats
 from airflow_paimon.core.format.types import DataType
 
@@ -42,6 +42,12 @@ _ENTRIES = RecordForm(
      "record__FILE__KEY_STATS": Stats, "record__FILE__VALUE_STATS": Stats},
     {"_VERSION": (FORMAT_VERSION,), "_KIND": (0, 1)},
 )  # fmt: skip
+_COLUMNS = (
+    ("record", ("_KIND", "_PARTITION", "_BUCKET")),
+    ("record__FILE", ("_FILE_NAME", "_FILE_SIZE", "_ROW_COUNT", "_SCHEMA_ID", "_LEVEL", "_EXTRA_FILES",
+                      "_CREATION_TIME", "_EMBEDDED_FILE_INDEX", "_FILE_SOURCE", "_EXTERNAL_PATH")),
+)  # fmt: skip
+"""In the order of ``EntryColumns``."""
 _LISTS = RecordForm(
     avro_text(LIST_SCHEMA),
     {"record": ManifestFile, "record__PARTITION_STATS": Stats},
@@ -57,6 +63,11 @@ def read_manifest(data: bytes, *, name: str | None = None) -> list[ManifestEntry
         UnsupportedFeatureError: a later version of the format.
     """
     return decode_records(data, _ENTRIES, name)
+
+
+def read_manifest_columns(data: bytes, *, name: str | None = None) -> EntryColumns:
+    """Decode only some fields of a manifest, twice as fast; raises as ``read_manifest`` does."""
+    return EntryColumns(*decode_columns(data, _ENTRIES, _COLUMNS, name))
 
 
 def read_manifest_list(data: bytes, *, name: str | None = None) -> list[ManifestFile]:

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import readable_value
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
-from airflow_paimon.core.table.scan import all_manifests, live_entries, partition_types
+from airflow_paimon.core.table.scan import all_manifests, live_columns, live_entries, partition_types
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, resolve_version
 
@@ -332,16 +332,17 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
     }
     schema = table.schema()
     stored = StoredPartitions(schema)
-    groups: dict[bytes, list[DataFile]] = {}
-    for entry in live_entries(table, snapshot).values():
-        groups.setdefault(stored.canonical(entry.partition), []).append(entry.file)
+    live = live_columns(table, snapshot)
+    groups: dict[bytes, list[int]] = {}
+    for at, partition in enumerate(live.partitions):
+        groups.setdefault(stored.canonical(partition), []).append(at)
     rows = (
         (
             _partition_text(schema, stored.values(partition)),
-            sum(f.row_count for f in files),
-            sum(f.file_size for f in files),
+            sum(live.row_counts[i] for i in files),
+            sum(live.file_sizes[i] for i in files),
             len(files),
-            _moment(max((f.creation_time_ms for f in files if f.creation_time_ms is not None), default=None)),
+            _moment(max((t for i in files if (t := live.creation_times_ms[i]) is not None), default=None)),
         )
         for partition, files in groups.items()
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileId, FileKind, IndexEntry, ManifestEntry
 
 
 class BucketKey(NamedTuple):
@@ -48,11 +48,41 @@ def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> Ne
         key = entry.identifier
         if entry.kind == FileKind.ADD:
             if key in added:
-                raise FormatError(f"{where}: file {entry.file.file_name} is added twice")
+                raise added_twice(where, entry.file.file_name)
             added[key] = entry
         elif added.pop(key, None) is None:
             deleted[key] = entry
     return NetChange(added, deleted)
+
+
+def live_columns_of(columns: EntryColumns, where: str) -> EntryColumns:
+    """Merge entries in order, as ``net_change`` does, and return those of the live files.
+
+    Raises:
+        FormatError: the same file is added twice, or deleted without having been added.
+    """
+    if not any(columns.kinds) and len(set(columns.file_names)) == len(columns.file_names):
+        return columns  # the usual case: after a compaction, or where rows are only appended
+    live: dict[FileId, int] = {}
+    for at, (kind, key) in enumerate(zip(columns.kinds, columns.identifiers(), strict=True)):
+        if kind == FileKind.ADD:
+            if key in live:
+                raise added_twice(where, key.file_name)
+            live[key] = at
+        elif live.pop(key, None) is None:
+            raise never_added(where, key.file_name)
+    kept = list(live.values())
+    return EntryColumns._make([column[at] for at in kept] for column in columns)
+
+
+def added_twice(where: str, file_name: str) -> FormatError:
+    """Return the error for an addition of a file that is live already."""
+    return FormatError(f"{where}: file {file_name} is added twice")
+
+
+def never_added(where: str, file_name: str) -> FormatError:
+    """Return the error for a deletion of a file that is not live."""
+    return FormatError(f"{where} deletes file {file_name}, which it never added; run check_table")
 
 
 def group_by_bucket(

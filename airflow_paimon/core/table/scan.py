@@ -6,18 +6,19 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.index_manifest import read_index_manifest
-from airflow_paimon.core.format.manifest import DataFile, FileId, IndexEntry, ManifestEntry, ManifestFile
-from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_list
+from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileId, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_columns, read_manifest_list
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
-from airflow_paimon.core.table.live_files import net_change
+from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import partition_path
 from airflow_paimon.core.table.paths import bucket_dir, manifest_path
@@ -107,6 +108,11 @@ def _lost(table: Table, what: str, whose: str) -> FormatError:
 
 def read_entries(table: Table, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
     """Read manifests, one list of entries each, in order."""
+    blobs = _read_manifests(table, manifests)
+    return [read_manifest(b, name=f"{table.label}: {m.file_name}") for m, b in zip(manifests, blobs, strict=True)]
+
+
+def _read_manifests(table: Table, manifests: Sequence[ManifestFile]) -> list[bytes]:
     names = [m.file_name for m in manifests]
     try:
         blobs = table.store.read_many([manifest_path(n) for n in names])
@@ -115,7 +121,7 @@ def read_entries(table: Table, manifests: Sequence[ManifestFile]) -> list[list[M
         raise _lost(table, f"manifest {missing}", "a live snapshot") from None
     for manifest, blob in zip(manifests, blobs, strict=True):
         _check_size(table, manifest.file_name, blob, manifest.file_size)
-    return [read_manifest(b, name=f"{table.label}: {n}") for b, n in zip(blobs, names, strict=True)]
+    return blobs
 
 
 def read_index(table: Table, snapshot: Snapshot | None) -> list[IndexEntry]:
@@ -143,11 +149,27 @@ def live_entries(
     if snapshot is None:
         return {}
     where = f"{table.label}: snapshot {snapshot.id}"
-    change = net_change(selected_entries(table, all_manifests(table, snapshot), selection), where)
+    with _without_collecting():
+        change = net_change(selected_entries(table, all_manifests(table, snapshot), selection), where)
     if change.deleted:
-        lost = next(iter(change.deleted.values())).file.file_name
-        raise FormatError(f"{where} deletes file {lost}, which it never added; run check_table", table=table.name)
+        raise never_added(where, next(iter(change.deleted.values())).file.file_name)
     return change.added
+
+
+def live_columns(table: Table, snapshot: Snapshot | None) -> EntryColumns:
+    """Return the live files of a snapshot, some fields of them only; several times as fast as ``live_entries``.
+
+    Raises:
+        FormatError: as ``live_entries``.
+    """
+    manifests = all_manifests(table, snapshot) if snapshot is not None else []
+    blobs = _read_manifests(table, manifests)
+    parts = [
+        read_manifest_columns(b, name=f"{table.label}: {m.file_name}") for m, b in zip(manifests, blobs, strict=True)
+    ]
+    fields = zip(*parts, strict=True) if parts else ((),) * len(EntryColumns._fields)
+    columns = EntryColumns._make(list(chain.from_iterable(f)) for f in fields)
+    return live_columns_of(columns, f"{table.label}: snapshot {snapshot.id}" if snapshot is not None else table.label)
 
 
 def selected_entries(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.format import manifest_io
 from airflow_paimon.core.format.avro.container import read_container, write_container, write_long
 from airflow_paimon.core.format.binary_row import decode_row, encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry, ManifestFile, Stats
@@ -21,7 +22,7 @@ from airflow_paimon.core.format.manifest_io import (
     ENTRY_SCHEMA,
     LIST_SCHEMA,
     describe_manifest,
-    read_manifest,
+    read_manifest_columns,
     read_manifest_list,
     rolling_manifests,
     write_manifest,
@@ -31,6 +32,20 @@ from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
 from tests.core.format.avro_files import fastavro_records, write_with_fastavro
 
 INT, STRING = AtomicType("INT"), AtomicType("STRING")
+
+
+def read_manifest(data: bytes, *, name: str | None = None) -> list[ManifestEntry]:
+    """Read entries, and check that reading some fields of them gives the same values."""
+    entries = manifest_io.read_manifest(data, name=name)
+    columns = read_manifest_columns(data, name=name)
+    assert list(columns.identifiers()) == [e.identifier for e in entries]
+    assert columns.kinds == [e.kind for e in entries]
+    shown = (columns.file_sizes, columns.row_counts, columns.schema_ids, columns.creation_times_ms,
+             columns.file_sources)  # fmt: skip
+    assert list(zip(*shown, strict=True)) == [
+        (f.file_size, f.row_count, f.schema_id, f.creation_time_ms, f.file_source) for f in (e.file for e in entries)
+    ]
+    return entries
 
 
 def _file(name: str = "data-1.parquet", **changes: Any) -> DataFile:
@@ -271,6 +286,8 @@ def test_other_format_versions(version: int) -> None:
     records[0]["_VERSION"] = version
     with pytest.raises(UnsupportedFeatureError, match=f"manifest-1: its records are of format version {version}"):
         read_manifest(write_with_fastavro(ENTRY_SCHEMA, records), name="manifest-1")
+    with pytest.raises(UnsupportedFeatureError, match=f"manifest-1: its records are of format version {version}"):
+        read_manifest_columns(write_with_fastavro(ENTRY_SCHEMA, records), name="manifest-1")
 
 
 def test_unknown_kind() -> None:
@@ -288,8 +305,9 @@ def test_every_truncation_is_an_error() -> None:
     for size in range(len(data)):
         if size == header:
             continue
-        with pytest.raises(FormatError, match=r"^m: "):
-            read_manifest(data[:size], name="m")
+        for read in (read_manifest, read_manifest_columns):
+            with pytest.raises(FormatError, match=r"^m: "):
+                read(data[:size], name="m")
 
 
 def test_truncated_block_content() -> None:
@@ -297,8 +315,9 @@ def test_truncated_block_content() -> None:
     ((_, block),) = container.blocks
     spoilt = block[: block.rindex(b"\0\0\0")] + b"\xff" * 200
     for number, content in ((1, block[:-1]), (1, block + b"\0"), (2, block), (0, block), (1, b""), (1, spoilt)):
-        with pytest.raises(FormatError, match="corrupt"):
-            read_manifest(write_container(container.schema, [(number, content)]))
+        for read in (read_manifest, read_manifest_columns):
+            with pytest.raises(FormatError, match="corrupt"):
+                read(write_container(container.schema, [(number, content)]))
 
 
 @given(st.data())
@@ -308,10 +327,11 @@ def test_spoilt_bytes_raise_only_our_errors(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(block) - 1))
     spoilt = block[:at] + data.draw(st.binary(min_size=1, max_size=12)) + block[at + 1 :]
     for candidate in (write_container(schema, [(number, spoilt)]), _spoil(_SAMPLE, data)):
-        try:
-            read_manifest(candidate)
-        except PaimonError as e:
-            assert isinstance(e, FormatError | UnsupportedFeatureError)
+        for read in (manifest_io.read_manifest, read_manifest_columns):
+            try:
+                read(candidate)
+            except PaimonError as e:
+                assert isinstance(e, FormatError | UnsupportedFeatureError)
 
 
 def _spoil(content: bytes, data: st.DataObject) -> bytes:

@@ -11,9 +11,9 @@ last, the values read last are taken (Avro values are self-delimiting, so equal 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count, groupby
 from typing import Any
@@ -23,6 +23,8 @@ from airflow_paimon.core.format.avro.container import read_container, read_long
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 Decoder = Callable[[bytes, int, list[Any]], None]
+Columns = tuple[tuple[str, tuple[str, ...]], ...]
+"""Fields to read: the name of each record with the names of its fields."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,21 @@ def decode_records(data: bytes, form: RecordForm, name: str | None) -> list[Any]
     return records
 
 
+def decode_columns(data: bytes, form: RecordForm, columns: Columns, name: str | None) -> list[list[Any]]:
+    """Decode some fields of a whole container file: a list of each, in the order of ``columns``.
+
+    The other fields are stepped over, and no tuples are built, which the garbage collector would follow. Raises as
+    ``decode_records`` does.
+    """
+    out: list[list[Any]] = [[] for _, names in columns for _ in names]
+    with _naming(name):
+        container = read_container(data)
+        decode = _decoder(container.schema, form, columns)
+        for number, block in container.blocks:
+            decode(block, number, out)
+    return out
+
+
 @contextmanager
 def _naming(name: str | None) -> Iterator[None]:
     prefix = f"{name}: " if name else ""
@@ -81,16 +98,28 @@ def _naming(name: str | None) -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def _decoder(writer_schema: str, form: RecordForm) -> Decoder:
-    source = _Source(form)
-    source.record_loop(parse_avro_schema(writer_schema), parse_avro_schema(form.schema))
+def _decoder(writer_schema: str, form: RecordForm, columns: Columns | None = None) -> Decoder:
+    source, wanted = _Source(form), parse_avro_schema(form.schema)
+    if columns is not None:
+        source.columns = {record: dict.fromkeys(names, "") for record, names in columns}
+        wanted = _only(wanted, {*form.allowed, *(n for _, names in columns for n in names)}, source.columns)
+    source.record_loop(parse_avro_schema(writer_schema), wanted)
     decode: Decoder = source.compile()["decode"]
     return decode
 
 
+def _only(record: AvroType, names: Collection[str], records: Collection[str]) -> AvroType:
+    """Return the type without the fields and nested records that are not asked for."""
+    fields = [(n, _only(t, names, records)) for n, t in record.fields if n in names or t.name in records]
+    return replace(record, fields=tuple(fields))
+
+
 @dataclass
 class _Source:
+    """``columns``: the variables that hold the fields to read, by record and field; None where records are built."""
+
     form: RecordForm
+    columns: dict[str, dict[str, str]] | None = None
     lines: list[str] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     memos: list[str] = field(default_factory=list)
@@ -123,33 +152,43 @@ class _Source:
         if stored.union:
             self.branch(stored, lambda: self.emit("nulls('record')"), lambda: None)
         value = self.record(stored, wanted, outermost=True)
-        self.emit(f"append({value})")
         start = [f"{m}, {m}_values = b'\\xff' * 99, ()" for m in self.memos]
+        if self.columns is None:
+            self.emit(f"append({value})")
+            start += ["new = tuple.__new__", "append = out.append"]
+        for i, variable in enumerate(v for names in (self.columns or {}).values() for v in names.values()):
+            self.emit(f"append{i}({variable})")
+            start.append(f"append{i} = out[{i}].append")
         body, self.lines, self.depth = self.lines, ["def decode(b, number, out):"], 1
-        self.emit("p = 0", "new = tuple.__new__", "append = out.append", *start, "for _ in range(number):")
+        self.emit("p = 0", *start, "for _ in range(number):")
         self.lines += body
         self.emit("ended(b, p)")
 
     def record(self, stored: AvroType, wanted: AvroType, *, outermost: bool = False) -> str:
         """Emit code that reads a record; returns the expression of its named tuple."""
         own = dict(wanted.fields)
-        got: dict[str, str] = {}
-        unknown: list[str] = []
-        for grouped, group in groupby(stored.fields, key=lambda f: _memorable(f[1])):
-            members = list(group)
-            read = self.memo(members, own) if grouped else [self.value(t, own.get(n), n) for n, t in members]
-            for (name, _), expression in zip(members, read, strict=True):
-                got[name] = expression
-                if name not in own:
-                    unknown.append(f"(({name!r},) if {expression} is not None else ())")
-        values = [self.field_of(name, t, got, wanted.name) for name, t in self.form.stored_fields(wanted)]
+        got = self.fields(stored, own)
+        values = {name: self.field_of(name, t, got, wanted.name) for name, t in self.form.stored_fields(wanted)}
         if outermost:
             for name, allowed in self.form.allowed.items():
                 if name in got:
                     self.emit(f"if {got[name]} not in {allowed!r}: refuse({name!r}, {got[name]}, {allowed!r})")
-            if self.form.report_unknown:
-                values.append("+".join(unknown) or "()")
-        return f"new({self.constant(self.form.classes[wanted.name])}, ({', '.join(values)},))"
+        if self.columns is not None:
+            self.columns[wanted.name] = {name: values[name] for name in self.columns[wanted.name]}
+            return "None"
+        if outermost and self.form.report_unknown:
+            unknown = [f"(({n!r},) if {value} is not None else ())" for n, value in got.items() if n not in own]
+            values[""] = "+".join(unknown) or "()"
+        return f"new({self.constant(self.form.classes[wanted.name])}, ({', '.join(values.values())},))"
+
+    def fields(self, stored: AvroType, own: Mapping[str, AvroType]) -> dict[str, str]:
+        """Emit code that reads the fields of a record, or steps over those that are not in ``own``."""
+        got: dict[str, str] = {}
+        for grouped, group in groupby(stored.fields, key=lambda f: _memorable(f[1])):
+            members = list(group)
+            read = self.memo(members, own) if grouped else [self.value(t, own.get(n), n) for n, t in members]
+            got.update(zip((name for name, _ in members), read, strict=True))
+        return got
 
     def field_of(self, name: str, wanted: AvroType, got: dict[str, str], record: str) -> str:
         if name in got:
@@ -158,7 +197,7 @@ class _Source:
             raise FormatError(f"its records lack the field {name} of {record}")
         return "None"
 
-    def memo(self, members: list[tuple[str, AvroType]], own: dict[str, AvroType]) -> list[str]:
+    def memo(self, members: list[tuple[str, AvroType]], own: Mapping[str, AvroType]) -> list[str]:
         """Read fields that tend to repeat: if the bytes equal the previous record's, its values are reused."""
         memo = self.new("m")
         self.memos.append(memo)
@@ -175,11 +214,15 @@ class _Source:
         return names
 
     def value(self, stored: AvroType, wanted: AvroType | None, name: str) -> str:
-        """Emit code that reads one value, kept or skipped; returns the expression that holds it."""
+        """Emit code that reads one value, or steps over it; returns the expression that holds it."""
         if wanted is not None and stored.kind != wanted.kind:
             raise FormatError(f"its field {name} is of type {stored.kind}, {wanted.kind} expected")
+        skip = wanted is None and not self.form.report_unknown
         if not stored.union:
-            return self.plain(stored, wanted, name)
+            if not skip:
+                return self.plain(stored, wanted, name)
+            self.skip(stored, name)
+            return "None"
         variable = self.new()
         required = wanted is not None and not wanted.nullable
 
@@ -189,8 +232,24 @@ class _Source:
         def other() -> None:
             self.emit(f"{variable} = {self.plain(stored, wanted, name)}")
 
+        if skip:
+            self.branch(stored, lambda: self.emit("pass"), lambda: self.skip(stored, name))
+            return "None"
         self.branch(stored, null, other)
         return variable
+
+    def skip(self, stored: AvroType, name: str) -> None:
+        """Emit code that steps over a value without making it."""
+        if stored.kind == "record":
+            self.fields(stored, {})
+        elif stored.kind == "long":
+            self.emit("while b[p] > 127:", "    p += 1", "p += 1")
+        elif stored.kind in ("bytes", "string"):
+            size = self.new()
+            self.long(size)
+            self.emit(f"p += {size} >> 1")
+        else:
+            self.plain(stored, None, name)
 
     def branch(self, stored: AvroType, null: Callable[[], None], other: Callable[[], None]) -> None:
         """Emit code that reads the branch number of a union (zigzag: 0 is stored as 0, 1 as 2)."""
