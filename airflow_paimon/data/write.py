@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
-from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
@@ -50,7 +50,8 @@ class TableWrite:
     """The common parameters of all tasks of a write. Picklable.
 
     ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
-    a write that ``replaces`` the partitions that it writes to.
+    a write that ``replaces`` the partitions that it writes to. ``stores_row_ids``: the rows have ``_ROW_ID`` and
+    ``_SEQUENCE_NUMBER`` and keep them.
     """
 
     store: Store
@@ -60,6 +61,8 @@ class TableWrite:
     total_buckets: Mapping[bytes, int] = field(default_factory=dict)
     next_sequence: Mapping[BucketKey, int] = field(default_factory=dict)
     replaces: bool = False
+    source: FileSource = FileSource.APPEND
+    stores_row_ids: bool = False
     buffer_bytes: int = BUFFER_BYTES
 
     @property
@@ -242,7 +245,14 @@ class BucketWriter:
         self._write = write
         self._key = BucketKey(partition, bucket)
         self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
-        self._target = FileTarget(store=write.store, schema=write.schema, values=values, bucket=bucket)
+        self._target = FileTarget(
+            store=write.store,
+            schema=write.schema,
+            values=values,
+            bucket=bucket,
+            source=write.source,
+            stores_row_ids=write.stores_row_ids,
+        )
         self._options = TableOptions(write.schema.options)
         self._sequence = write.next_sequence.get(self._key, 0)
         self._buffer: list[Part] = []

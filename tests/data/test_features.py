@@ -54,7 +54,6 @@ READ: list[tuple[str, dict[str, Any]]] = [
 WRITE: list[tuple[str, dict[str, Any]]] = [
     ("deletion-vectors.enabled=true", {"deletion_vectors__enabled": "true"}),
     ("data-evolution.enabled=true", {"keyed": False, "data_evolution__enabled": "true"}),
-    ("row-tracking.enabled=true", {"keyed": False, "row_tracking__enabled": "true"}),
     ("data-file.thin-mode=true", {"data_file__thin_mode": "true"}),
     ("data-file.external-paths", {"data_file__external_paths": "s3://x"}),
     ("rowkind.field=op", {"rowkind__field": "op"}),

@@ -47,6 +47,7 @@ from airflow_paimon.core.format.manifest_io import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.row_tracking.row_ids_plan import stamped
 from airflow_paimon.core.table.branch_state import is_gone, is_standing, require_ready
 from airflow_paimon.core.table.lineage import Lineage
 from airflow_paimon.core.table.options import TableOptions
@@ -177,7 +178,13 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
     stamp = str(uuid.uuid4())
     files: dict[str, bytes] = {}
     options = TableOptions(draft.schema.options)
-    delta_rows = _manifests(files, f"manifest-{stamp}", draft.entries, draft.schema, options)
+    next_row_id = _highest(draft.next_row_id, head.next_row_id if head else None, 0)
+    entries = draft.entries
+    if options.row_tracking:
+        together = options.flag("row-tracking.partition-group-on-commit", True)
+        number = (head.id if head else 0) + 1
+        entries, next_row_id = stamped(entries, number, next_row_id or 0, by_partition=together)
+    delta_rows = _manifests(files, f"manifest-{stamp}", entries, draft.schema, options)
     base_rows = _base_rows(table, head, files, stamp, draft, options)
     base_list = _add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base_rows))
     delta_list = _add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(delta_rows))
@@ -208,7 +215,7 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         watermark=_highest(draft.watermark, head.watermark if head else None),
         statistics=head.statistics if head is not None and same_schema else None,
         properties=dict(draft.properties),
-        next_row_id=_highest(draft.next_row_id, head.next_row_id if head else None, 0),
+        next_row_id=next_row_id,
         operation=draft.operation,
     )
     staged = _Staged(snapshot=snapshot, files=files)

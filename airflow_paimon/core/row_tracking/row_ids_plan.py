@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import header_bytes
-from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, FileSource, ManifestEntry
 
 ROW_ID = "_ROW_ID"
 _LISTED = 5
@@ -76,6 +76,35 @@ def _long(row: bytes, place: int, arity: int) -> int | None:
         return None
     value: int = struct.unpack_from("<q", body, header + 8 * place)[0]
     return value
+
+
+def stamped(
+    entries: Sequence[ManifestEntry], snapshot_id: int, next_row_id: int, *, by_partition: bool = True
+) -> tuple[list[ManifestEntry], int]:
+    """Give new files their versions and row ids, and return the entries with the next row id.
+
+    Done again for each attempt to commit, as another commit may have taken the ids. ``by_partition``: the files of a
+    partition get adjacent ids (``row-tracking.partition-group-on-commit``); partitions in the order in which they come.
+    """
+    out = [e._replace(file=_versioned(e.file, snapshot_id)) if e.kind == FileKind.ADD else e for e in entries]
+    groups: dict[bytes, list[int]] = {}
+    for at, entry in enumerate(out):
+        file = entry.file
+        if entry.kind == FileKind.ADD and not has_row_ids(file) and file.file_source == FileSource.APPEND:
+            groups.setdefault(entry.partition if by_partition else b"", []).append(at)
+    for at in (at for group in groups.values() for at in group):
+        out[at] = out[at]._replace(file=out[at].file._replace(first_row_id=next_row_id))
+        next_row_id += out[at].file.row_count
+    return out, next_row_id
+
+
+def _versioned(file: DataFile, snapshot_id: int) -> DataFile:
+    """A lowest version of 0 is that of a file whose rows are all new, a highest of 0 one with some changed rows."""
+    if file.min_sequence_number == 0:
+        return file._replace(min_sequence_number=snapshot_id, max_sequence_number=snapshot_id)
+    if file.max_sequence_number == 0:
+        return file._replace(max_sequence_number=snapshot_id)
+    return file
 
 
 def assign_row_ids(

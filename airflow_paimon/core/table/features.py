@@ -195,9 +195,7 @@ _READ_RULES: tuple[_Rule, ...] = (
     ("parquet.crypto.factory.class", _is_set, _CONNECTOR),
 )
 _WRITE_RULES: tuple[_Rule, ...] = (
-    ("deletion-vectors.enabled", _is_on, _CONNECTOR),
     ("data-evolution.enabled", _is_on, _CONNECTOR),
-    ("row-tracking.enabled", _is_on, _CONNECTOR),
     ("data-file.external-paths", _is_set, _CONNECTOR),
     ("data-file.thin-mode", _is_on, _CONNECTOR),
     ("rowkind.field", _is_set, _CONNECTOR),
@@ -268,10 +266,12 @@ def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     yield from _option_problems(options, [r for r in _WRITE_RULES if r[0] in _STORAGE_OPTIONS])
 
 
-_STORAGE_OPTIONS = ("row-tracking.enabled", "data-file.external-paths", "data-file.thin-mode")
+_STORAGE_OPTIONS = ("data-file.external-paths", "data-file.thin-mode")
 
 
 def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
+    if options.deletion_vectors:
+        yield "primary-key tables with option deletion-vectors.enabled=true", _CONNECTOR
     producer = options.text("changelog-producer", "none").lower()
     if producer == "input" or (producer != "none" and not options.write_only):
         yield f"tables with changelog-producer={producer} (its changelog would be missing)", _CONNECTOR

@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,18 @@ from airflow_paimon.core.format.column_stats import column_stats
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileSource
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.stats import FULL, ColumnStats, bounds, encode_stats, encode_value_stats, stats_modes
-from airflow_paimon.core.format.types import AtomicType, DataField
+from airflow_paimon.core.format.types import AtomicType, DataField, with_nullable
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import bucket_folder
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, file_fields, write_schema
+from airflow_paimon.data.files.arrow_types import (
+    ROW_ID_FIELD,
+    SEQUENCE_FIELD,
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    file_fields,
+    write_schema,
+)
 from airflow_paimon.data.merge.deduplicate import is_retract
 
 log = logging.getLogger(__name__)
@@ -53,10 +60,22 @@ class FileTarget:
     min_sequence: int | None = None
     max_sequence: int | None = None
     """Overrides the lowest and highest sequence number in the metadata."""
+    stores_row_ids: bool = False
+    """Whether the files hold ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` (null = the version of the commit), as rows that had
+    them before. See docs/format.md, Row tracking."""
 
     @property
     def key_fields(self) -> tuple[DataField, ...]:
         return self.schema.key_fields if self.schema.primary_keys else ()
+
+    @property
+    def value_fields(self) -> tuple[DataField, ...]:
+        """The columns with value statistics."""
+        if not self.stores_row_ids:
+            return self.schema.fields
+        changes = self.source is not FileSource.COMPACT
+        version = replace(SEQUENCE_FIELD, type=with_nullable(SEQUENCE_FIELD.type, changes))
+        return (*self.schema.fields, ROW_ID_FIELD, version)
 
 
 class RollingWriter:
@@ -151,7 +170,7 @@ class _OpenFile:
     def __init__(self, target: FileTarget, path: str, sample: pa.Table, first_sequence: int) -> None:
         self._target = target
         self._path = path
-        self._fields = file_fields(target.schema.fields, target.key_fields)
+        self._fields = file_fields(target.value_fields, target.key_fields)
         self._schema = write_schema(self._fields)
         self._sink = target.store.open_output(path)
         codec, level = compression(target.schema)
@@ -189,7 +208,7 @@ class _OpenFile:
         self._rows += rows.num_rows
 
     def _describe(self, rows: pa.Table) -> None:
-        schema, keys = self._target.schema, self._target.key_fields
+        keys = self._target.key_fields
         if keys:
             first, last = _key_values(rows.slice(0, 1), keys), _key_values(rows.slice(rows.num_rows - 1), keys)
             self._first_keys = self._first_keys or first
@@ -197,7 +216,7 @@ class _OpenFile:
             self._deletes += int(is_retract(rows.column(VALUE_KIND)).sum())
             found = pc.min_max(rows.column(SEQUENCE_NUMBER))
             self._sequences += [found["min"].as_py(), found["max"].as_py()]
-        stats = [column_stats(self._telling(rows, f), f.type, FULL) for f in schema.fields]
+        stats = [column_stats(self._telling(rows, f), f.type, FULL) for f in self._target.value_fields]
         self._collected.append((rows.num_rows, stats))
 
     def _telling(self, rows: pa.Table, field: DataField) -> pa.ChunkedArray:
@@ -223,13 +242,13 @@ class _OpenFile:
 
     def _data_file(self, size: int) -> DataFile:
         target, schema = self._target, self._target.schema
-        types = [f.type for f in schema.fields]
+        names, types = [f.name for f in target.value_fields], [f.type for f in target.value_fields]
         exact = [_merged([(rows, stats[i]) for rows, stats in self._collected]) for i in range(len(types))]
-        modes = stats_modes(schema.field_names, schema.options)
+        modes = stats_modes(names, schema.options)
         dense = TableOptions(schema.options).flag("metadata.stats-dense-store", True)
         kept = [m.apply(s) if m.kind != "none" else ColumnStats() for m, s in zip(modes, exact, strict=True)]
-        value_stats, value_stats_cols = encode_value_stats(schema.field_names, kept, types, dense=dense)
-        low, high = self._sequence_range()
+        value_stats, value_stats_cols = encode_value_stats(names, kept, types, dense=dense)
+        low, high = self._sequence_range(exact)
         key_types = [f.type for f in target.key_fields]
         at = [schema.field_names.index(f.name) for f in target.key_fields]
         keyed = [exact[i] for i in at]
@@ -251,18 +270,28 @@ class _OpenFile:
             delete_row_count=self._deletes,
             file_source=target.source.value,
             value_stats_cols=value_stats_cols,
+            write_cols=tuple(names) if target.stores_row_ids else None,
         )
 
-    def _sequence_range(self) -> tuple[int, int]:
+    def _sequence_range(self, exact: Sequence[ColumnStats]) -> tuple[int, int]:
+        target = self._target
         if self._sequences:
             low, high = min(self._sequences), max(self._sequences)
+        elif target.stores_row_ids:
+            low, high = _version_range(exact[-1])
+        elif TableOptions(target.schema.options).row_tracking:
+            low, high = 0, 0  # the commit puts its snapshot id there
         else:
             low, high = self._first_sequence, self._first_sequence + self._rows - 1
-        target = self._target
         return (
             low if target.min_sequence is None else target.min_sequence,
             high if target.max_sequence is None else target.max_sequence,
         )
+
+
+def _version_range(versions: ColumnStats) -> tuple[int, int]:
+    """Return what a commit completes: a lowest of 0 if all rows are changed, a highest of 0 if any is."""
+    return versions.minimum or 0, 0 if versions.null_count else versions.maximum
 
 
 def _typed(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
