@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -47,11 +48,22 @@ def operator_signature(
     """Show the arguments of an operator with their defaults; Airflow's metaclass hides them from autodoc."""
     if what != "class" or not name.endswith(("Operator", "Sensor")):
         return None
-    parameters = list(inspect.signature(thing.__init__).parameters.values())[1:]
-    shown = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
-    return str(inspect.Signature(shown)), None
+    shown: dict[str, inspect.Parameter] = {}
+    for base in thing.__mro__:
+        if base.__module__.startswith("airflow_paimon.") and (base is thing or base.__name__ != "PaimonOperator"):
+            for parameter in list(inspect.signature(base.__init__).parameters.values())[1:]:
+                if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                    shown.setdefault(parameter.name, parameter.replace(annotation=inspect.Parameter.empty))
+    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+    return str(inspect.Signature([*shown.values(), rest])), None
+
+
+def escape_names(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Keep the underscore at the end of an argument's name (``from_``), which marks a reference elsewhere."""
+    lines[:] = [re.sub(r"^(:param \w+)_:", r"\1\\_:", line) for line in lines]
 
 
 def setup(app: Any) -> None:
     """Register what the configuration adds."""
+    app.connect("autodoc-process-docstring", escape_names)
     app.connect("autodoc-process-signature", operator_signature)

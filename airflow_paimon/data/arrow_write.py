@@ -54,7 +54,6 @@ def write_arrow(
 
     ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
     (a dict of typed values or their texts, None = null, or a text such as ``dt=2026-11-18/region=eu``; may be partial);
-    ``dynamic_overwrite`` replaces the partitions that occur
     ``dynamic_overwrite`` replaces the partitions that occur in the rows. A column ``_row_kind`` (``+I -U +U -D``)
     expresses deletes. With ``operation_id`` a retry returns the first try's result and writes nothing; the same id with
     other rows is refused.

@@ -51,6 +51,7 @@ class PaimonHook(BaseHook):
     approvals ``notify`` (notifiers by name, JSON) and ``approvers`` (ids of the users who may answer).
 
     :param paimon_conn_id: the Airflow connection
+    :param connection: take this connection instead of looking one up by its id
     """
 
     conn_name_attr = "paimon_conn_id"

@@ -221,8 +221,15 @@ class FastForwardOperator(_PublishBranchOperator):
     """
     Publish a branch onto main, strictly: refused when main changed since the branch point.
 
-    Takes what :class:`MergeBranchOperator` takes, and:
-
+    :param branch: the branch to publish (templated)
+    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
+    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
+    :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
+        this publish replaces (templated)
+    :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
+    :param approved_by: kept in the snapshot's properties (templated)
+    :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
+    :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param discard_main: take the branch's state whole even if main changed since (templated)
     """
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon import create_table
+from airflow_paimon import create_table, open_table
 from airflow_paimon.cli.main import run
 from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.core.requests.build import build_request
@@ -142,6 +142,37 @@ def test_the_snippets_of_a_page_run(page: Page, path: Path) -> None:
         here = _WAREHOUSE.sub(str(page.warehouse), block)
         page.python(here) if language == "python" else page.shell(here)
     assert page.ran
+
+
+def test_the_pipeline_does_what_its_tutorial_says(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of its tasks, one after the other; the form that the second DAG fills in is the correction's."""
+    from tests.dags.conftest import load_dag
+
+    make_orders(page.warehouse, with_branch=True)
+    settings = {"conn_type": "paimon", "extra": {"warehouse": str(page.warehouse)}}
+    monkeypatch.setenv("AIRFLOW_CONN_PAIMON_DEFAULT", json.dumps(settings))
+    for language, block in _BLOCK.findall((_DOCS / "tutorials" / "pipeline.md").read_text()):
+        assert language == "python"
+        exec(compile(block, "pipeline", "exec"), page.names)
+    load, look, report = (page.names[name].function for name in ("load", "find_wrong_days", "report"))
+    assert look() == []
+    assert load("2026-11-19")["changed"]
+    assert report() == pytest.approx(92022.5)
+    (asked,) = look()
+    assert asked["trigger_run_id"] == "cents_2026-11-19"
+    conf = asked["conf"]
+    assert set(conf) <= set(load_dag("data_correction").params)
+    values = {"warehouse": str(page.warehouse), "table": conf["table"], "branch": "correction"}
+    run_operation(build_request("create_branch", {**values, "snapshot": 2}))
+    page.warehouse.with_suffix(".sql").write_text(conf["sql"])
+    query = {"sql": str(page.warehouse.with_suffix(".sql")), "partitions": conf["partitions"]}
+    page.request(build_request("correct_branch", {**values, **query}))
+    page.request(build_request("merge_branch", values))
+    assert report() == pytest.approx(2922.5)
+    assert look() == []
+    head = open_table(str(page.warehouse), conf["table"]).latest_snapshot()
+    assert head is not None
+    assert head.commit_kind not in page.names["trigger"].filter.kinds, "a publish would start the second DAG again"
 
 
 def make_orders(warehouse: Path, with_branch: bool) -> None:
