@@ -40,8 +40,8 @@ def compare_here(plan: DiffPlan, sample: int) -> Found:
     if plan.keys:
         comparison, units = plan_units(plan, sample)
         return [(unit.values, compare_unit(comparison, unit)) for unit in units]
-    before, after = (plan_read(s.scan, columns=plan.columns, time_travel=True) for s in (plan.before, plan.after))
-    found = compare_rows(plan.after.schema, before, after, sample)
+    before, after = (plan_read(s.scan, columns=plan.read_columns, time_travel=True) for s in (plan.before, plan.after))
+    found = compare_rows(plan.after.schema, before, after, sample, plan.shared_row_ids)
     return [*found, *unchanged(plan, found)]
 
 
@@ -71,7 +71,7 @@ def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]])
     """Count one side's rows that the other side has as well (tables without primary key)."""
     values = StoredPartitions(plan.after.schema).values
     out: Found = [(values(stored), Findings(unchanged=rows)) for stored, rows in plan.rows_before.items()]
-    out += [(at, Findings(unchanged=-f.deleted)) for at, f in found]
+    out += [(at, Findings(unchanged=-f.deleted - f.changed)) for at, f in found]
     return out
 
 

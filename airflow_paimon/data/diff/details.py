@@ -10,7 +10,7 @@ from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Side, Skipped
-from airflow_paimon.data.files.arrow_types import finer_than_micros
+from airflow_paimon.data.files.arrow_types import ROW_ID, finer_than_micros
 
 KINDS = ("added", "changed", "deleted")
 _LISTED = 1000
@@ -44,7 +44,7 @@ def diff_details(
         "against_snapshot": _id(plan.before),
         "main_snapshot": plan.main_snapshot,
         "different": bool(differing or plan.hidden_before.files or plan.hidden_after.files),
-        "key": list(plan.keys),
+        "key": [ROW_ID] if plan.shared_row_ids else list(plan.keys),
         "columns": list(plan.columns),
         "columns_only_in_branch": list(plan.columns_after_only),
         "columns_only_in_against": list(plan.columns_before_only),

@@ -1,8 +1,13 @@
-"""Compares two versions of a table without primary key as multisets of rows, in memory."""
+"""Compares two versions of a table without primary key as multisets of rows, in memory.
+
+Of a row-tracking table the rows that differ are then paired by ``_ROW_ID``. What is left is compared once more without
+the ids: a partition that was overwritten with the same rows has not changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,52 +18,87 @@ from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.diff.json_rows import json_rows
 from airflow_paimon.data.diff.keyed import Findings, in_order
+from airflow_paimon.data.diff.pairs import COUNT, PAIRED, before_and_after, pair_rows, whole_pairs
+from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
-COUNT = "__airflow_paimon_count"
-"""The column with how much more often the later side has a row."""
 _ROW = "__airflow_paimon_row"
 
 Values = tuple[Any, ...]
 Side = tuple[TableRead, Sequence[ReadSplit]]
 
 
-def compare_rows(schema: TableSchema, before: Side, after: Side, sample: int) -> list[tuple[Values, Findings]]:
-    """Count rows that occur more often on one side than on the other: ``added`` and ``deleted`` by partition."""
-    return list(count_surplus(_surplus(before, after), schema, sample).items())
+def compare_rows(
+    schema: TableSchema, before: Side, after: Side, sample: int, shared_row_ids: int = 0
+) -> list[tuple[Values, Findings]]:
+    """Count rows that occur more often on one side than on the other: ``added`` and ``deleted`` by partition.
+
+    ``shared_row_ids``: rows with the same id below this are the same row on both sides, ``changed`` if they differ; the
+    sides are read with ``_ROW_ID`` then. 0: rows have no ids.
+    """
+    found = _surplus(before, after)
+    if found is not None and shared_row_ids:
+        pairs, rest = pair_rows(found, schema.partition_keys, shared_row_ids)
+        rest = _uncancelled(rest, [n for n in before[0].columns if n != ROW_ID])
+        found = pa.concat_tables([_marked(pairs, True), _marked(rest, False)])
+    batches = [] if found is None else found.combine_chunks().to_batches()
+    return list(count_surplus(batches, schema, sample).items())
 
 
 def count_surplus(batches: Iterable[pa.RecordBatch], schema: TableSchema, sample: int) -> dict[Values, Findings]:
-    """Count, by partition, distinct rows with ``COUNT``: above 0 they were added, below 0 deleted."""
+    """Count, by partition, distinct rows with ``COUNT``: above 0 they were added, below 0 deleted.
+
+    Rows with ``PAIRED`` were changed.
+    """
     keys, types = schema.partition_keys, [f.type for f in schema.partition_fields]
     found: dict[Values, Findings] = {}
-    for batch in batches:
-        for values, rows in _by_partition(batch, keys, types):
+    for plain, pairs in _divided(batches):
+        for values, rows in _by_partition(plain, keys, types):
             _count(found.setdefault(values, Findings()), rows, sample)
+        if pairs is not None:
+            for values, rows in _by_partition(pairs, keys, types):
+                _count_pairs(found.setdefault(values, Findings()), rows, sample)
     return found
 
 
-def _surplus(before: Side, after: Side) -> list[pa.RecordBatch]:
+def _divided(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+    """Divide into single rows and pairs."""
+    for first in (batches := iter(batches)):
+        if PAIRED not in first.schema.names:
+            yield first, None
+            continue
+        for batch in whole_pairs(chain([first], batches)):
+            mask, rows = batch.column(PAIRED), batch.drop_columns([PAIRED])
+            yield rows.filter(pc.invert(mask)), rows.filter(mask)
+
+
+def _marked(rows: pa.Table, is_pair: bool) -> pa.Table:
+    return rows.append_column(PAIRED, pa.array(np.full(rows.num_rows, is_pair)))
+
+
+def _surplus(before: Side, after: Side) -> pa.Table | None:
     parts = []
     for (read, splits), weight in ((before, -1), (after, 1)):
         for batch in (b for s in splits for b in read_split(read, s) if b.num_rows):
             counts = pa.array(np.full(batch.num_rows, weight, np.int64))
             parts.append(batch.append_column(COUNT, counts))
-    if not parts:
-        return []
-    rows = pa.Table.from_batches(parts).combine_chunks()
-    contents = {f"c{i}": _comparable(rows.column(n)) for i, n in enumerate(before[0].columns)}
+    return _uncancelled(pa.Table.from_batches(parts), before[0].columns) if parts else None
+
+
+def _uncancelled(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Add up the counts of rows that are equal in these columns, and keep one of each whose sum is not 0."""
+    contents = {f"c{i}": _comparable(rows.column(n)) for i, n in enumerate(columns)}
     numbered = pa.table({**contents, COUNT: rows.column(COUNT), _ROW: pa.array(np.arange(rows.num_rows))})
     grouped = numbered.group_by(list(contents)).aggregate([(COUNT, "sum"), (_ROW, "min")])
     grouped = grouped.filter(pc.not_equal(grouped.column(f"{COUNT}_sum"), 0)).sort_by(f"{_ROW}_min")
     distinct = rows.drop_columns([COUNT]).take(grouped.column(f"{_ROW}_min"))
-    return list(distinct.append_column(COUNT, grouped.column(f"{COUNT}_sum")).to_batches())
+    return distinct.append_column(COUNT, grouped.column(f"{COUNT}_sum"))
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.Array:
     """Return values that compare as rows do: NaN equals NaN, -0.0 differs from 0.0, maps have no order."""
-    whole = pa.concat_arrays(column.chunks)
+    whole = column.combine_chunks()
     if pa.types.is_nested(whole.type):
         return pa.array([in_order(v, whole.type) for v in whole.to_pylist()], pa.string())
     if pa.types.is_floating(whole.type):
@@ -77,9 +117,21 @@ def _by_partition(
         return
     numbered = rows.append_column("__row", pa.array(range(rows.num_rows)))
     for group in numbered.group_by(list(keys)).aggregate([("__row", "list")]).to_pylist():
-        part = rows.take(pa.array(group["__row_list"]))
+        part = rows.take(pa.array(sorted(group["__row_list"])))
         values = [to_values(part.column(k).slice(0, 1), t)[0] for k, t in zip(keys, types, strict=True)]
         yield tuple(values), part
+
+
+def _count_pairs(found: Findings, pairs: pa.Table, sample: int) -> None:
+    before, after = before_and_after(pairs)
+    found.changed += before.num_rows
+
+    def some(count: int) -> list[dict[str, Any]]:
+        both = zip(json_rows(before.slice(0, count)), json_rows(after.slice(0, count)), strict=True)
+        return [{"before": old, "after": new} for old, new in both]
+
+    if before.num_rows:
+        found.sample("changed", sample, some)
 
 
 def _count(found: Findings, rows: pa.Table, sample: int) -> None:

@@ -13,8 +13,10 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
@@ -26,7 +28,7 @@ from airflow_paimon.core.table.scan import (
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero, not_visible
-from airflow_paimon.data.files.arrow_types import arrow_type
+from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type
 from airflow_paimon.data.merge.sections import plan_sections
 
 BASE = "base"
@@ -74,7 +76,8 @@ class DiffPlan:
     """``after`` is the branch, ``before`` the other side. ``keys`` is empty without a primary key.
 
     ``skipped`` and ``rows_before`` go by canonical partition: equal values can be two partitions (0.0 and -0.0).
-    ``rows_before``: of an append table, the rows in the differing buckets of ``before``.
+    ``rows_before``: of an append table, the rows in the differing buckets of ``before``. ``shared_row_ids``: of a
+    row-tracking table, the first ``_ROW_ID`` that means different rows on the two sides; 0: rows can't be paired by id.
     ``hidden_before``, ``hidden_after``: differing files that are not shown.
     """
 
@@ -91,6 +94,12 @@ class DiffPlan:
     hidden_before: Hidden = Hidden()
     hidden_after: Hidden = Hidden()
     main_snapshot: int | None = None
+    shared_row_ids: int = 0
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns to read: those that are compared, and the row ids where they pair the rows."""
+        return (*self.columns, ROW_ID) if self.shared_row_ids else self.columns
 
 
 def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
@@ -133,7 +142,27 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
         hidden_before=_hidden(found.hidden_before),
         hidden_after=_hidden(found.hidden_after),
         main_snapshot=main.latest_snapshot_id(),
+        shared_row_ids=_shared_row_ids(main, branch, other, before, (schema, other_schema), found),
     )
+
+
+def _shared_row_ids(
+    main: Table,
+    branch: Table,
+    other: Table,
+    before: Snapshot | None,
+    schemas: Sequence[TableSchema],
+    found: _Buckets,
+) -> int:
+    """Return the number of row ids that both sides had when they were one, 0 if that can't be known."""
+    files = [f for splits in (found.before, found.after) for s in splits for f in s.files]
+    tracked = all(TableOptions(s.options).row_tracking and not s.primary_keys for s in schemas)
+    if not tracked or not files or not all(map(has_row_ids, files)):
+        return 0
+    if other == branch:
+        return (before and before.next_row_id) or 0
+    points = [branch_point(main, view) for view in (branch, other) if view.branch_name != MAIN]
+    return min(((point and point.next_row_id) or 0 for point in points), default=0)
 
 
 def _other_side(

@@ -41,7 +41,8 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
             found = _compare(reader, plan, request)
     # the buckets that are the same in a partition that differs were read with it: to Spark 0.0 is -0.0
     values = StoredPartitions(plan.after.schema).values
-    left = dataclasses.replace(plan, skipped={p: s for p, s in plan.skipped.items() if values(p) not in differing})
+    skipped = {p: s for p, s in plan.skipped.items() if values(p) not in differing}
+    left = dataclasses.replace(plan, skipped=skipped, shared_row_ids=0)
     return diff_result(context, request, left, found)
 
 

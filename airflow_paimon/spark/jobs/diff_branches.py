@@ -1,8 +1,8 @@
 """diff_branches: the rows in which a branch differs from another branch, or from where it started.
 
 Buckets whose live files are the same on both sides are not read. Tables with a primary key are compared by key, bucket
-by bucket; others as multisets of rows, and only files that one side does not have are read. Small differences are
-compared in this process.
+by bucket; others as multisets of rows, of which those of row-tracking tables are paired by ``_ROW_ID``, and only files
+that one side does not have are read. Small differences are compared in this process.
 """
 
 from __future__ import annotations
@@ -69,6 +69,6 @@ def _compare(comparison: KeyedComparison, unit: Unit) -> Iterator[pa.RecordBatch
 
 
 def _compare_plain(spark: SparkSession, plan: DiffPlan, request: DiffBranches) -> Found:
-    before, after = (plan_read(s.scan, columns=plan.columns, time_travel=True) for s in (plan.before, plan.after))
-    found = count_differences(spark, plan.after.schema, before, after, request.sample)
+    before, after = (plan_read(s.scan, columns=plan.read_columns, time_travel=True) for s in (plan.before, plan.after))
+    found = count_differences(spark, plan.after.schema, before, after, request.sample, plan.shared_row_ids)
     return [*found, *unchanged(plan, found)]

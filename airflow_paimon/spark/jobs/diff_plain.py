@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,9 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.diff.keyed import Findings
-from airflow_paimon.data.diff.plain import COUNT, Side, Values, count_surplus
+from airflow_paimon.data.diff.pairs import COUNT, PAIRED
+from airflow_paimon.data.diff.plain import Side, Values, count_surplus
+from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.spark.connector.compare import comparable
 from airflow_paimon.spark.read import frame_of
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
@@ -20,12 +22,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+_ROWS = "__airflow_paimon_rows"
+
 
 def count_differences(
-    spark: SparkSession, schema: TableSchema, before: Side, after: Side, sample: int
+    spark: SparkSession, schema: TableSchema, before: Side, after: Side, sample: int, shared_row_ids: int = 0
 ) -> list[tuple[Values, Findings]]:
-    """Count rows that one side has more often than the other: ``added`` and ``deleted`` by partition, in parts."""
+    """Like ``data.diff.plain.compare_rows``, in parts."""
     grouped = _surplus(spark, before, after)
+    if shared_row_ids:
+        grouped = _paired(grouped, schema.partition_keys, shared_row_ids)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return ship(lambda: count_surplus(batches, schema, sample).items())
@@ -42,11 +48,38 @@ def _surplus(spark: SparkSession, before: Side, after: Side) -> DataFrame:
         for (read, splits), weight in ((before, -1), (after, 1))
     ]
     both = reduce(lambda one, other: one.union(other), parts)
-    kinds = {f.name: f.dataType for f in both.schema.fields}
+    return _uncancelled(both, before[0].columns)
+
+
+def _uncancelled(rows: DataFrame, columns: Sequence[str], *more: Column) -> DataFrame:
+    """Add up the counts of rows that are equal in these columns, and keep one of each whose sum is not 0."""
+    from pyspark.sql import functions as sf
+
+    kinds = {f.name: f.dataType for f in rows.schema.fields}
     # as text where Spark takes -0.0 for 0.0
-    grouped = [_comparable(name, kinds[name]).alias(name) for name in before[0].columns]
-    counted = both.groupBy(*grouped).agg(sf.sum(COUNT).alias(COUNT)).where(sf.col(COUNT) != 0)
-    return counted.select(*(sf.col(f"`{n}`").cast(kinds[n]).alias(n) for n in before[0].columns), COUNT)
+    grouped = [_comparable(name, kinds[name]).alias(name) for name in columns]
+    counted = rows.groupBy(*grouped).agg(*more, sf.sum(COUNT).alias(COUNT)).where(sf.col(COUNT) != 0)
+    names = [n for n in counted.columns if n != COUNT]
+    return counted.select(*(sf.col(f"`{n}`").cast(kinds[n]).alias(n) for n in names), COUNT)
+
+
+def _paired(rows: DataFrame, partition_keys: Sequence[str], shared: int) -> DataFrame:
+    """Mark pairs of rows as ``data.diff.pairs`` does, and add up the others without their ids."""
+    from pyspark.sql import functions as sf
+
+    kinds = {f.name: f.dataType for f in rows.schema.fields}
+    contents = [n for n in rows.columns if n not in (ROW_ID, COUNT)]
+    side = sf.when(sf.col(ROW_ID) < shared, sf.lit(0)).otherwise(sf.col(COUNT))
+    keys = [_comparable(name, kinds[name]) for name in partition_keys]
+    by_id = rows.groupBy(*keys, ROW_ID, side).agg(
+        sf.collect_list(sf.struct(*(f"`{n}`" for n in (*contents, ROW_ID, COUNT)))).alias(_ROWS)
+    )
+    both = sf.col(_ROWS)
+    is_pair = (sf.size(both) == 2) & (both[0][COUNT] == -both[1][COUNT])
+    pairs = by_id.where(is_pair).select(sf.inline(_ROWS)).withColumn(PAIRED, sf.lit(True))
+    alone = by_id.where(~is_pair).select(sf.inline(_ROWS))
+    rest = _uncancelled(alone, contents, sf.min(ROW_ID).alias(ROW_ID))
+    return pairs.union(rest.withColumn(PAIRED, sf.lit(False)))
 
 
 def _comparable(name: str, kind: DataType) -> Column:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.types import AtomicType, parse_type
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.runbooks.diff_markdown import render_markdown
 from tests.spark.jobs.operations import correct, diff, make_branch, put, rows_of, run
@@ -164,3 +167,21 @@ def test_rows_without_key_are_compared_by_all_their_values(spark: SparkSession, 
     assert found["total"] == {"added": 2, "changed": 0, "deleted": 2, "unchanged": 2, "unchanged_exact": True}
     shown = found["partitions"][0]["samples"]
     assert sorted(str((r["f"], r["g"])) for r in shown["added"]) == ["(-0.0, 'nan')", "(1.1, -0.0)"]
+
+
+@pytest.mark.parametrize("life", ["r12", "r18", "r23"])
+def test_rows_of_row_tracking_tables_are_paired_by_id(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, life: str
+) -> None:
+    """Tasks against this process, which tests/golden compares with a model."""
+    shutil.copytree(golden("row-tracking-fuzz") / "wh" / "d.db" / life, tmp_path / "d.db" / "t")
+    ids = open_table(str(tmp_path), "d.t").snapshot_ids()
+    changed = 0
+    for at in (ids[2], ids[-3]):
+        run(tmp_path, "create_tag", tag=f"at{at}", snapshot=at)
+        run(tmp_path, "create_branch", branch=f"b{at}", tag=f"at{at}")
+        found = diff(spark, tmp_path, branch=f"b{at}", against="main")
+        changed += found["total"]["changed"]
+        if found["total"]["changed"]:
+            assert "_ROW\\_ID=" in render_markdown(found) or "_ROW_ID=" in render_markdown(found)
+    assert changed
