@@ -1,4 +1,4 @@
-"""Operators that look after a table: check it, repair it, expire its partitions."""
+"""Operators that look after a table: check it, repair it, compact it, expire its partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
 
-__all__ = ["CheckTableOperator", "PartitionExpireOperator", "RepairTableOperator"]
+__all__ = ["CheckTableOperator", "CompactOperator", "PartitionExpireOperator", "RepairTableOperator"]
 
 
 class CheckTableOperator(PaimonOperator):
@@ -36,6 +36,43 @@ class RepairTableOperator(PaimonOperator):
     def __init__(self, *, finding: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.finding = finding
+
+
+class CompactOperator(PaimonOperator):
+    """
+    Write the small files of an append table together, up to its ``target-file-size``, and drop deleted rows.
+
+    Rows keep their ids and versions. Some groups of files at a time are committed, and a retry goes on where the first
+    try stopped; ``details`` count the files, bytes and rows, and list the snapshots.
+
+    :param branch: branch to compact (templated)
+    :param partitions: only these, ``k=v,...``; all when left out (templated)
+    :param min_files: leave partitions with fewer small files as they are (templated)
+    """
+
+    operation = "compact"
+
+    def __init__(
+        self,
+        *,
+        branch: str = "main",
+        partitions: Sequence[str] | str = (),
+        min_files: int | str = 5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.partitions = partitions
+        self.min_files = min_files
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        if result["dry_run"]:
+            return [f"{found['files_before']} files in {found['partitions']} partitions would be written again"]
+        return [
+            f"{found['files_before']} files became {found['files_after']} in {found['partitions']} partitions: "
+            f"{found['rows']:,} rows, {found['deleted_rows']:,} deleted ones dropped"
+        ]
 
 
 class PartitionExpireOperator(PaimonOperator):

@@ -113,6 +113,11 @@ REFUSED = [
     (f"{NEW_CHAIN} --timestamp-pattern='$day' --timestamp-formatter=yyyyMMdd", "invalid-input", "(columns: dt)"),
     (f"{NEW_CHAIN} --timestamp-pattern='$dt' --timestamp-formatter=QQQ", "invalid-input", "pattern letter 'Q'"),
     # maintenance
+    ("compact --min-files=1", "invalid-input", "at least 2"),
+    ("compact --partitions=day=1", "invalid-input", "day"),
+    ("compact --branch=nope", "not-found", "nope"),
+    (f"compact --table={CHAIN}", "unsupported", "has a primary key; compact is for append tables"),
+    ("compact --engine=connector", "unsupported", "use --engine embedded"),
     ("expire_partitions", "invalid-input", "partition.expiration-time"),
     ("expire_partitions --expiration-time=month", "invalid-input", "'month' is not a duration"),
     ("expire_partitions --expiration-time='30 d' --limit=0", "invalid-input", "at least 1"),

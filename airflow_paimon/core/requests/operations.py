@@ -121,6 +121,13 @@ OPERATIONS: dict[str, Operation] = {
             connector=f"{_CONNECTOR}.correct_branch:correct_branch",
         ),
         Operation(
+            name="compact",
+            request=requests.Compact,
+            summary="Write the small files of an append table together, and drop deleted rows.",
+            function=f"{_JOBS}.compact:compact",
+            runs_on="rows",
+        ),
+        Operation(
             name="check_table",
             request=requests.CheckTable,
             summary="Find incomplete branches, missing protective tags, missing files and stale records.",

@@ -129,6 +129,18 @@ class CorrectBranch(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compact(Request):
+    operation = "compact"
+    branch: str = flag("Branch to compact", "main")
+    partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+    min_files: int = flag(
+        "Leave partitions with fewer small files as they are; files with deleted rows are always written again",
+        5,
+        minimum=2,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckTable(Request):
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)

@@ -9,11 +9,12 @@ from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.chain_requests import CompactChainTable
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import check_engine
-from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches
+from airflow_paimon.core.requests.requests import Compact, CorrectBranch, DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
+from airflow_paimon.data.compact import check_compact, compact
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base
@@ -33,6 +34,9 @@ def run_before_spark(request: Request) -> OperationResult | None:
     elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
         return compact_chain_table(context, request) if request.dry_run else None
+    elif isinstance(request, Compact):
+        check_compact(context, request)
+        return compact(context, request) if request.dry_run else None
     elif isinstance(request, DiffBranches) and request.engine == "embedded":
         return small_diff(context, request)
     elif isinstance(request, DiffBranches):

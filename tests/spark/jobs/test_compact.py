@@ -1,0 +1,52 @@
+"""compact in Spark tasks: all groups of files of a round in one commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.spark.datasource import register
+from airflow_paimon.spark.jobs import run_spark_operation
+from airflow_paimon.spark.read import read_table
+from tests.data.row_statements import statement, with_ids
+from tests.data.test_compact import add, names, partitioned, wrong_count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_partitions_in_parallel_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+    table = partitioned(tmp_path, **{"row-tracking.enabled": "true"})
+    for i in range(6):
+        add(table, *((100 * i + day, f"d{day}") for day in range(5)))
+    statement(table, lambda row: {**row, "id": -row["id"]} if row["id"] % 7 == 3 else row)
+    before = with_ids(table)
+    request = build_request("compact", {"warehouse": str(tmp_path / "wh"), "table": "d.p", "operation_id": "op"})
+    result = run_spark_operation(spark, request)
+    assert (result.details["partitions"], result.details["files_before"], result.details["files_after"]) == (5, 30, 5)
+    assert result.details["snapshots"] == [8]
+    assert with_ids(table) == before
+    assert len(names(table)) == 5
+    assert run_spark_operation(spark, request).details == result.details
+    columns = ["id", "dt", "_ROW_ID", "_SEQUENCE_NUMBER"]
+    rows = read_table(spark, str(tmp_path / "wh"), "d.p", columns=columns).collect()
+    assert sorted(map(tuple, rows), key=lambda r: r[2]) == before
+    third = before[3]
+    found = read_table(spark, str(tmp_path / "wh"), "d.p", where=f"_row_id = {third[2]}").collect()
+    assert [tuple(r) for r in found] == [third[:2]]
+    register(spark)
+    source = spark.read.format("airflow_paimon").options(warehouse=str(tmp_path / "wh"), table="d.p")
+    assert source.load().columns == ["id", "dt"]
+    asked = source.option("columns", "_ROW_ID,id").option("where", f"_ROW_ID = {third[2]}").load()
+    assert [tuple(r) for r in asked.collect()] == [(third[2], third[0])]
+
+
+def test_a_refusal_of_a_task_is_the_operations(spark: SparkSession, tmp_path: Path) -> None:
+    table = wrong_count(tmp_path)
+    with pytest.raises(FormatError, match="hold 6 rows where their manifest says 7"):
+        run_spark_operation(spark, build_request("compact", {"warehouse": str(tmp_path / "wh"), "table": table.name}))
+    assert table.latest_snapshot_id() == 6
