@@ -9,9 +9,10 @@ from airflow_paimon.core.table.paths import MAIN
 
 _OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_branch": "branch", "rollback_to": "branch",
         "rename_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
-        "expire_partitions": "branch", "compact": "branch"}  # fmt: skip
+        "expire_partitions": "branch", "compact": "branch", "alter_table": "branch"}  # fmt: skip
 _WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_branch": "branch",
-            "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch"}  # fmt: skip
+            "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch",
+            "alter_table": "branch"}  # fmt: skip
 _WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "create_chain_table", "alter_chain_table"})
 _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",
                              "diff_branches", "repair_table"})  # fmt: skip

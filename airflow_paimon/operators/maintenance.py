@@ -1,4 +1,4 @@
-"""Operators that look after a table: check it, repair it, compact it, expire its partitions."""
+"""Operators that look after a table: alter it, check it, repair it, compact it, expire its partitions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,34 @@ from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator
 
-__all__ = ["CheckTableOperator", "CompactOperator", "PartitionExpireOperator", "RepairTableOperator"]
+__all__ = [
+    "AlterTableOperator",
+    "CheckTableOperator",
+    "CompactOperator",
+    "PartitionExpireOperator",
+    "RepairTableOperator",
+]
+
+
+class AlterTableOperator(PaimonOperator):
+    """
+    Change columns and options of one branch, all changes as one schema version. Data files stay as they are.
+
+    Changes that the newest version has made already are not made again. ``details["publish"]`` says for each open
+    branch whether it can still be published. Chain tables are altered by ``AlterChainTableOperator``.
+
+    :param change: ``add column NAME TYPE ['COMMENT'] [first | after NAME]``, ``drop column NAME``,
+        ``rename column NAME to NAME``, ``alter column NAME type TYPE``, ``alter column NAME comment 'TEXT'``,
+        ``alter column NAME first | after NAME``, ``set KEY=VALUE``, ``reset KEY`` (templated)
+    :param branch: branch to alter (templated)
+    """
+
+    operation = "alter_table"
+
+    def __init__(self, *, change: Sequence[str] | str = (), branch: str = "main", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.change = change
+        self.branch = branch
 
 
 class CheckTableOperator(PaimonOperator):

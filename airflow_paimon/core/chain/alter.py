@@ -52,8 +52,8 @@ def _plan(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:
     options = TableOptions(main.schema.options)
     if not (options.chain_table and options.snapshot_branch and options.delta_branch):
         raise InvalidInputError(
-            f"{table.name} is not a chain table (option chain-table.enabled): alter an ordinary table with your "
-            f"engine's ALTER TABLE, or alter_table in Python; create_chain_table makes it a chain table",
+            f"{table.name} is not a chain table (option chain-table.enabled): alter an ordinary table with "
+            f"alter_table; create_chain_table makes it a chain table",
             table=table.name,
         )
     branches = [look_at_branch(table, name) for name in (options.snapshot_branch, options.delta_branch)]

@@ -85,6 +85,12 @@ OPERATIONS: dict[str, Operation] = {
             function=f"{_CORE}.branches.tags:delete_tag",
         ),
         Operation(
+            name="alter_table",
+            request=requests.AlterTable,
+            summary="Change columns and options of a table's branch, all changes as one schema version.",
+            function=f"{_CORE}.schema.alter:alter",
+        ),
+        Operation(
             name="merge_branch",
             request=requests.MergeBranch,
             summary="Publish a branch onto main as one snapshot; refused if main changed the same buckets.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_paimon.core.requests.base import IF_EXISTS, IF_MISSING, Request, flag
+from airflow_paimon.core.requests.words import GRAMMAR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,13 @@ class DeleteTag(Request):
     tag: str = flag("Tag to delete", "")
     branch: str = flag("Branch that has the tag", "main")
     if_missing: str = flag("What to do if the tag does not exist", "fail", choices=IF_MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlterTable(Request):
+    operation = "alter_table"
+    branch: str = flag("Branch to alter", "main")
+    change: tuple[str, ...] = flag(f"Schema change (repeat): {'; '.join(GRAMMAR)}", (), repeat=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,9 +95,7 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
     """
     if not changes:
         raise InvalidInputError(f"{table.label}: name at least one change", table=table.name)
-    require_committable(table)
-    _check_protection(table, changes)
-    _check_chain(table, changes)
+    check_alterable(table, changes)
     for _ in range(_ATTEMPTS):
         current = table.require().schema()
         has_data = table.latest_snapshot_id() is not None
@@ -108,6 +106,13 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
             continue
         return new
     raise ConflictError(f"{table.label}: concurrent schema changes kept winning; try again", table=table.name)
+
+
+def check_alterable(table: Table, changes: Sequence[SchemaChange]) -> None:
+    """Refuse changes of a branch's protection, or of one branch of a chain table; see ``alter_table``."""
+    require_committable(table)
+    _check_protection(table, changes)
+    _check_chain(table, changes)
 
 
 def _check_chain(table: Table, changes: Sequence[SchemaChange]) -> None:
