@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-chain demo-ui test soak check docs format bench oracles versions clean
+.PHONY: help venv demo demo-chain demo-ui test screenshots soak check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ demo-ui: venv ## the same DAG in `airflow standalone` on loopback, for clicking
 test: venv ## the whole test suite (PYTEST_ARGS='-k branch' for a part)
 	@$(export_java)
 	$(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+screenshots: venv ## make the pictures of docs/ anew, by the browser test (needs chromium)
+	@$(export_java)
+	AIRFLOW_PAIMON_PICTURES=$(CURDIR)/docs/_static AIRFLOW_PAIMON_REQUIRE_ALL=1 $(PY) -m pytest tests/dags/test_ui.py
 
 SOAK_SECONDS ?= 3600
 soak: venv ## the random tests with new seeds, for an hour (SOAK_SECONDS=600 for less)

@@ -15,6 +15,7 @@ from airflow_paimon.cli.main import _parser
 from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
 from tests.conftest import REPO_ROOT
+from tests.dags.conftest import load_dag
 
 PAGES = {page.name: page for page in (REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").glob("*.md")))}
 _COMMAND = re.compile(r"^(?:    |\$ )(python3? (?:.*\\\n)*.*)", re.MULTILINE)
@@ -75,3 +76,15 @@ def test_the_readmes_python_runs_as_it_is_printed(tmp_path: Path, capsys: pytest
     block = re.findall(r"^```python\n(.*?)^```", PAGES["README.md"].read_text(), re.MULTILINE | re.DOTALL)[0]
     exec(block.replace('"/tmp/lake"', repr(str(tmp_path))), {})
     assert "{'id': 1, 'dt': '2026-11-18', 'amount': 1999.0}" in capsys.readouterr().out
+
+
+_TRIGGER = re.compile(r"airflow dags trigger (\w+) --conf '(\{.*?\})'")
+_JSON = re.compile(r"`(data_correction\w*)`[^`]*(?:\n\n|\*[^`]*)```json\n(.*?)```", re.DOTALL)
+
+
+def test_what_pages_give_to_the_forms_is_in_the_forms() -> None:
+    pages = [REPO_ROOT / "README.md", *(REPO_ROOT / "docs").rglob("*.md")]
+    found = [given for page in pages for kind in (_TRIGGER, _JSON) for given in kind.findall(page.read_text())]
+    assert {dag for dag, _ in found} >= {"data_correction", "data_correction_cleanup", "nightly_chain_maintenance"}
+    for dag, conf in found:
+        assert set(json.loads(conf)) <= set(load_dag(dag).params), (dag, conf)

@@ -161,7 +161,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         try:
             send(self._chosen_notifiers(), self._message(context, "answered", f"{word} by {by}", said), context)
         except PaimonError as error:  # somebody answered: that counts
-            self.log.warning("Nobody is told of the answer: %s", error.message)
+            self.log.warning("The notifiers were not called with the answer: %s", error.message)
         return self._follow(context, said)
 
     def _choose_people(self, context: Context) -> None:

@@ -59,7 +59,7 @@ def _of_environment() -> list[str]:
 def _type_of(conn_id: str) -> str | None:
     try:
         found = EnvironmentVariablesBackend().get_connection(conn_id)
-    except Exception:  # what somebody wrote there may not parse; that is no reason to show nothing
+    except Exception:  # one variable that can't be parsed must not hide the other connections
         return None
     return None if found is None else found.conn_type
 
@@ -106,7 +106,7 @@ class Warehouse:
 
 
 def _texts(options: Any) -> list[str]:
-    """``storage_options`` may be a text that holds secrets."""
+    """Return what to blank out of ``storage_options``: all of it where it is one text."""
     return [options] if isinstance(options, str) else secret_values(options) if isinstance(options, dict) else []
 
 
@@ -119,7 +119,7 @@ def _is_plain(name: str) -> bool:
 
 
 def checked_name(name: str) -> str:
-    """Return a table's name as ``db.table``. ``InvalidInputError`` for all that could be a path or another table."""
+    """Return a table's name as ``db.table``. ``InvalidInputError`` for what could be a path or another table."""
     identifier = parse_identifier(name)
     odd = any(unicodedata.category(c) in ("Cc", "Cs") for c in name)
     if odd or identifier.branch != MAIN or identifier.system_table or str(identifier) != name:
@@ -161,7 +161,7 @@ def glance(table: Table) -> Glance | None:
 
 
 def without_secrets_of(conn_id: str, message: str) -> str:
-    """Blank out a connection's secrets; the message is withheld when it can't be told what those are."""
+    """Blank out a connection's secrets; the message is withheld when they are not known."""
     try:
         return Warehouse(conn_id).without_secrets(message)
     except NotFoundError as error:

@@ -128,7 +128,10 @@ def _number(text: str | None) -> int | None:
 
 
 def _lane(name: str, about: Outline, commits: Sequence[Commit]) -> LaneInput:
-    """Tags become flags; a tag whose snapshot has expired is a commit of its own. Protective tags are no news."""
+    """Return a lane: tags are flags on commits, a tag whose snapshot has expired is drawn as a commit of its own.
+
+    Tags that only protect a branch are left out.
+    """
     by_id = {c.id: c for c in commits}
     listed = {i for i, _, _ in about.files}
     for tag in about.tags:

@@ -26,7 +26,7 @@ class Cell:
 class Column:
     """``number``: aligned to the right. ``help`` is shown on hovering over the heading, ``href`` sorts by it.
 
-    ``order``: ascending or descending when the rows are sorted by it.
+    ``order``: ascending or descending when the rows are sorted by it. ``roomy``: not squeezed, as it holds sentences.
     """
 
     title: str
@@ -34,6 +34,7 @@ class Column:
     help: str = ""
     href: str = ""
     order: str = ""
+    roomy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,13 +88,29 @@ class Page:
         script = """(() => {
             const field = [...document.querySelectorAll('input[role=combobox]')].pop();
             if (field) field.focus();
-            return Boolean(field);
+            return field ? field.value : null;
         })()"""
-        self.until(lambda: self.run(script), "drop-down list")
-        self.call("Input.insertText", text=text)
-        self.until(lambda: self.run("[...document.querySelectorAll('[role=option]')].length === 1"), f"option {text!r}")
+
+        def only_option() -> bool:
+            # The field is made anew when its options have arrived, and has lost the text then.
+            if self.run(script) == "":
+                self.call("Input.insertText", text=text)
+            return bool(self.run("[...document.querySelectorAll('[role=option]')].length === 1"))
+
+        self.until(only_option, f"option {text!r}")
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13)
+
+    def settled(self) -> str:
+        """Wait until the page looks the same twice, a quarter of a second apart; gives that PNG as base64."""
+        seen: list[str] = []
+
+        def still() -> bool:
+            seen.append(self.call("Page.captureScreenshot", format="png")["data"])
+            return len(seen) > 1 and seen[-1] == seen[-2]
+
+        self.until(still, "picture that stays")
+        return seen[-1]
 
     def screenshot(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,11 @@ import pytest
 from airflow_paimon import open_table
 from airflow_paimon.core.branches.published import publishes
 from tests.conftest import REPO_ROOT, require
+from tests.core.tables import append, make_table, overwrite
+from tests.core.tables import run as operate
 from tests.dags.browser import Page, browser, find_chromium
 from tests.dags.conftest import load_program
+from tests.dags.pictures import save_small
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -96,6 +99,24 @@ def runs(demo: Demo) -> list[dict[str, Any]]:
 
 def shots() -> Path:
     return Path(os.environ.get("AIRFLOW_PAIMON_SCREENSHOTS") or os.environ["AIRFLOW_HOME"]) / "screenshots"
+
+
+def picture(page: Page, name: str, address: str, *texts: str, size: tuple[int, int], framed: bool = False) -> None:
+    """Take a picture of the documentation, in the light theme. `make screenshots` keeps it, in docs/_static."""
+    width, height = size
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    page.call("Emulation.setScrollbarsHidden", hidden=True)
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+    page.open(address)
+    if framed:
+        in_frame(page, *texts)
+    else:
+        page.wait_for(*texts)
+    folder = os.environ.get("AIRFLOW_PAIMON_PICTURES")
+    save_small(page, page.settled(), size, (Path(folder) if folder else shots()) / f"{name}.png")
+    page.call("Emulation.clearDeviceMetricsOverride")
+    page.call("Emulation.setScrollbarsHidden", hidden=False)
+    page.call("Emulation.setEmulatedMedia", features=[])
 
 
 def wait_until_parked(demo: Demo, times: int) -> None:
@@ -177,6 +198,8 @@ def click_in_frame(page: Page, text: str) -> None:
 def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> None:
     """From the navigation to the table, what waits for whom, and from there to the approval, out of the frame."""
     wait_until_parked(demo, 1)
+    address = f"{demo.address}/paimon/paimon_default/demo/flights?tab=corrections"
+    picture(page, "page-corrections", address, demo.run_id, "waits, asked", "Correct this table", size=(1280, 620))
     page.open(f"{demo.address}/plugin/paimon")
     in_frame(page, "paimon_default")
     for link in ("paimon_default", "demo"):
@@ -205,7 +228,14 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     assert "Asked for by: " in said
     assert all(line.strip() in said for line in _flights().CORRECTION.splitlines()), "the approver sees no SQL"
     assert page.run("document.querySelectorAll('table').length") > 0, "the diff is no table"
-    page.screenshot(shots() / "approval.png")
+    picture(
+        page,
+        "approval",
+        approval,
+        "Publish the correction of demo.flights (3 partitions)?",
+        "Approve",
+        size=(1280, 800),
+    )
     page.click("Reject")
     demo.until(lambda tasks: tasks["rejected"] == "failed" and tasks["delete_tag"] == "skipped")
     assert table.snapshot_ids() == [1]
@@ -241,6 +271,23 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     page.screenshot(shots() / "run.png")
 
 
+def make_history(warehouse: Path) -> None:
+    """A table with what the picture of a history can show: loads, a tag, a published branch and an open one."""
+    table = make_table(warehouse, "demo.orders")
+    for day in range(11, 16):
+        append(table, f"2026-11-{day}", rows=1000 + day)
+    operate(table, "create_tag", tag="week_46", time_retained="30 d")
+    operate(table, "create_branch", branch="fix_amounts", tag="week_46", owner="ann", reason="amounts in cents")
+    append(table, "2026-11-16", rows=1100)
+    overwrite(table.branch("fix_amounts"), "2026-11-12", rows=1012)
+    overwrite(table.branch("fix_amounts"), "2026-11-13", rows=1013)
+    append(table, "2026-11-17", rows=1200)
+    operate(table, "merge_branch", branch="fix_amounts", approved_by="ann", operation_id="correct_orders-1")
+    operate(table, "create_branch", branch="next_fix", snapshot=8, owner="bob", reason="wrong currency")
+    append(table, "2026-11-18", rows=1300)
+    overwrite(table.branch("next_fix"), "2026-11-16", rows=1100)
+
+
 def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, page: Page) -> None:
     """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
     page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")
@@ -249,6 +296,9 @@ def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, pa
     titles = str(page.run("document.querySelector('iframe').contentDocument.querySelector('svg').textContent"))
     assert "approved by: " in titles
     assert "undo point" in titles
+    make_history(demo.folder / "ui" / "warehouse")
+    framed = f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/orders"
+    picture(page, "page", framed, "merge_branch of fix_amounts", "next_fix", size=(1280, 600), framed=True)
     table = f"{demo.address}/paimon/paimon_default/demo/flights"
     themes = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 19, 21)"}
     for theme, colour in themes.items():

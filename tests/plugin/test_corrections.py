@@ -62,7 +62,7 @@ def test_overlap_goes_by_partitions_not_by_their_spelling(one: Any, other: Any, 
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (view(state="running"), "in flight"),
+        (view(state="running"), "running"),
         (view(state="success", merge="success"), "published"),
         (view(state="success", fast_forward="success"), "published"),
         (view(state="success", undo="success"), "undone"),
@@ -151,7 +151,7 @@ def runs(server: Any) -> Iterator[None]:
 def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
     page = get("/paimon/lake/d/t?tab=corrections").text
     shown = texts(page)
-    assert re.search(r"waiting data_correction \S+ \S+ bob in flight an approval waits, asked 3 h ago - dt=1", shown)
+    assert re.search(r"waiting data_correction \S+ \S+ bob running an approval waits, asked 3 h ago - dt=1", shown)
     assert re.search(r"published data_correction .* published - - <b>why - done snapshot 2", shown)
     assert "elsewhere" not in shown
     assert "runs/other" not in page

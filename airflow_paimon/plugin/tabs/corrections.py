@@ -33,8 +33,8 @@ _COLUMNS = (
     Column("State"),
     Column("Waits for"),
     Column("Approval"),
-    Column("Reason"),
-    Column("Partitions"),
+    Column("Reason", roomy=True),
+    Column("Partitions", roomy=True),
     Column("Branch"),
     Column("Undo"),
 )

@@ -22,7 +22,7 @@ class RunView:
 
 
 def waits_for(run: RunView, others: Sequence[RunView]) -> str:
-    """Say what a run in flight waits for; ``others``: runs in flight of the same table. Empty for one that ended."""
+    """Say what a run waits for; ``others``: unfinished runs about the same table. Empty for one that ended."""
     if run.state in _ENDED:
         return ""
     parts = [_own_wait(run)]
@@ -64,7 +64,7 @@ def _normal(partition: object) -> str:
 def outcome(run: RunView) -> tuple[str, str]:
     """Say what became of a run, and how that is coloured."""
     if run.state not in _ENDED:
-        return "in flight", "warn"
+        return "running", "warn"
     if run.tasks.get("rejected") in ("success", "failed"):
         return "rejected", "bad"
     done = [t for t in _PUBLISHING if run.tasks.get(t) == "success"]
