@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.files import CommitMessage, commit_append
-from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -172,6 +172,13 @@ def test_a_retry_goes_on_and_counts_what_landed(tmp_path: Path) -> None:
     again = run(table, operation_id="op")
     assert again.details == result.details and again.changed
     assert len(rows_of(table)) == 12
+
+
+def test_partitions_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    table = partitioned(tmp_path)
+    with pytest.raises(InvalidInputError, match="day"):
+        run(table, partitions=["day=1"])
+    assert not run(table, partitions=["dt=1"]).changed
 
 
 @pytest.mark.parametrize(

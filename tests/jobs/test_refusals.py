@@ -114,7 +114,6 @@ REFUSED = [
     (f"{NEW_CHAIN} --timestamp-pattern='$dt' --timestamp-formatter=QQQ", "invalid-input", "pattern letter 'Q'"),
     # maintenance
     ("compact --min-files=1", "invalid-input", "at least 2"),
-    ("compact --partitions=day=1", "invalid-input", "day"),
     ("compact --branch=nope", "not-found", "nope"),
     (f"compact --table={CHAIN}", "unsupported", "has a primary key; compact is for append tables"),
     ("compact --engine=connector", "unsupported", "use --engine embedded"),

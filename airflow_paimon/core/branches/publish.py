@@ -20,6 +20,7 @@ from airflow_paimon.core.branches.publish_plan import (
     key_scope,
     merge_buckets,
 )
+from airflow_paimon.core.branches.publish_row_ids import Rewrite
 from airflow_paimon.core.branches.publish_run import Decide, run_publication
 from airflow_paimon.core.branches.publish_sides import LastPublish, gather_sides
 from airflow_paimon.core.branches.retention_tags import (
@@ -49,7 +50,7 @@ from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, PublishBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, id_space, origin
 from airflow_paimon.core.schema.mapping_plan import plan_schemas
 from airflow_paimon.core.table.history import (
     Difference,
@@ -82,7 +83,9 @@ class _Gathered:
     withdrawn: frozenset[int]
 
 
-def publish_branch(context: Context, request: PublishBranch, fold: Fold | None = None) -> OperationResult:
+def publish_branch(
+    context: Context, request: PublishBranch, fold: Fold | None = None, rewrite: Rewrite | None = None
+) -> OperationResult:
     """Publish a branch onto main.
 
     Raises:
@@ -108,7 +111,7 @@ def publish_branch(context: Context, request: PublishBranch, fold: Fold | None =
             wanted = _folded(branch, wanted)
         return lambda head: _decide(context, request, branch, _gather(main, branch, wanted, head, request), pending)
 
-    result = run_publication(context, main, make_decide)
+    result = run_publication(context, main, make_decide, rewrite)
     if result.changed and not request.dry_run:
         expire_undo_tags(context)
     return result
@@ -220,7 +223,8 @@ def _decide(context: Context, request: PublishBranch, branch: Table, g: _Gathere
         },
         reason=f"publishes branch {request.branch}",
         watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
-        id_space=_id_space(g),
+        id_space=_id_space(main, g) if TableOptions(main_schema.options).row_tracking else None,
+        already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
         known={i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group},
         follows=None if isinstance(request, FastForward) else _reach(g),
     )
@@ -273,6 +277,8 @@ def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs:
     """``--rewrite``: fold the buckets whose numbers are too high, as a commit on the branch. False = there are none."""
     main = context.table
     g = _gather(main, branch, theirs, main.latest_snapshot(), request)
+    if not g.main_schemas[-1].primary_keys:  # without keys no row hides another one
+        return False
     changes = merge_buckets(
         main.name,
         Sides(theirs=g.sides.theirs, ours=Difference(), theirs_real=g.sides.theirs_real, ours_real=set()),
@@ -315,7 +321,15 @@ def _check_approved(main: Table, request: PublishBranch, head: Snapshot, changes
     )
 
 
-def _id_space(g: _Gathered) -> IdSpace:
-    """After a publish that kept the row ids, both sides agree on all ids that the branch had assigned until then."""
-    kept = g.last.branch if g.last is not None and g.last.kept_row_ids else g.base
-    return IdSpace(shared=kept.next_row_id or 0, target=g.head.next_row_id or 0, source=g.theirs.next_row_id or 0)
+def _id_space(table: Table, g: _Gathered) -> IdSpace:
+    """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says."""
+    shifts = g.last.shifts if g.last is not None else ()
+    known = g.last.branch if g.last is not None and shifts else g.base
+    return id_space(
+        table.name,
+        earlier=shifts,
+        shared=known.next_row_id or 0,
+        target=g.head.next_row_id or 0,
+        source=g.theirs.next_row_id or 0,
+        base=g.base.id,
+    )

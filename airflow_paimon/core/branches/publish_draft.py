@@ -17,21 +17,20 @@ from airflow_paimon.core.branches.publish_plan import (
 from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, index_files, plan_keep_tags
 from airflow_paimon.core.branches.safeguards import bucket_namer, deletes_again, undo_tag_action
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry
+from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Plan, Precondition, PutSnapshot
 from airflow_paimon.core.requests.requests import Publish
-from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_ids
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.live_files import index_origin
 from airflow_paimon.core.table.scan import BucketKey, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 
 ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
-ROW_IDS_KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,8 @@ class Decision:
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
     ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``new_schemas_pending``: the target
     already has the columns, from an earlier try that was interrupted before its snapshot. ``id_space`` and ``known``:
-    see ``assign_row_ids``; None: the row ids are the target's own. ``follows``: the decision stays valid on a newer
+    see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
+    target has under another name, written again by an earlier publish. ``follows``: the decision stays valid on a newer
     head that has not changed these buckets; None = decide again on each head.
     """
 
@@ -61,6 +61,7 @@ class Decision:
     watermark: int | None = None
     id_space: IdSpace | None = None
     known: Collection[FileId] = ()
+    already: Mapping[FileId, FileId] = field(default_factory=dict)
     follows: set[BucketKey] | None = None
     keep_targets: tuple[Snapshot, ...] = ()
 
@@ -74,7 +75,7 @@ class Publication:
     """A decision with its consequences: index entries (None = the head's), retention tags, the plan.
 
     ``held``: the snapshots whose retention tags must exist while the publish lands; the missing ones are in
-    ``keep``.
+    ``keep``. ``entries``: the delta; ``renumbering``: the same with the target's row ids.
     """
 
     decision: Decision
@@ -82,11 +83,17 @@ class Publication:
     keep: Plan
     held: tuple[Snapshot, ...]
     plan: Plan
+    entries: Sequence[ManifestEntry]
+    renumbering: Renumbering | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 def publication(request: Publish, decision: Decision) -> Publication:
-    """Determine index entries, retention tags and the plan of a decision. Reads, but writes nothing."""
+    """Determine row ids, index entries, retention tags and the plan of a decision. Reads, but writes nothing.
+
+    Raises:
+        FormatError: see ``renumber``.
+    """
     d = decision
     returning = {e.file.file_name for c in d.changes for e in c.add}
     index: Sequence[IndexEntry] | None = None
@@ -97,7 +104,9 @@ def publication(request: Publish, decision: Decision) -> Publication:
         returning |= index_files(index) - index_files(now)
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, request.operation, *targets)
-    summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema)}
+    entries = mapped_entries(d.changes, d.schemas.ids)
+    renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
+    summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
     actions = keep.actions
     if d.changes_anything:
         snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)
@@ -111,7 +120,21 @@ def publication(request: Publish, decision: Decision) -> Publication:
         actions=actions,
         summary=summary,
     )
-    return Publication(decision=d, index=index, keep=keep, held=held, plan=plan, summary=summary)
+    return Publication(
+        decision=d,
+        index=index,
+        keep=keep,
+        held=held,
+        plan=plan,
+        entries=entries,
+        renumbering=renumbering,
+        summary=summary,
+    )
+
+
+def _row_ids(found: Renumbering | None) -> dict[str, Any]:
+    """Describe what becomes of the row ids of a row-tracking table."""
+    return {} if found is None else {"renumbered_files": found.renumbered, "rewritten_files": len(found.rewrite)}
 
 
 def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
@@ -135,27 +158,32 @@ def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
     }
 
 
-def draft_of(published: Publication, properties: Mapping[str, str]) -> Draft:
+def draft_of(
+    published: Publication, properties: Mapping[str, str], rewritten: Mapping[int, ManifestEntry] | None = None
+) -> Draft:
     """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
-
-    Raises:
-        UnsafeOperationError: see ``assign_row_ids``.
+    ``rewritten``: the files that were written again for ``renumbering``, by their position.
     """
     d = published.decision
     schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
-    entries = mapped_entries(d.changes, d.schemas.ids)
     out = {**properties, **d.properties}
     next_row_id = max(d.head.next_row_id or 0, d.wanted.next_row_id or 0)
-    if TableOptions(schema.options).row_tracking and d.id_space is not None:
-        entries, next_row_id = assign_row_ids(d.target.name, entries, d.known, d.id_space)
-        if d.id_space.same:
-            out[ROW_IDS_PROPERTY] = ROW_IDS_KEPT
+    entries, index = list(published.entries), published.index
+    if published.renumbering is not None and d.id_space is not None:
+        entries = list(published.renumbering.entries)
+        names = {k.file_name: v.file_name for k, v in d.already.items()}
+        for at, entry in (rewritten or {}).items():
+            names[entries[at].file.file_name] = entry.file.file_name
+            entries[at] = entry
+        index = None if index is None else [index_origin(e, names) for e in index]
+        next_row_id = d.id_space.next_row_id
+        out[ROW_IDS_PROPERTY] = d.id_space.text
     if published.held:
         out[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,
         entries=entries,
-        index_entries=published.index,
+        index_entries=index,
         schema=schema,
         properties=out,
         watermark=d.watermark,

@@ -15,6 +15,7 @@ from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, Inde
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.plan import Action, PutNew, PutSnapshot, ReplaceBucket, SetTag
+from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import BranchPaths
@@ -136,13 +137,15 @@ def _changes(sides: Sides, buckets: set[BucketKey]) -> list[BucketChange]:
         our_added, our_removed = sides.ours.added.get(bucket, {}), sides.ours.removed.get(bucket, {})
         delete = _without(our_added, their_added) + _without(their_removed, our_removed)
         add = _without(their_added, our_added) + _without(our_removed, their_removed)
-        if delete or add or sides.theirs.index.get(bucket) != sides.ours.index.get(bucket):
+        if delete or add or not sides.theirs.same_index_in(bucket, sides.ours):
             out.append(BucketChange(bucket=bucket, delete=tuple(delete), add=tuple(add)))
     return out
 
 
 def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, ManifestEntry]) -> list[ManifestEntry]:
-    return [e for k, e in entries.items() if k not in other]
+    """``other`` may hold the same file, written again with other row ids when the branch was published."""
+    there = set(map(origin, other))
+    return [e for k, e in entries.items() if origin(k) not in there]
 
 
 def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange], name_bucket: Any) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.branches.publish_draft import Decision, Publication, draft_of, publication
 from airflow_paimon.core.branches.publish_follow import with_follow
+from airflow_paimon.core.branches.publish_row_ids import Rewrite, RewrittenFiles, names_of
 from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, protect_published
 from airflow_paimon.core.branches.safeguards import (
     PublishMarks,
@@ -53,10 +54,13 @@ Decide = Callable[[Snapshot | None], Decision]
 """Returns a decision for a head (None: the branch has no snapshot), or raises the reason for a refusal."""
 
 
-def run_publication(context: Context, target: Table, make_decide: Callable[[], Decide]) -> OperationResult:
+def run_publication(
+    context: Context, target: Table, make_decide: Callable[[], Decide], rewrite: Rewrite | None = None
+) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
-    ``make_decide`` is called once, after the check that no earlier try has landed.
+    ``make_decide`` is called once, after the check that no earlier try has landed. ``rewrite`` writes files again whose
+    row ids mean other rows on the target.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -65,16 +69,20 @@ def run_publication(context: Context, target: Table, make_decide: Callable[[], D
         marks = PublishMarks.of(context, tried)
         earlier = replayed(context, marks)
         if earlier is None:
-            return _run(context, target, marks, make_decide())
+            return _run(context, target, marks, make_decide(), RewrittenFiles(rewrite))
         reconcile_records(context.table)  # that try may have been interrupted before this
         return earlier
 
 
 @dataclass(slots=True)
 class _OwnWrites:
-    """Tags and columns written by this call in addition to its snapshot. ``since``: the head when it began."""
+    """Tags, columns and files written by this call in addition to its snapshot. ``since``: the head when it began;
+    ``used``: the names of those files that the last attempt refers to.
+    """
 
     identity: CommitIdentity
+    files: RewrittenFiles
+    used: set[str] = field(default_factory=set)
     since: int | None = None
     tags: dict[str, bytes] = field(default_factory=dict)
     kept: dict[str, bytes] = field(default_factory=dict)
@@ -82,11 +90,13 @@ class _OwnWrites:
     checked: set[str] = field(default_factory=set)
 
 
-def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide) -> OperationResult:
+def _run(
+    context: Context, target: Table, marks: PublishMarks, decide: Decide, files: RewrittenFiles
+) -> OperationResult:
     request = context.request
     assert isinstance(request, Publish)
     seen: list[Publication] = []
-    own = _OwnWrites(marks.identity)
+    own = _OwnWrites(marks.identity, files)
 
     def draft(head: Snapshot | None) -> Draft | None:
         if own.since is None:
@@ -103,6 +113,7 @@ def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide) -
 
     receipt = _commit(context, target, draft, marks, own)
     if receipt.snapshot is not None:
+        own.files.discard(target, () if receipt.replayed else own.used)
         _finish(context, target, receipt.snapshot, seen[0].held if seen else (), marks, own)
     elif not request.dry_run:
         _leave_nothing(context, target, marks, own)
@@ -191,7 +202,9 @@ def _protected(
     """Set the retention tags, check that every file exists, and return the snapshot's content."""
     request, d = context.request, planned.decision
     assert isinstance(request, Publish)
-    draft = draft_of(planned, marks.properties(context))
+    rewritten = own.files.entries_of(planned)
+    own.used = names_of(rewritten)
+    draft = draft_of(planned, marks.properties(context), rewritten)
     _set_keep_tags(d.target, planned.keep, own)
     undo = plan_undo_tag(context, d.target, d.head, marks)
     path = undo.actions[0].path
@@ -233,6 +246,7 @@ def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _O
     try:
         if own.since is not None and find_landed(target, own.identity, own.since) is not None:
             return False
+        own.files.discard(target)
         if own.columns:
             reconcile_records(target)
         _delete_tags(target, own)

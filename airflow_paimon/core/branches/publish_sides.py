@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from airflow_paimon.core.branches.publish_draft import ROW_IDS_KEPT, ROW_IDS_PROPERTY
+from airflow_paimon.core.branches.publish_draft import ROW_IDS_PROPERTY
 from airflow_paimon.core.branches.publish_plan import Sides, neutral_kinds, within_reach
 from airflow_paimon.core.branches.retention_tags import (
     BRANCH_IDENTITY_PROPERTY,
@@ -15,6 +15,7 @@ from airflow_paimon.core.branches.retention_tags import (
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.row_tracking.row_ids_plan import Shift, parse_shifts
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
@@ -28,9 +29,9 @@ class LastPublish:
     branch: Snapshot
 
     @property
-    def kept_row_ids(self) -> bool:
-        """Whether the publish kept the branch's row ids."""
-        return self.main.properties.get(ROW_IDS_PROPERTY) == ROW_IDS_KEPT
+    def shifts(self) -> tuple[Shift, ...]:
+        """What the publish did to the branch's row ids; empty if it says nothing of them."""
+        return parse_shifts(self.main.properties.get(ROW_IDS_PROPERTY, ""))
 
 
 def gather_sides(

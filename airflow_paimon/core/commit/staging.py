@@ -26,7 +26,7 @@ from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
-from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, assign_row_ids
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, id_space, refuse_stored, renumber
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import TableOptions
@@ -172,7 +172,10 @@ def take_over(
     next_row_id: int | None = None
     fresh: Sequence[ManifestEntry] = added
     if TableOptions(schema.options).row_tracking:
-        fresh, next_row_id = assign_row_ids(onto.name, added, (), _id_space(staging))
+        space = _id_space(staging)
+        found = renumber(onto.name, added, (), space)
+        refuse_stored(onto.name, found)
+        fresh, next_row_id = found.entries, space.next_row_id
 
     def draft(now: Snapshot | None) -> Draft | None:
         if now is None or now.identity != head.identity or onto.schema().id != schema.id:
@@ -200,10 +203,10 @@ def take_over(
 def _id_space(staging: Staging) -> IdSpace:
     """A staging branch that starts from the head continues its row ids; an empty one begins at 0."""
     ours = staging.head.next_row_id or 0
-    if not staging.shares:
-        return IdSpace(shared=0, target=ours, source=0)
     staged = staging.view.latest_snapshot()
-    return IdSpace(shared=ours, target=ours, source=(staged.next_row_id if staged else None) or 0)
+    theirs = (staged.next_row_id if staged else None) or 0
+    shared, base = (ours, staging.head.id) if staging.shares else (0, 0)
+    return id_space(staging.onto.name, shared=shared, target=ours, source=theirs, base=base)
 
 
 _Change = tuple[list[ManifestEntry], list[ManifestEntry], list[IndexEntry] | None]

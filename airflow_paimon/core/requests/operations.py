@@ -32,6 +32,7 @@ class Operation:
             ``function(spark, context, request)``.
         connector: The function for ``engine="connector"``, if any. Metadata operations need none.
         fold: For publishes: the function behind ``--rewrite``, passed as third argument.
+        rewrite: For publishes: what writes files again whose row ids mean other rows on main, the fourth argument.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Operation:
     runs_on: RunsOn = "metadata"
     connector: str | None = None
     fold: str | None = None
+    rewrite: str | None = None
 
     @property
     def needs_spark(self) -> bool:
@@ -50,6 +52,7 @@ class Operation:
 
 _CORE, _JOBS, _CONNECTOR = "airflow_paimon.core", "airflow_paimon.spark.jobs", "airflow_paimon.spark.connector"
 _FOLD = "airflow_paimon.data.fold:fold_buckets"
+_REWRITE = "airflow_paimon.data.publish_row_ids:rewrite_files"
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
@@ -96,6 +99,7 @@ OPERATIONS: dict[str, Operation] = {
             summary="Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
+            rewrite=_REWRITE,
         ),
         Operation(
             name="fast_forward",
@@ -103,6 +107,7 @@ OPERATIONS: dict[str, Operation] = {
             summary="Publish a branch onto main; refused if main changed since the branch point.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
+            rewrite=_REWRITE,
         ),
         Operation(
             name="rollback_to",
@@ -218,8 +223,14 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
     operation = operation_of(request.operation)
     function = resolve(operation.function)
     with verified_commits():
-        result: OperationResult = function(context, request, fold) if operation.fold else function(context, request)
+        result: OperationResult = function(context, request, *_helpers(operation, fold))
     return result
+
+
+def _helpers(operation: Operation, fold: Callable[..., Any] | None) -> tuple[Any, ...]:
+    """The functions of the data layer that a publish may need; the second one is imported when it is called."""
+    rewrite = operation.rewrite
+    return (fold, lambda *args: resolve(rewrite)(*args)) if rewrite is not None else ()
 
 
 def function_on_rows(request: Request) -> Callable[..., OperationResult]:

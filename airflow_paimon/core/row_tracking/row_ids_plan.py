@@ -1,15 +1,17 @@
-"""Row ids of files that move from one branch to another by reference (pure).
+"""Row ids of new files, and of files that move from one branch to another (pure).
 
-Both branches count on from the branch point's ``nextRowId``, so the same number means different rows on each side from
-there on. A *plain* file has its ids in the manifest (``_FIRST_ROW_ID`` + position) and can be renumbered there. A
-*stored* file (UPDATE, MERGE, compaction) has ``_FIRST_ROW_ID`` null and its ids in a column: it would have to be
-rewritten. See docs/format.md, Row tracking.
+A branch and main count on from the branch point's ``nextRowId``, so the same number means different rows on each side
+from there on. A publish adds one shift to all those of the branch: what main has given out since. A *plain* file has
+its ids in the manifest (``_FIRST_ROW_ID`` + position) and is renumbered there. A *stored* file (UPDATE, MERGE,
+compaction) has ``_FIRST_ROW_ID`` null and its ids in a column: it is written again under another name, from which the
+branch's own name can be told. See docs/format.md, Row tracking.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +20,9 @@ from airflow_paimon.core.format.binary_row import header_bytes
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, FileSource, ManifestEntry
 
 ROW_ID = "_ROW_ID"
+VERSION = "_SEQUENCE_NUMBER"
 _LISTED = 5
+_REWRITTEN = re.compile(r"(.+)\.ids-[0-9a-f]{8}\.parquet")
 
 
 class IdRange(NamedTuple):
@@ -28,22 +32,67 @@ class IdRange(NamedTuple):
     last: int
 
 
+class Shift(NamedTuple):
+    """From the id ``first`` on, ``by`` is added to the ids of the source."""
+
+    first: int
+    by: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdSpace:
-    """The state of both sides' row id numbering.
+    """What ids and versions of the source become on the target.
 
-    ``shared``: the ids below it mean the same row on both sides. ``target`` and ``source``: the ``nextRowId`` of the
-    branch that gets the files and of the one that they come from.
+    ``shifts``: ascending; ids below the first one mean the same row on both sides. ``next_row_id``: of the target,
+    after all of the source's. ``base``: versions up to this snapshot id mean the same on both sides; None: all do.
     """
 
-    shared: int
-    target: int
-    source: int
+    shifts: tuple[Shift, ...]
+    next_row_id: int
+    base: int | None
+
+    def shift_of(self, row_id: int) -> int:
+        return next((s.by for s in reversed(self.shifts) if s.first <= row_id), 0)
+
+    def moves(self, ids: IdRange | None) -> bool:
+        """Whether a file with ids of this range (None: unknown) holds any that change. Later shifts are not smaller."""
+        return any(s.by for s in self.shifts) if ids is None else self.shift_of(ids.last) > 0
 
     @property
-    def same(self) -> bool:
-        """Whether the target has assigned no id of its own, so that every id of the source is free there."""
-        return self.target == self.shared
+    def text(self) -> str:
+        """The shifts as the property of a snapshot, for the next publish: ``2+0,5+3``."""
+        return ",".join(f"{s.first}+{s.by}" for s in self.shifts)
+
+
+def parse_shifts(text: str) -> tuple[Shift, ...]:
+    """Parse ``IdSpace.text``; empty if it isn't one."""
+    if not re.fullmatch(r"\d+\+\d+(,\d+\+\d+)*", text):
+        return ()
+    return tuple(Shift(*map(int, part.split("+"))) for part in text.split(","))
+
+
+def id_space(
+    table: str, *, earlier: Sequence[Shift] = (), shared: int, target: int, source: int, base: int | None
+) -> IdSpace:
+    """Plan how ids move. ``shared``: the ids of the source from here on are new to the target; ``target`` and
+    ``source``: the ``nextRowId`` of both. ``earlier``: what the last publish of the source did to the ids below.
+
+    Raises:
+        UnsafeOperationError: the two sides have no numbering in common.
+    """
+    if target < shared:
+        raise UnsafeOperationError(
+            f"{table}: nextRowId is {target}, lower than {shared} where the branch was made: another "
+            f"engine rolled main back and reuses row ids. Make a new branch from main's head and "
+            f"correct it again",
+            table=table,
+            details={"next_row_id": target, "shared_row_ids": shared},
+        )
+    by = target - shared
+    known = tuple(earlier)
+    if source > shared and (not known or known[-1].by != by):
+        known = (*known, Shift(shared, by))
+    return IdSpace(shifts=known, next_row_id=max(target, source + by), base=base)
 
 
 def is_stored(file: DataFile) -> bool:
@@ -58,12 +107,21 @@ def has_row_ids(file: DataFile) -> bool:
 
 def stored_ids(file: DataFile) -> IdRange | None:
     """Return the range of ids of a stored file, from its statistics; None if unknown."""
-    columns = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
-    if columns is None or ROW_ID not in columns:
+    return _stored_range(file, ROW_ID)
+
+
+def _stored_range(file: DataFile, name: str) -> IdRange | None:
+    at = _place(file, name)
+    if at is None:
         return None
-    place, arity = list(columns).index(ROW_ID), len(columns)
+    place, arity = at
     first, last = (_long(row, place, arity) for row in (file.value_stats.min_values, file.value_stats.max_values))
     return None if first is None or last is None else IdRange(first, last)
+
+
+def _place(file: DataFile, name: str) -> tuple[int, int] | None:
+    columns = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
+    return None if columns is None or name not in columns else (list(columns).index(name), len(columns))
 
 
 def _long(row: bytes, place: int, arity: int) -> int | None:
@@ -90,7 +148,7 @@ def stamped(
     groups: dict[bytes, list[int]] = {}
     for at, entry in enumerate(out):
         file = entry.file
-        if entry.kind == FileKind.ADD and not has_row_ids(file) and file.file_source == FileSource.APPEND:
+        if entry.kind == FileKind.ADD and not has_row_ids(file) and file.file_source != FileSource.COMPACT:
             groups.setdefault(entry.partition if by_partition else b"", []).append(at)
     for at in (at for group in groups.values() for at in group):
         out[at] = out[at]._replace(file=out[at].file._replace(first_row_id=next_row_id))
@@ -107,69 +165,97 @@ def _versioned(file: DataFile, snapshot_id: int) -> DataFile:
     return file
 
 
-def assign_row_ids(
-    table: str, entries: Sequence[ManifestEntry], known: Collection[FileId], space: IdSpace
-) -> tuple[list[ManifestEntry], int]:
-    """Return the entries as adjusted for the target, and its next row id, which never decreases.
+def rewritten_name(file_name: str, number: int) -> str:
+    """Return the name of a file that is written again with other ids; ``number`` is chance."""
+    return f"{origin_name(file_name)}.ids-{number & 0xFFFFFFFF:08x}.parquet"
 
-    ``known``: files that the target had before, under the same ids. If the target has assigned no id since the branch
-    point, all ids are kept; otherwise plain files that it never had get new ids.
+
+def origin_name(file_name: str) -> str:
+    """Return the name that a file has on the branch from which it was published."""
+    found = _REWRITTEN.fullmatch(file_name) if ".ids-" in file_name else None
+    return found[1] if found else file_name
+
+
+def origin(file: FileId) -> FileId:
+    """Return the identity that a file has on the branch from which it was published."""
+    return file._replace(file_name=origin_name(file.file_name)) if ".ids-" in file.file_name else file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renumbering:
+    """``entries`` as adjusted for the target. ``rewrite``: those, by position, whose files have to be written again,
+    and whether because of their ids (else because of their versions). ``renumbered``: how many others got other ids.
+    """
+
+    entries: tuple[ManifestEntry, ...]
+    rewrite: Mapping[int, bool]
+    renumbered: int
+
+
+def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[FileId], space: IdSpace) -> Renumbering:
+    """Give the files of the source their ids and versions on the target. ``known``: files that the target had before.
 
     Raises:
-        UnsafeOperationError: a stored file may hold ids that the target uses for other rows, or the two sides have no
-            numbering in common. FormatError: a file has no row ids at all.
+        FormatError: a file has no row ids at all.
     """
-    if space.target < space.shared:
-        raise UnsafeOperationError(
-            f"{table}: nextRowId is {space.target}, lower than {space.shared} where the branch was made: another "
-            f"engine rolled main back and reuses row ids. Make a new branch from main's head and "
-            f"correct it again",
-            table=table,
-            details={"next_row_id": space.target, "shared_row_ids": space.shared},
-        )
-    fresh = [e for e in entries if e.kind == FileKind.ADD and e.identifier not in known]
-    _check_ids(table, fresh, space)
-    next_row_id = max(space.target, space.source)
-    if space.same:
-        return list(entries), next_row_id
-    renumbered = {e.identifier for e in fresh if _plain_end(e.file) > space.shared}
-    out = []
-    for entry in entries:
-        if entry.kind == FileKind.ADD and entry.identifier in renumbered:
-            entry = entry._replace(file=entry.file._replace(first_row_id=next_row_id))
-            next_row_id += entry.file.row_count
-        out.append(entry)
-    return out, next_row_id
+    out, rewrite, renumbered = list(entries), {}, 0
+    for at, entry in enumerate(entries):
+        if entry.kind != FileKind.ADD or entry.identifier in known:
+            continue
+        file = entry.file
+        if not has_row_ids(file):
+            raise _without_ids(table, file)
+        versioned = _on_target(file, space.base)
+        if file.first_row_id is not None:
+            by = space.shift_of(file.first_row_id)
+            renumbered += by > 0
+            out[at] = entry._replace(file=(versioned or file)._replace(first_row_id=file.first_row_id + by))
+        elif space.moves(stored_ids(file)):
+            rewrite[at] = True
+        elif versioned is None:
+            rewrite[at] = False
+        else:
+            out[at] = entry._replace(file=versioned)
+    return Renumbering(entries=tuple(out), rewrite=rewrite, renumbered=renumbered)
 
 
-def _plain_end(file: DataFile) -> int:
-    """The id after the last one of a plain file; 0 for other files."""
-    return 0 if file.first_row_id is None else file.first_row_id + file.row_count
+def _on_target(file: DataFile, base: int | None) -> DataFile | None:
+    """Let the commit on the target give the versions of rows that changed since ``base``; None: they are stored."""
+    if base is None or file.max_sequence_number <= base:
+        return file
+    if file.first_row_id is not None:
+        return file._replace(min_sequence_number=0, max_sequence_number=0)
+    at, versions, counts = _place(file, VERSION), _stored_range(file, VERSION), file.value_stats.null_counts
+    if at is None or not counts or len(counts) != at[1]:
+        return None
+    if counts[at[0]] == file.row_count:
+        return file._replace(min_sequence_number=0, max_sequence_number=0)
+    if counts[at[0]] and versions is not None and versions.last <= base:
+        return file._replace(max_sequence_number=0)
+    return None
 
 
-def _check_ids(table: str, fresh: Sequence[ManifestEntry], space: IdSpace) -> None:
-    without = next((e.file for e in fresh if not has_row_ids(e.file)), None)
-    if without is not None:
-        raise FormatError(
-            f"{table}: file {without.file_name} has no row ids, although row-tracking.enabled is set: it was written "
-            f"before the option, or by an engine that ignores it; rewrite its rows with INSERT OVERWRITE",
-            table=table,
-            details={"file": without.file_name},
-        )
-    if space.same:
-        return
-    taken = sorted(e.file.file_name for e in fresh if is_stored(e.file) and not _below(e.file, space.shared))
+def _without_ids(table: str, file: DataFile) -> FormatError:
+    return FormatError(
+        f"{table}: file {file.file_name} has no row ids, although row-tracking.enabled is set: it was written "
+        f"before the option, or by an engine that ignores it; rewrite its rows with INSERT OVERWRITE",
+        table=table,
+        details={"file": file.file_name},
+    )
+
+
+def refuse_stored(table: str, found: Renumbering) -> None:
+    """Refuse files that would have to be written again because of their ids, where nothing can write them.
+
+    Raises:
+        UnsafeOperationError: one ``_ROW_ID`` would be on two rows.
+    """
+    taken = sorted(found.entries[at].file.file_name for at, is_needed in found.rewrite.items() if is_needed)
     if taken:
         raise UnsafeOperationError(
             f"{table}: {len(taken)} files of the branch, e.g. {', '.join(taken[:_LISTED])}, store row ids that main "
-            f"has given to other rows since the branch was made (an UPDATE, MERGE or compaction of rows that were "
-            f"inserted on the branch), so one _ROW_ID would be on two rows; nothing was published. Make a new branch "
-            f"from main's head, correct it again and publish it before main gets new rows",
+            f"has given to other rows since the branch was made, so one _ROW_ID would be on two rows; nothing was "
+            f"published. Run it where rows can be written, or make a new branch from main's head",
             table=table,
-            details={"files": taken[:_LISTED], "file_count": len(taken), "shared_row_ids": space.shared},
+            details={"files": taken[:_LISTED], "file_count": len(taken)},
         )
-
-
-def _below(file: DataFile, limit: int) -> bool:
-    ids = stored_ids(file)
-    return ids is not None and ids.last < limit

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 
 
 class BucketKey(NamedTuple):
@@ -113,6 +114,31 @@ class Difference:
 
     def same_in(self, bucket: BucketKey, other: Difference) -> bool:
         """Whether both end with the same files and vectors in this bucket (both start from the same snapshot)."""
-        mine = self.added.get(bucket, {}).keys(), self.removed.get(bucket, {}).keys()
-        theirs = other.added.get(bucket, {}).keys(), other.removed.get(bucket, {}).keys()
-        return mine == theirs and self.index.get(bucket) == other.index.get(bucket)
+        mine, theirs = (
+            [set(map(origin, files.get(bucket, ()))) for files in (d.added, d.removed)] for d in (self, other)
+        )
+        return mine == theirs and self.same_index_in(bucket, other)
+
+    def same_index_in(self, bucket: BucketKey, other: Difference) -> bool:
+        """Whether both end with the same vectors in this bucket."""
+        return _origins(self.index.get(bucket)) == _origins(other.index.get(bucket))
+
+
+def _origins(index: frozenset[IndexEntry] | None) -> frozenset[IndexEntry] | None:
+    return None if index is None else frozenset(map(index_origin, index))
+
+
+def index_origin(entry: IndexEntry, names: Mapping[str, str] | None = None) -> IndexEntry:
+    """Return an index entry with the names of data files as on the branch that they were published from, or as
+    ``names`` gives them.
+    """
+    ranges = entry.deletion_vector_ranges
+    if not ranges:
+        return entry
+
+    def renamed(name: str) -> str:
+        return origin_name(name) if names is None else names.get(name, name)
+
+    return entry._replace(
+        deletion_vector_ranges=tuple(r and r._replace(data_file=renamed(r.data_file)) for r in ranges)
+    )

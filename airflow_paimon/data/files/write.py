@@ -60,6 +60,8 @@ class FileTarget:
     min_sequence: int | None = None
     max_sequence: int | None = None
     """Overrides the lowest and highest sequence number in the metadata."""
+    file_name: str | None = None
+    """The name of a single file, with its extension; None: made up."""
     stores_row_ids: bool = False
     """Whether the files hold ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` (null = the version of the commit), as rows that had
     them before. See docs/format.md, Row tracking."""
@@ -116,6 +118,11 @@ class RollingWriter:
         self._close()
         return tuple(self._files)
 
+    @property
+    def paths(self) -> list[str]:
+        """The files written so far."""
+        return list(self._paths)
+
     def abandon(self) -> None:
         """Stop writing and delete the files. Only before a commit of them was attempted."""
         if self._open is not None:
@@ -131,7 +138,8 @@ class RollingWriter:
         for piece in _cut(rows, self._group_bytes):
             if self._open is None:
                 folder = bucket_folder(self._target.schema, self._target.values, self._target.bucket)
-                path = f"{folder}/{self._name}-{len(self._paths)}.parquet"
+                name = self._target.file_name or f"{self._name}-{len(self._paths)}.parquet"
+                path = f"{folder}/{name}"
                 self._paths.append(path)
                 self._open = _OpenFile(self._target, path, piece, self._next_sequence)
             self._open.write(piece)

@@ -149,17 +149,11 @@ def test_row_ids_go_on_from_the_branch_s(tmp_path: Path) -> None:
     main = create_table(str(tmp_path / "wh"), "d.t", [("dt", "STRING"), ("k", "INT")], partition_keys=["dt"],
                         options=options)  # fmt: skip
     first = message(main, "a", rows=3)
-    tracked = replace(first, new_files=tuple(f._replace(first_row_id=0) for f in first.new_files))
-    commit_append(main, [tracked], planned_on=None)
-    head = main.latest_snapshot()
-    assert head is not None
-    head = replace(head, next_row_id=3)
-    main.store.replace(main.paths.snapshot(1), head.to_bytes())
+    commit_append(main, [first], planned_on=None)
     run(main, "create_branch", branch="fix", snapshot=1)
     staging = stage(main.branch("fix"), shares=False)
     staged = message(staging.view, "a", rows=2)
-    numbered = tuple(f._replace(first_row_id=0) for f in staged.new_files)
-    commit_append(staging.view, [replace(staged, new_files=numbered)], planned_on=None)
+    commit_append(staging.view, [staged], planned_on=None)
     take(staging)
     after = main.branch("fix").latest_snapshot()
     assert after is not None and after.next_row_id == 5

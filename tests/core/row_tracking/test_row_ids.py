@@ -17,7 +17,20 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry, Stats
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.format.types import parse_type
-from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, IdSpace, assign_row_ids, is_stored, stored_ids
+from airflow_paimon.core.row_tracking.row_ids_plan import (
+    IdRange,
+    IdSpace,
+    Shift,
+    id_space,
+    is_stored,
+    origin_name,
+    parse_shifts,
+    refuse_stored,
+    renumber,
+    rewritten_name,
+    stamped,
+    stored_ids,
+)
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table, open_table
@@ -84,75 +97,9 @@ def ranges(table: Table) -> list[IdRange]:
     return out
 
 
-def test_ids_that_both_sides_gave_out_are_refused(tracked: Table) -> None:
-    fix = tracked.branch("fix")
-    update(fix, "b", insert(fix, "b"))
-    insert(tracked, "c")
-    before, tags = tracked.latest_snapshot_id(), tracked.tag_names()
-    for operation, values in (("merge_branch", {}), ("fast_forward", {"discard_main": True})):
-        with pytest.raises(UnsafeOperationError, match=r"_ROW_ID would be on two rows.*new branch") as caught:
-            run(tracked, operation, branch="fix", **values)
-        assert caught.value.details["shared_row_ids"] == 2
-    assert tracked.latest_snapshot_id() == before
-    assert [t for t in tracked.tag_names() if "undo" not in t] == tags
-    assert ranges(tracked) == [(0, 1), (2, 2)]
-
-
-def test_onto_a_main_that_gave_out_no_ids_they_stay_as_they_are(tracked: Table) -> None:
-    fix = tracked.branch("fix")
-    update(fix, "b", insert(fix, "b"))
-    insert(fix, "c", rows=3)
-    run(tracked, "merge_branch", branch="fix")
-    assert ranges(tracked) == [(0, 1), (2, 2), (3, 5)]
-    update(fix, "c", [3, 4, 5])
-    insert(fix, "d")
-    run(tracked, "merge_branch", branch="fix")
-    assert ranges(tracked) == [(0, 1), (2, 2), (3, 5), (6, 6)]
-    insert(tracked, "e")
-    update(fix, "d", [6])
-    with pytest.raises(UnsafeOperationError, match="_ROW_ID"):
-        update(fix, "f", insert(fix, "f"))
-        run(tracked, "merge_branch", branch="fix")
-
-
-def test_a_row_of_before_the_branch_keeps_its_id_and_a_new_one_gets_a_free_one(tracked: Table) -> None:
-    fix = tracked.branch("fix")
-    update(fix, "a", [0, 1])
-    insert(fix, "b")
-    insert(tracked, "c", rows=4)
-    run(tracked, "merge_branch", branch="fix")
-    assert ranges(tracked) == [(0, 1), (2, 5), (6, 6)]
-    head = tracked.latest_snapshot()
-    assert head is not None and head.next_row_id == 7
-    update(fix, "b", [2])  # on main that row has another id by now
-    with pytest.raises(UnsafeOperationError, match="_ROW_ID"):
-        run(tracked, "merge_branch", branch="fix")
-
-
-def test_what_the_statistics_do_not_tell_is_refused(tracked: Table) -> None:
-    fix = tracked.branch("fix")
-    update(fix, "a", [0, 1], stats=False)
-    insert(tracked, "c")
-    with pytest.raises(UnsafeOperationError, match="_ROW_ID"):
-        run(tracked, "merge_branch", branch="fix")
-
-
 def test_a_main_that_another_engine_rolled_back_has_no_numbering_in_common() -> None:
     with pytest.raises(UnsafeOperationError, match="rolled main back"):
-        assign_row_ids("d.t", [], (), IdSpace(shared=5, target=4, source=9))
-
-
-def test_a_publish_before_another_engine_rolled_main_back_does_not_count(tracked: Table) -> None:
-    fix = tracked.branch("fix")
-    insert(fix, "b")
-    published = run(tracked, "merge_branch", branch="fix").snapshot_after
-    assert published is not None
-    tracked.store.delete(tracked.paths.snapshot(published))  # the tag on it stays
-    insert(tracked, "c")  # gets the id 2 as well
-    update(fix, "b", [2])
-    with pytest.raises(UnsafeOperationError, match="_ROW_ID"):
-        run(tracked, "merge_branch", branch="fix")
-    assert ranges(tracked) == [(0, 1), (2, 2)]
+        id_space("d.t", shared=5, target=4, source=9, base=1)
 
 
 def test_a_file_without_row_ids_is_not_published(tracked: Table) -> None:
@@ -189,10 +136,67 @@ def _column(path: Path) -> list[int] | None:
     return ids
 
 
-def test_ids_of_a_plain_file_and_of_a_delete_are_left_alone() -> None:
-    entry = ManifestEntry(1, b"", 0, -1, replace_file(first_row_id=7))
-    out, following = assign_row_ids("d.t", [entry], (), IdSpace(shared=5, target=8, source=9))
-    assert (out, following) == ([entry], 9)
+def space(*shifts: Shift, base: int | None = 4) -> IdSpace:
+    return IdSpace(shifts=shifts, next_row_id=99, base=base)
+
+
+def test_one_shift_for_all_ids_of_a_branch_and_none_for_older_ones() -> None:
+    found = id_space("d.t", shared=5, target=8, source=9, base=4)
+    assert (found.shifts, found.next_row_id, found.text) == (((5, 3),), 12, "5+3")
+    assert [found.shift_of(i) for i in (0, 4, 5, 8)] == [0, 0, 3, 3]
+    later = id_space("d.t", earlier=parse_shifts(found.text), shared=9, target=20, source=11, base=4)
+    assert (later.shifts, later.next_row_id) == (((5, 3), (9, 11)), 22)
+    assert [later.moves(ids) for ids in (IdRange(0, 4), IdRange(0, 5), None)] == [False, True, True]
+    assert parse_shifts("kept") == parse_shifts("") == ()
+    assert not space(Shift(5, 0)).moves(None)
+
+
+def test_what_becomes_of_each_kind_of_file() -> None:
+    """Shifted by the manifest, written again, or taken as it is: by where its ids are and what its versions mean."""
+    row = [encode_row((1, "x", "a", i, v), TYPES) for i, v in ((3, 2), (6, 7))]
+    new = stored(row, versions=3, nulls=0)
+    old = stored([encode_row((1, "x", "a", i, v), TYPES) for i, v in ((3, 2), (4, 4))], versions=9, nulls=1)
+    fresh = stored([encode_row((1, "x", "a", i, None), TYPES) for i in (3, 4)], versions=9, nulls=3)
+    plain = replace_file(first_row_id=7)._replace(min_sequence_number=9, max_sequence_number=9)
+    files = [new, old, fresh, plain, plain._replace(first_row_id=2, max_sequence_number=3)]
+    entries = [ManifestEntry(0, b"", 0, -1, f._replace(file_name=str(i))) for i, f in enumerate(files)]
+    entries.append(ManifestEntry(1, b"", 0, -1, plain))
+    found = renumber("d.t", entries, (), space(Shift(5, 3)))
+    assert found.rewrite == {0: True}
+    assert found.renumbered == 1
+    versions = [(e.file.first_row_id, e.file.min_sequence_number, e.file.max_sequence_number) for e in found.entries]
+    assert versions[1:] == [(None, 2, 0), (None, 0, 0), (10, 0, 0), (2, 9, 3), (7, 9, 9)]
+    kept = renumber("d.t", entries, (), space(Shift(5, 0)))
+    assert kept.rewrite == {}
+    assert renumber("d.t", entries[:1], (), space(Shift(5, 0), base=2)).rewrite == {0: False}
+    assert renumber("d.t", entries, {e.identifier for e in entries}, space(Shift(5, 3))).entries == tuple(entries)
+    unknown = [ManifestEntry(0, b"", 0, -1, old._replace(value_stats_cols=()))]
+    assert renumber("d.t", unknown, (), space(Shift(5, 3))).rewrite == {0: True}
+    with pytest.raises(UnsafeOperationError, match=r"_ROW_ID would be on two rows"):
+        refuse_stored("d.t", found)
+    refuse_stored("d.t", kept)
+
+
+def stored(row: list[bytes], *, versions: int, nulls: int) -> DataFile:
+    file = replace_file(file_source=0)._replace(write_cols=COLS, value_stats=Stats(row[0], row[1], (0, 0, 0, 0, nulls)))
+    return file._replace(min_sequence_number=2, max_sequence_number=versions)
+
+
+def test_the_name_of_a_file_that_is_written_again_tells_its_origin() -> None:
+    name = rewritten_name("data-1-0.orc", 2**40 + 255)
+    assert name == "data-1-0.orc.ids-000000ff.parquet"
+    assert origin_name(name) == origin_name("data-1-0.orc") == "data-1-0.orc"
+    assert origin_name(rewritten_name(name, 7)) == "data-1-0.orc"
+    assert origin_name("data.ids-1.parquet") == "data.ids-1.parquet"
+
+
+def test_new_rows_are_numbered_partition_by_partition() -> None:
+    entries = [ManifestEntry(0, p, 0, -1, replace_file(file_source=0)) for p in (b"a", b"b", b"a")]
+    for together, firsts in ((True, [5, 11, 8]), (False, [5, 8, 11])):
+        out, following = stamped(entries, 7, 5, by_partition=together)
+        assert ([e.file.first_row_id for e in out], following) == (firsts, 14)
+        assert {(e.file.min_sequence_number, e.file.max_sequence_number) for e in out} == {(7, 7)}
+    assert stamped([entries[0].deleted()], 7, 5) == ([entries[0].deleted()], 5)
 
 
 def replace_file(**values: int) -> DataFile:

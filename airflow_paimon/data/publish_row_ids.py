@@ -1,0 +1,81 @@
+"""Writes files of a branch again with the row ids and versions that their rows have on main, before a publish."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, rewritten_name
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, delete_unused
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.row_columns import ROW_COLUMNS
+from airflow_paimon.data.scan import plan_read
+
+_ONE_FILE = str(1 << 60)
+
+
+def rewrite_files(branch: Table, entries: Sequence[ManifestEntry], space: IdSpace) -> list[ManifestEntry]:
+    """Write each file again, with all of its rows in their places, so that its deletion vector stays valid.
+
+    A version above ``space.base`` becomes null: the commit's own.
+
+    Raises:
+        FormatError: a file is missing or corrupt; the written files are deleted.
+    """
+    out: list[ManifestEntry] = []
+    done: list[str] = []
+    try:
+        for entry in entries:
+            out.append(entry._replace(file=_rewrite(branch, entry, space, done)))
+    except BaseException:
+        delete_unused(branch.store, done)
+        raise
+    return out
+
+
+def _rewrite(branch: Table, entry: ManifestEntry, space: IdSpace, done: list[str]) -> DataFile:
+    old = entry.file
+    schema = branch.schema(old.schema_id)
+    values = StoredPartitions(schema).values(entry.partition)
+    target = FileTarget(
+        store=branch.store,
+        schema=replace(schema, options={**schema.options, "target-file-size": _ONE_FILE}),
+        values=values,
+        bucket=entry.bucket,
+        file_name=rewritten_name(old.file_name, uuid.uuid4().int),
+        stores_row_ids=True,
+    )
+    split = BucketSplit(entry.partition, values, entry.bucket, entry.total_buckets, (old,))
+    plan = ScanPlan(branch, None, schema, (split,))
+    read, splits = plan_read(plan, columns=[*schema.field_names, *ROW_COLUMNS], time_travel=True, layered=True)
+    writer = RollingWriter(target)
+    try:
+        for batch in (b for s in splits for b in read_split(read, s)):
+            writer.write(_moved(batch, space))
+        [new] = writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    done += writer.paths
+    return new
+
+
+def _moved(batch: pa.RecordBatch, space: IdSpace) -> pa.RecordBatch:
+    ids = batch.column(ROW_ID).to_numpy()
+    shifts = np.array([0, *(s.by for s in space.shifts)], np.int64)
+    ids = ids + shifts[np.searchsorted([s.first for s in space.shifts], ids, side="right")]
+    versions = batch.column(SEQUENCE_NUMBER)
+    if space.base is not None:
+        versions = pc.if_else(pc.greater(versions, space.base), pa.scalar(None, pa.int64()), versions)
+    batch = batch.set_column(batch.schema.get_field_index(ROW_ID), ROW_ID, pa.array(ids, pa.int64()))
+    return batch.set_column(batch.schema.get_field_index(SEQUENCE_NUMBER), SEQUENCE_NUMBER, versions)
