@@ -21,9 +21,9 @@ def public_classes() -> list[type[Any]]:
     info = get_provider_info()
     names = [name for kind in KINDS for group in info[kind] for name in group["python-modules"]]
     modules = [importlib.import_module(name) for name in [*names, "airflow_paimon.operators._base"]]
-    found = {thing for module in modules for name, thing in vars(module).items() if not name.startswith("_")
-             and inspect.isclass(thing) and thing.__module__ == module.__name__}  # fmt: skip
-    return sorted(found, key=str)
+    public = [(module, name) for module in modules for name in getattr(module, "__all__", ["PaimonOperator"])]
+    things = [getattr(module, name) for module, name in public]
+    return sorted({thing for thing in things if inspect.isclass(thing)}, key=str)
 
 
 def own_bases(thing: type[Any]) -> list[type[Any]]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from airflow_paimon.core.table.table import Table
 
+__all__ = ["PaimonHook"]
+
 CATALOG_TYPES = ("filesystem", "hive", "jdbc", "rest")
 
 ADDRESSING_STYLES = ("auto", "path", "virtual")

@@ -34,6 +34,8 @@ from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks._tracking import tracking_url
 from airflow_paimon.hooks.paimon import PaimonHook
 
+__all__ = ["SparkJobHook"]
+
 _TIED_CHILD = Path(__file__).with_name("_tied_child.py")
 _RESULT_LINE = '{"operation": "'
 _KILL_SECONDS = 4.0
