@@ -19,6 +19,7 @@ from airflow_paimon.core.maintenance.check_branches import (
     without_schema,
 )
 from airflow_paimon.core.maintenance.check_history import history_findings, journal_findings, temporary_findings
+from airflow_paimon.core.maintenance.check_row_ids import FindDuplicates, row_id_findings
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
@@ -36,12 +37,12 @@ from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 
-def check_table(context: Context, request: CheckTable) -> OperationResult:
+def check_table(context: Context, request: CheckTable, duplicates: FindDuplicates | None = None) -> OperationResult:
     """Check all branches, tags, hints and journals of a table; changes nothing.
 
     ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
-    findings = find_all(context.table, context.now_ms, verify_files=request.verify_files)
+    findings = find_all(context.table, context.now_ms, verify_files=request.verify_files, duplicates=duplicates)
     head = context.table.latest_snapshot_id()
     serious = [f for f in findings if f.severity != INFO]
     details = {
@@ -53,8 +54,10 @@ def check_table(context: Context, request: CheckTable) -> OperationResult:
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=details)
 
 
-def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
-    """Gather the findings of a table, errors first."""
+def find_all(
+    table: Table, now_ms: int, *, verify_files: bool, duplicates: FindDuplicates | None = None
+) -> list[Finding]:
+    """Gather the findings of a table, errors first. ``duplicates`` compares row ids; it reads them from the files."""
     views = [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
     records = unfinished_branches(table)
     findings = _guarded(table, unfinished_findings(table, records))
@@ -62,6 +65,7 @@ def find_all(table: Table, now_ms: int, *, verify_files: bool) -> list[Finding]:
         if view.exists():
             findings += _guarded(view, incomplete_branches(view))
             findings += _guarded(view, history_findings(view))
+            findings += _guarded(view, row_id_findings(view, duplicates if verify_files else None))
             if verify_files:
                 findings += _guarded(view, _file_findings(view))
         elif view.branch_name not in records:

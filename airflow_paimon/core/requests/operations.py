@@ -32,7 +32,8 @@ class Operation:
             ``function(spark, context, request)``.
         connector: The function for ``engine="connector"``, if any. Metadata operations need none.
         fold: For publishes: the function behind ``--rewrite``, passed as third argument.
-        rewrite: For publishes: what writes files again whose row ids mean other rows on main, the fourth argument.
+        on_rows: The last argument of a metadata operation that may have to read or write rows: the function of the data
+            layer that does.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Operation:
     runs_on: RunsOn = "metadata"
     connector: str | None = None
     fold: str | None = None
-    rewrite: str | None = None
+    on_rows: str | None = None
 
     @property
     def needs_spark(self) -> bool:
@@ -99,7 +100,7 @@ OPERATIONS: dict[str, Operation] = {
             summary="Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
-            rewrite=_REWRITE,
+            on_rows=_REWRITE,
         ),
         Operation(
             name="fast_forward",
@@ -107,7 +108,7 @@ OPERATIONS: dict[str, Operation] = {
             summary="Publish a branch onto main; refused if main changed since the branch point.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
-            rewrite=_REWRITE,
+            on_rows=_REWRITE,
         ),
         Operation(
             name="rollback_to",
@@ -143,6 +144,7 @@ OPERATIONS: dict[str, Operation] = {
             request=requests.CheckTable,
             summary="Find incomplete branches, missing protective tags, missing files and stale records.",
             function=f"{_CORE}.maintenance.check:check_table",
+            on_rows="airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",
         ),
         Operation(
             name="repair_table",
@@ -228,9 +230,12 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
 
 
 def _helpers(operation: Operation, fold: Callable[..., Any] | None) -> tuple[Any, ...]:
-    """The functions of the data layer that a publish may need; the second one is imported when it is called."""
-    rewrite = operation.rewrite
-    return (fold, lambda *args: resolve(rewrite)(*args)) if rewrite is not None else ()
+    """The functions of the data layer that an operation may need; the last one is imported when it is called."""
+    on_rows = operation.on_rows
+    if on_rows is None:
+        return ()
+    lazily: Callable[..., Any] = lambda *args: resolve(on_rows)(*args)  # noqa: E731
+    return (fold, lazily) if operation.fold else (lazily,)
 
 
 def function_on_rows(request: Request) -> Callable[..., OperationResult]:
