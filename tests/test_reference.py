@@ -72,6 +72,12 @@ def test_signatures_show_what_a_class_takes_besides_what_all_operators_take(site
     )
 
 
+def test_the_overview_names_every_operator_and_sensor() -> None:
+    overview = set(re.findall(r"\w+", (REPO_ROOT / "docs" / "operators" / "index.md").read_text().split("\n## ")[0]))
+    names = {thing.__name__ for thing in public_classes() if thing.__name__.endswith(("Operator", "Sensor"))}
+    assert names - {"PaimonOperator"} - overview == set()
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_a_page_explains_what_operators_have_in_common(word: str) -> None:
     pages: list[Path] = [REPO_ROOT / "README.md", *(REPO_ROOT / "docs").rglob("*.md")]
