@@ -174,7 +174,7 @@ def plan_publish(
 
 def describe_request(params: Mapping[str, Any], asked_by: str | None) -> str:
     """Render who wants what, and why, for the approver: the form's texts are shown as they are, never as markup."""
-    lines = [f"- Asked for by: {escape(asked_by) if asked_by else '*nobody that Airflow knows*'}"]
+    lines = [f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}"]
     lines.append(f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}")
     if params["partitions"]:
         lines.append(f"- Partitions: {', '.join(escape(p) for p in params['partitions'])}")

@@ -72,7 +72,7 @@ def describe_plan(
     )
     about = [
         *(escape(line) for line in planned["lines"]),
-        f"Asked for by: {escape(asked_by) if asked_by else '*nobody that Airflow knows*'}",
+        f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
         f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]
     parts = ["\n".join(f"- {line}" for line in about), facts, table(["Bucket", "Change"], rows)]

@@ -34,14 +34,14 @@ def test_the_approver_sees_who_asks_for_what_and_why() -> None:
     shown = correction.describe_request(
         request(sql=sql, reason=HOSTILE, partitions=["dt=2026-11-17"], views=["n=sales.names"]), "ann|<b>"
     )
-    assert "- Asked for by: ann\\|&lt;b&gt;" in shown
+    assert "- Requested by: ann\\|&lt;b&gt;" in shown
     assert f"- Reason: {escape(HOSTILE)}\n" in shown
     assert "- Partitions: dt=2026-11-17\n" in shown
     assert "- Further view: n=sales.names" in shown
     assert shown.endswith(f"```sql\n{sql}\n```")
     by_function = correction.describe_request(request(function="fixes:cents"), None)
     assert "- Function: fixes:cents" in by_function
-    assert "nobody that Airflow knows" in by_function and "none given" in by_function
+    assert "- Requested by: *unknown*" in by_function and "none given" in by_function
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12345, "12,345 rows")])

@@ -225,7 +225,7 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     said = page.wait_for("Publish the correction of demo.flights (3 partitions)?", "Approve", "Reject")
     assert all(f"2013-07-{day}" in said for day in ("08", "09", "10"))
     assert f"Reason: {_flights().REASON}" in said
-    assert "Asked for by: " in said
+    assert "Requested by: " in said
     assert all(line.strip() in said for line in _flights().CORRECTION.splitlines()), "the approver sees no SQL"
     assert page.run("document.querySelectorAll('table').length") > 0, "the diff is no table"
     picture(
