@@ -14,12 +14,23 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
     BranchMixIn,
     PokeReturnValue,
+    TaskDeferred,
     conf,
     mask_secret,
 )
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+WAITS_FOR_ANSWER: tuple[type[BaseException], ...] = (TaskDeferred,)
+"""What Airflow's own approval raises when it has asked."""
+try:
+    from airflow.sdk.exceptions import TaskAwaitingInput
+except ImportError:  # before Airflow 3.3
+    pass
+else:
+    WAITS_FOR_ANSWER += (TaskAwaitingInput,)
+
 __all__ = [
+    "WAITS_FOR_ANSWER",
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
@@ -32,6 +43,7 @@ __all__ = [
     "BaseSensorOperator",
     "BranchMixIn",
     "PokeReturnValue",
+    "TaskDeferred",
     "conf",
     "mask_secret",
 ]

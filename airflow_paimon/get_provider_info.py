@@ -101,6 +101,10 @@ def _connection_type() -> dict[str, Any]:
             ),
             "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = everybody"),
             "notify": _field("Notify", "Notifiers of approvals by name, one JSON object", format="password"),
+            "remind_before": _field(
+                "Remind before",
+                "How long before an approval runs out they hear again, such as 6 h; never; empty = a quarter",
+            ),
         },
     }
 

@@ -190,6 +190,14 @@ PARAMS = {
         description="Who hears that the approval waits, and who answered it: names from the Paimon connection's extra "
         "notify, one a line. Left empty: all of them.",
     ),
+    "remind_before": Param(
+        None,
+        type=["null", "string"],
+        section=MORE,
+        title="Remind before",
+        description="How long before the approval runs out they hear again, such as 2 h; or: never. Left empty: the "
+        "Paimon connection's, or a quarter of the time.",
+    ),
     "approvers": Param(
         None,
         type=["null", "array"],
@@ -258,7 +266,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and choose the branch, the tag and the snapshot to start from."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
-        notify.check_form(context["params"])
+        notify.check_form(context["params"], APPROVAL_TIMEOUT)
         planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
     report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
     return planned
@@ -408,6 +416,7 @@ with DAG(
         response_timeout=APPROVAL_TIMEOUT,
         notify=given("notify"),
         approvers=given("approvers"),
+        remind_before=given("remind_before"),
     )
     publish_arguments = {
         "branch": PLANNED % "branch",

@@ -70,6 +70,13 @@ PARAMS = {
         description="Who hears that the approval waits, and who answered it: names from the Paimon connection's extra "
         "notify, one a line. Left empty: all of them.",
     ),
+    "remind_before": Param(
+        None,
+        type=["null", "string"],
+        title="Remind before",
+        description="How long before the approval runs out they hear again, such as 2 h; or: never. Left empty: the "
+        "Paimon connection's, or a quarter of the time.",
+    ),
     "approvers": Param(
         None,
         type=["null", "array"],
@@ -98,7 +105,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and find the tag to go back to."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
-        notify.check_form(context["params"])
+        notify.check_form(context["params"], APPROVAL_TIMEOUT)
         planned = runbook.plan_undo(context["params"])
     report_lines(*planned["lines"])
     return planned
@@ -181,6 +188,7 @@ with DAG(
         response_timeout=APPROVAL_TIMEOUT,
         notify=given("notify"),
         approvers=given("approvers"),
+        remind_before=given("remind_before"),
     )
     undo = RollbackOperator(
         task_id="undo",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
+from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk.execution_time.hitl import HITLUser
+from airflow.sdk.timezone import utcnow
 
-from airflow_paimon._compat import BranchMixIn
+from airflow_paimon._compat import WAITS_FOR_ANSWER, BranchMixIn
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, error_to_json
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
 from airflow_paimon.operators._base import ERROR_KEY, airflow_error, as_list, operation_id
 from airflow_paimon.operators.branch import CorrectBranchOperator
-from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, send
+from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, reminder_lead, send
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
@@ -108,10 +111,13 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         them when left out (templated)
     :param approvers: ids of the users who may answer, some of the connection's; when left out all of those, or
         everybody if it has none (templated)
+    :param remind_before: how long before ``response_timeout`` ends the notifiers hear of the question again, such as
+        ``"6 h"``; ``"never"``; when left out the connection's ``remind_before``, or a quarter of the time (templated).
+        Until then the task waits in the triggerer, on Airflow 3.3 as well
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required", "table",
-                                      "paimon_conn_id", "notify", "approvers")  # fmt: skip
+                                      "paimon_conn_id", "notify", "approvers", "remind_before")  # fmt: skip
     operator_extra_links = (ApprovalLink(), TableLink())
 
     def __init__(
@@ -124,6 +130,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         paimon_conn_id: str | None = None,
         notify: Sequence[str] | str | None = None,
         approvers: Sequence[str] | str | None = None,
+        remind_before: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -134,6 +141,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         self.paimon_conn_id = paimon_conn_id
         self.notify = notify
         self.approvers = approvers
+        self.remind_before = remind_before
 
     def execute(self, context: Context) -> Any:
         """Ask, or go on at once."""
@@ -143,10 +151,33 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
             raise airflow_error(InvalidInputError(f"required must be true or false, got {self.required!r}"))
         self.log.info("%s\n\n%s", self.subject, self.body)
         if required == "true":
-            self._choose_people(context)
-            return super().execute(context)
+            lead = self._choose_people(context)
+            return super().execute(context) if lead is None else self._ask_with_reminder(context, lead)
         self.log.info("Approval is switched off: going on")
         return self._follow(context, {"approved": True, "approved_by": None, "answered_at": None})
+
+    def _ask_with_reminder(self, context: Context, lead: timedelta) -> Any:
+        assert self.response_timeout is not None
+        until = utcnow() + self.response_timeout
+        try:
+            super().execute(context)
+        except WAITS_FOR_ANSWER:  # until the end; but this task is to run once before
+            self._wait(context, until - lead, None, "remind", {"until": until.isoformat()})
+
+    def _wait(self, context: Context, until: datetime, defaults: list[str] | None, then: str, kept: Any = None) -> None:
+        trigger = HITLTrigger(ti_id=context["ti"].id, options=self.options, params=self.serialized_params,
+                              defaults=defaults, multiple=self.multiple, timeout_datetime=until)  # fmt: skip
+        self.defer(trigger=trigger, method_name=then, kwargs=kept)
+
+    def remind(self, context: Context, event: dict[str, Any], until: str) -> Any:
+        """Take the answer, or notify again and wait for the rest of the time."""
+        if event.get("error_type") != "timeout":
+            return self.execute_complete(context, event)
+        end = datetime.fromisoformat(until)
+        if end > utcnow():
+            left = f"still waits for an answer, until {end:%Y-%m-%d %H:%M} UTC"
+            self._notify(context, self._message(context, "reminder", left, {"until": until}))
+        self._wait(context, end, self.defaults, "execute_complete")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Take the answer."""
@@ -158,18 +189,23 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
             "answered_at": answer["responded_at"].isoformat(),
         }
         word, by = ("approved" if said["approved"] else "rejected"), said["approved_by"] or "nobody: no answer in time"
-        try:
-            send(self._chosen_notifiers(), self._message(context, "answered", f"{word} by {by}", said), context)
-        except PaimonError as error:  # somebody answered: that counts
-            self.log.warning("The notifiers were not called with the answer: %s", error.message)
+        self._notify(context, self._message(context, "answered", f"{word} by {by}", said))
         return self._follow(context, said)
 
-    def _choose_people(self, context: Context) -> None:
-        """Say who hears of the question as soon as it is there, and who may answer it."""
+    def _notify(self, context: Context, message: dict[str, Any]) -> None:
+        try:
+            send(self._chosen_notifiers(), message, context)
+        except PaimonError as error:  # the question and its answer stand all the same
+            self.log.warning("The notifiers were not called (%s): %s", message["event"], error.message)
+
+    def _choose_people(self, context: Context) -> timedelta | None:
+        """Say who hears of the question as soon as it is there, and who may answer it; returns when to remind."""
         try:
             notifiers = self._chosen_notifiers()
-            configured = PaimonHook(self.paimon_conn_id).approvers if self.paimon_conn_id else []
+            hook = PaimonHook(self.paimon_conn_id) if self.paimon_conn_id else None
+            configured = hook.approvers if hook else []
             names = choose_approvers(configured, _names("approvers", self.approvers), str(self.paimon_conn_id))
+            lead = reminder_lead(hook.remind_before if hook else None, self.remind_before, self.response_timeout)
         except PaimonError as error:
             context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
             raise airflow_error(error) from None
@@ -179,6 +215,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         self.notifiers = [*self.notifiers, cast(Any, partial(send, notifiers, message))]
         if names is not None:
             self.assigned_users = [HITLUser(id=name, name=name) for name in names]
+        return lead if notifiers else None
 
     def _chosen_notifiers(self) -> list[BaseNotifier]:
         if not self.paimon_conn_id:
@@ -189,7 +226,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     def _message(self, context: Context, event: str, what: str, answer: dict[str, Any]) -> dict[str, Any]:
         url = approval_url(context["ti"])
         return {"event": event, "subject": self.subject, "url": url, "table": self.table, "approved": None,
-                "approved_by": None, **answer, "text": f"{self.subject}: {what}. {url}"}  # fmt: skip
+                "approved_by": None, "until": None, **answer, "text": f"{self.subject}: {what}. {url}"}  # fmt: skip
 
     def _follow(self, context: Context, answer: dict[str, Any]) -> dict[str, Any]:
         self.log.info("Answer: %s", answer)

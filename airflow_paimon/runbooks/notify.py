@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.options import parse_duration
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,6 +63,28 @@ def choose_approvers(
     return wanted or list(configured)
 
 
+def reminder_lead(configured: str | None, asked: str | None, timeout: timedelta | None) -> timedelta | None:
+    """Return how long before the end of an approval its notifiers hear again; None for never.
+
+    ``asked``: the form's ``remind_before``. It wins over the connection's, which counts where it is shorter than the
+    time to answer; a quarter of that time otherwise.
+
+    Raises:
+        InvalidInputError: neither a duration nor ``never``, or the form's is not shorter than the time to answer.
+    """
+    text = (asked or configured or "").strip()
+    if timeout is None or text.lower() == "never":
+        return None
+    lead = parse_duration(text, "remind_before") if text else timeout / 4
+    if timedelta(0) < lead < timeout:
+        return lead
+    if not asked:
+        return timeout / 4
+    raise InvalidInputError(
+        f"remind_before: {text!r} must be shorter than the {timeout} within which the approval is answered; or: never"
+    )
+
+
 def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context: Context) -> None:
     """Send a message, as ``paimon`` in the templates of the notifiers. One that fails is logged and stops nothing."""
     for notifier in notifiers:
@@ -70,13 +94,14 @@ def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context:
             log.warning("%s can't notify: %s", type(notifier).__name__, error)
 
 
-def check_form(params: Mapping[str, Any]) -> None:
-    """Refuse a form whose ``notify`` or ``approvers`` the approval would refuse, hours later."""
+def check_form(params: Mapping[str, Any], timeout: timedelta) -> None:
+    """Refuse a form whose ``notify``, ``approvers`` or ``remind_before`` the approval would refuse, hours later."""
     from airflow_paimon.hooks.paimon import PaimonHook
 
     hook = PaimonHook(params["paimon_conn_id"])
     choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
     choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
+    reminder_lead(hook.remind_before, params["remind_before"], timeout)
 
 
 def _make(name: str, arguments: Mapping[str, Any], paimon_conn_id: str) -> BaseNotifier:

@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from airflow.sdk import DAG, BaseNotifier
 
+from airflow_paimon._compat import TaskDeferred
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import CreateTagOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
-from airflow_paimon.runbooks.notify import check_form, choose_approvers, choose_notifiers
+from airflow_paimon.runbooks.notify import check_form, choose_approvers, choose_notifiers, reminder_lead
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.tables import append, make_table
 from tests.dags.conftest import answering
@@ -87,11 +90,47 @@ def test_a_form_that_the_approval_would_refuse_is_refused_at_once(
     warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(monkeypatch, warehouse, approvers=["ada"], notify={"file": {"class": CLASS, "path": "p", "text": "t"}})
-    form: dict[str, Any] = {"paimon_conn_id": "paimon_default", "notify": None, "approvers": None}
-    check_form(form)
-    for wrong, message in (({"notify": ["pager"]}, "it has: file"), ({"approvers": ["bob"]}, "it lets: ada")):
+    form = {"paimon_conn_id": "paimon_default", "notify": None, "approvers": None, "remind_before": None}
+    day = timedelta(hours=24)
+    check_form(form, day)
+    for name, value, message in (
+        ("notify", ["pager"], "it has: file"),
+        ("approvers", ["bob"], "it lets: ada"),
+        ("remind_before", "soon", "is not a duration"),
+        ("remind_before", "24 h", "shorter than the 1 day"),
+    ):
         with pytest.raises(InvalidInputError, match=message):
-            check_form({**form, **wrong})
+            check_form({**form, name: value}, day)
+
+
+def test_after_the_reminder_the_rest_of_the_time_counts_and_then_the_default() -> None:
+    answers = {"on_approve": "yes", "on_reject": "no", "defaults": "Reject"}
+    ask = PublishApprovalOperator(task_id="ask", subject="Publish?", **answers)
+    ti = SimpleNamespace(id=uuid4(), dag_id="d", run_id="r", task_id="ask", map_index=-1)
+    until = datetime.now(UTC) + timedelta(hours=2)
+    with pytest.raises(TaskDeferred) as waits:
+        ask.remind({"ti": ti}, {"error": "no answer", "error_type": "timeout"}, until.isoformat())
+    _, trigger = waits.value.trigger.serialize()
+    assert (trigger["ti_id"], trigger["defaults"], trigger["timeout_datetime"]) == (ti.id, ["Reject"], until)
+    assert waits.value.method_name == "execute_complete"
+
+
+@pytest.mark.parametrize(
+    ("configured", "asked", "hours"),
+    [
+        (None, None, 6),
+        ("2 h", None, 2),
+        ("2 h", "3 h", 3),
+        ("2 h", "Never", None),
+        ("never", None, None),
+        ("never", "3 h", 3),
+        ("2 d", None, 6),  # of a connection whose other approvals wait longer
+    ],
+)
+def test_when_they_hear_again(configured: str | None, asked: str | None, hours: int | None) -> None:
+    lead = None if hours is None else timedelta(hours=hours)
+    assert reminder_lead(configured, asked, timedelta(hours=24)) == lead
+    assert reminder_lead(configured, asked, None) is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +177,12 @@ def test_all_notifiers_of_the_connection_hear_unless_some_are_chosen() -> None:
 
 @pytest.mark.parametrize(
     ("extra", "message"),
-    [({"notify": "x"}, "notify"), ({"notify": {"a": 1}}, "notify"), ({"approvers": 3}, "approvers")],
+    [
+        ({"notify": "x"}, "notify"),
+        ({"notify": {"a": 1}}, "notify"),
+        ({"approvers": 3}, "approvers"),
+        ({"remind_before": "soon"}, "remind_before"),
+    ],
 )
 def test_malformed_extras_are_refused(
     warehouse: Path, monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], message: str
@@ -146,4 +190,4 @@ def test_malformed_extras_are_refused(
     connect(monkeypatch, warehouse, **extra)
     hook = PaimonHook()
     with pytest.raises(InvalidInputError, match=message):
-        assert not (hook.notify, hook.approvers)
+        assert not (hook.notify, hook.approvers, hook.remind_before)
