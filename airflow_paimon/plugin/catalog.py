@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import unicodedata
 from collections.abc import Sequence
@@ -65,7 +66,10 @@ def _type_of(conn_id: str) -> str | None:
 
 
 class Warehouse:
-    """One connection's warehouse. It knows the connection's secrets only to keep them out of what is shown."""
+    """One connection's warehouse. It knows the connection's secrets only to keep them out of what is shown.
+
+    ``scope``: identifies the connection with its present settings.
+    """
 
     def __init__(self, conn_id: str) -> None:
         try:
@@ -76,6 +80,8 @@ class Warehouse:
         self._hook = PaimonHook(conn_id, connection=connection)
         extras = connection.extra_dejson
         known = [*secret_values(extras), connection.password, connection.login, *_texts(extras.get("storage_options"))]
+        settings = (connection.host, connection.login, connection.password, connection.extra)
+        self.scope = (conn_id, hashlib.sha256(repr(settings).encode()).hexdigest())
         self._secrets = sorted({s for s in known if s and len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
     def without_secrets(self, text: str) -> str:

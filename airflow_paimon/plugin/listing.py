@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.plugin.catalog import Glance, Known, Warehouse, glance
-from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader
+from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, paged, text
 
 _ROWS = 50
@@ -43,6 +43,7 @@ def databases(warehouse: Warehouse, reader: Reader, q: str, page: int) -> Sheet:
     Raises:
         StillReadingError: the storage is slow. PaimonError: it can't be reached.
     """
+    reader = ScopedReader(reader, warehouse.scope)
     key = ("databases", warehouse.store().uri)
     names = reader.get(key, warehouse.databases, until=_soon(), fresh=FRESH_SECONDS)
     found = [n for n in names if q.lower() in n.lower()]
@@ -61,7 +62,7 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     Raises:
         StillReadingError: the storage is slow. PaimonError: it can't be reached, or the name is none.
     """
-    until, uri = _soon(), warehouse.store().uri
+    until, uri, reader = _soon(), warehouse.store().uri, ScopedReader(reader, warehouse.scope)
     names = reader.get(
         ("tables", uri, database), partial(warehouse.tables, database), until=until, fresh=FRESH_SECONDS
     )  # fmt: skip

@@ -135,3 +135,18 @@ class Reader:
             while self._bytes > self._most_bytes and len(self._kept) > 1:
                 _, oldest = self._kept.popitem(last=False)
                 self._bytes -= oldest.weight
+
+
+class ScopedReader(Reader):
+    """A reader that shares threads and memory with another one, but no results: those of one connection.
+
+    Two connections may name the same bucket on two servers, or with keys that may read less.
+    """
+
+    def __init__(self, reader: Reader, scope: Hashable) -> None:
+        self._reader, self._scope = reader, scope
+
+    def _begin(
+        self, key: Hashable, make: Callable[[], T], fresh: float | None, weigh: Callable[[T], int]
+    ) -> Kept | Future[Any]:
+        return self._reader._begin((self._scope, key), make, fresh, weigh)

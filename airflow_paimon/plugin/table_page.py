@@ -16,7 +16,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.catalog import Warehouse
 from airflow_paimon.plugin.panel import Asked, PageContext, Panel
-from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, StillReadingError
+from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
 from airflow_paimon.plugin.sheet import moment, number
 from airflow_paimon.plugin.tabs import branches, check, corrections, grid, history, options, partitions, schemas, tags
 
@@ -73,6 +73,7 @@ def show(
         NotFoundError: there is no such table or branch. InvalidInputError: the name is none.
     """
     until, now_ms = time.monotonic() + PATIENCE_SECONDS, int(time.time() * 1000)
+    reader = ScopedReader(reader, warehouse.scope)
     main = warehouse.table(database, name)
     shown: dict[str, Any] = {
         "title": main.name,

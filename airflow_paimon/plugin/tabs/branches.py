@@ -29,7 +29,7 @@ _COLUMNS = (
     Column("Ahead of main", number=True, help="Buckets that it changed since it parted from main, and rows more"),
     Column("Behind main", number=True, help="Buckets that main changed since then, and rows more"),
     Column("Protected", help="Whether a tag on main keeps the files that the branch shares with main"),
-    Column("Expires"),
+    Column("State", help="No branch expires: it stays until delete_branch or data_correction_cleanup removes it"),
 )
 
 
@@ -142,7 +142,7 @@ def _row(
         _side_cell(far, "ahead"),
         _side_cell(far, "behind"),
         Cell("yes", mark="good") if guarded else Cell("no", mark="warn", title=_UNGUARDED) if made else text(None),
-        _expires(made),
+        _state(made),
     ]
 
 
@@ -171,10 +171,10 @@ def _side_cell(far: Distance | PaimonError | None, which: str) -> Cell:
     return Cell(f"{side.buckets:,} {noun}, {signed(side.rows)} rows")
 
 
-def _expires(made: Lineage | None) -> Cell:
+def _state(made: Lineage | None) -> Cell:
     if made is not None and made.state != READY:
-        return Cell(f"being changed: {made.state}", mark="warn", title="See the tab Check")
-    return Cell("never", title="It stays until delete_branch or data_correction_cleanup removes it")
+        return Cell(made.state, mark="warn", title="It takes no commits; see the tab Check")
+    return Cell(READY)
 
 
 def _millis(iso: str) -> int | None:
