@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
     conf,
     mask_secret,
 )
-from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowRuntimeError, AirflowTaskTimeout
 
 WAITS_FOR_ANSWER: tuple[type[BaseException], ...] = (TaskDeferred,)
 """What Airflow's own approval raises when it has asked."""
@@ -36,6 +36,7 @@ __all__ = [
     "AirflowNotFoundException",
     "AirflowRuntimeError",
     "AirflowSkipException",
+    "AirflowTaskTimeout",
     "Asset",
     "AssetAlias",
     "BaseHook",

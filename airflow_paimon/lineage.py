@@ -185,7 +185,7 @@ def _versions_read(result: Mapping[str, Any] | None) -> list[int | None]:
 
 def _views(operator: Any) -> list[str]:
     """Return the further tables of a correction's query, ``name=db.table``."""
-    from airflow_paimon.operators._base import as_list
+    from airflow_paimon.operators._values import as_list
 
     views = as_list("view", getattr(operator, "view", ()))
     return [table for table in (view.partition("=")[2].strip() for view in views) if table]

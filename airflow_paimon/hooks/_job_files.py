@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, PaimonError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,10 @@ class ResultFile:
     uri: str
     store: Any
     name: str
+
+    def exists(self) -> bool:
+        """Say whether the job has left its result."""
+        return bool(self.store.exists(self.name))
 
     def take(self) -> dict[str, Any] | None:
         """Read and delete the result, None when the job wrote none."""
@@ -53,13 +57,21 @@ class JobFolder:
     """A private temporary folder (mode 0700, files 0600), deleted at the end of ``with``.
 
     Entering also deletes those of workers on this host that were killed: their names hold host and process id.
+
+    :param shared: a folder that the driver's machine sees as well: then the job's own is made in there, and it stays
+        at the end of ``with`` unless that ends with an error, since the job is only beginning
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Path | None = None) -> None:
         self.path = Path()
+        self.shared = shared
         self.written: list[Path] = []
 
     def __enter__(self) -> JobFolder:
+        if self.shared is not None:
+            self.shared.mkdir(parents=True, exist_ok=True)
+            self.path = Path(tempfile.mkdtemp(prefix="files-", dir=self.shared))
+            return self
         _delete_abandoned(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_HOST}-{os.getpid()}-"))
         return self
@@ -67,7 +79,8 @@ class JobFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self.shared is None or kind is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file that only this user can read, and note it as one that the driver needs."""
@@ -77,16 +90,39 @@ class JobFolder:
         self.written.append(path)
         return path
 
-    def result(
-        self, is_cluster: bool, results_folder: str, name: str, storage_options: Mapping[str, Any] | None
-    ) -> ResultFile:
-        """Choose the result file: in this folder when the driver runs on this machine, else in the results folder."""
+    def result(self) -> ResultFile:
+        """Return the result file of a driver that runs on this machine."""
         from airflow_paimon.core.store import open_store
 
-        if not is_cluster:
-            return ResultFile(str(self.path / "result.json"), open_store(str(self.path)), "result.json")
-        folder = results_folder.rstrip("/")
-        return ResultFile(f"{folder}/{name}", open_store(folder, storage_options), name)
+        return ResultFile(str(self.path / "result.json"), open_store(str(self.path)), "result.json")
+
+
+def result_in(results_folder: str, name: str, storage_options: Mapping[str, Any] | None) -> ResultFile:
+    """Return the result file of a driver that runs in a cluster."""
+    from airflow_paimon.core.store import open_store
+
+    folder = results_folder.rstrip("/")
+    return ResultFile(f"{folder}/{name}", open_store(folder, storage_options), name)
+
+
+def shared_folder(results_folder: str) -> Path:
+    """Return the results folder as a path, for clusters that read a job's files from a shared folder."""
+    path = results_folder.removeprefix("file://")
+    if "://" in path or not path.startswith("/"):
+        raise InvalidInputError(
+            f"A standalone cluster in deploy mode cluster reads a job's files from a folder that the Airflow workers "
+            f"and the Spark workers share; {results_folder} is none. Name one as the Paimon connection's "
+            f"results_folder, or use deploy mode client"
+        )
+    return Path(path)
+
+
+def copied_into(name: str, folder: Path) -> str:
+    """Copy a file of this machine into the shared folder; what is none is a path of the cluster's machines."""
+    path = Path(name)
+    if path.is_file() and path.parent != folder:
+        return str(shutil.copyfile(path, folder / path.name))
+    return name
 
 
 def _delete_abandoned(parent: Path) -> None:

@@ -51,3 +51,12 @@ def error_without_result(request: Request, exit_code: int | None, uri: str) -> P
         )
     cls = _BY_EXIT_CODE.get(exit_code or 1, PaimonError)
     return cls(f"{what}; the log above says why", table=request.table)
+
+
+def error_of_lost_driver(operation: str, table: str, driver: str, state: str, uri: str) -> PaimonError:
+    """Say what it means that a driver in a cluster ended without a result."""
+    return OutcomeUnknownError(
+        f"{operation} on {table}: driver {driver} ended ({state}) and left no result at {uri}: it may have landed; a "
+        f"retry of this task looks first. The driver's own log says why it ended",
+        table=table,
+    )

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_paimon._compat import AirflowException, AirflowNotFoundException
 from airflow_paimon.bundled import job_path, package_archive
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import (
     RESULT_URI,
     STORAGE_OPTIONS,
@@ -28,16 +29,31 @@ from airflow_paimon.core.requests.arguments import (
 )
 from airflow_paimon.core.requests.base import Request, flag_name
 from airflow_paimon.core.store.secrets import is_secret_name
-from airflow_paimon.hooks._job_files import JobFolder
+from airflow_paimon.hooks._cluster_job import JobWatch, Submission
+from airflow_paimon.hooks._drivers import (
+    Driver,
+    KubernetesDriver,
+    StandaloneDriver,
+    YarnDriver,
+    rest_master,
+    standalone_endpoints,
+)
+from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
+from airflow_paimon.hooks._job_files import JobFolder, copied_into, result_in, shared_folder
 from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks._tracking import tracking_url
 from airflow_paimon.hooks.paimon import PaimonHook
 
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
 __all__ = ["SparkJobHook"]
 
 _TIED_CHILD = Path(__file__).with_name("_tied_child.py")
 _RESULT_LINE = '{"operation": "'
+_SUBMITTED = re.compile(r'"submissionId" : "([^"]+)"')
+_PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"
 _KILL_SECONDS = 4.0
 """Airflow follows its SIGTERM with SIGKILL after 5 seconds."""
 _OWN_OPTIONS = frozenset({"self", "conf", "conn_id", "application_args"})
@@ -58,6 +74,7 @@ class SparkJobHook(SparkSubmitHook):
     :param options: further arguments of Airflow's ``SparkSubmitHook``, such as ``driver_memory``, ``jars``,
         ``packages``, ``py_files``, ``num_executors``, ``deploy_mode``, ``env_vars``
     :param on_tracking_url: is given the address of the application's page as soon as Spark's log tells it
+    :param connection: the connection, where it was read before
     """
 
     def __init__(
@@ -67,22 +84,30 @@ class SparkJobHook(SparkSubmitHook):
         conf: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         on_tracking_url: Callable[[str], None] | None = None,
+        connection: Connection | None = None,
     ) -> None:
+        self._known_connection = connection
         check_options(options or {})
         super().__init__(conf=dict(conf or {}), conn_id=spark_conn_id, **dict(options or {}))
         self._secret_env: dict[str, str] = {}
         self._printed: list[str] = []
         self._on_tracking_url = on_tracking_url
         self._tracking_url: str | None = None
-        if self._is_cluster and self._connection["master"].startswith(("spark://", "local")):
+        self._should_track_driver_status = False  # that is done here, without curl
+        if self.is_cluster and self._connection["master"].startswith("local"):
             raise UnsupportedFeatureError(
-                f"Connection {spark_conn_id!r}: deploy mode cluster with master {self._connection['master']}: Spark "
-                f"runs no Python drivers there; use deploy mode client"
+                f"Connection {spark_conn_id!r}: there is no deploy mode cluster with master "
+                f"{self._connection['master']}; use deploy mode client"
             )
 
     @property
-    def _is_cluster(self) -> bool:
+    def is_cluster(self) -> bool:
+        """Whether the driver runs in a cluster, not on this machine."""
         return bool(self._connection["deploy_mode"] == "cluster")
+
+    @property
+    def _is_standalone_cluster(self) -> bool:
+        return self.is_cluster and str(self._connection["master"]).startswith("spark://")
 
     def run_job(
         self, request: Request, *, result_name: str, results_folder: str, texts: Mapping[str, str] | None = None
@@ -96,47 +121,152 @@ class SparkJobHook(SparkSubmitHook):
         :param texts: fields of the request that name a file (``sql``), with the file's content
         :raises PaimonError: the job's own failure, of its class
         """
+        if self._is_standalone_cluster:  # there spark-submit returns at once
+            job = self.submit_job(request, result_name=result_name, results_folder=results_folder, texts=texts)
+            return self._wait(job, request, results_folder)
         with JobFolder() as folder:
-            shipped: dict[str, Any] = {
-                name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in (texts or {}).items()
-            }
-            request, self._printed = dataclasses.replace(request, **shipped), []
-            result = folder.result(self._is_cluster, results_folder, result_name, request.storage_options)
-            self._prepare(folder, request, result.uri)
-            failure: AirflowException | None = None
-            try:
-                # Stdin is the task's line to its supervisor: the job must not hold it.
-                with supervised(self._orphaned):
-                    self.submit(str(job_path(request.operation)), stdin=subprocess.DEVNULL)
-            except AirflowException as error:
-                failure = error
-            finally:
-                self._end_submission()
+            in_cluster = result_in(results_folder, result_name, request.storage_options)
+            result = in_cluster if self.is_cluster else folder.result()
+            failure = self._spark_submit(folder, request, result.uri, texts or {})
             found = result.take()
             if found is not None:
                 return result_or_raise(found, request.table)
-            for line in self._printed:
-                self.log.error("The job printed a result, but left no result file: %s", line)
+            self._log_printed()
             raise error_without_result(request, self._exit_code(), result.uri) from failure
 
-    def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> None:
+    def submit_job(
+        self, request: Request, *, result_name: str, results_folder: str, texts: Mapping[str, str] | None = None
+    ) -> Submission:
+        """
+        Submit the request's job to a cluster and return as soon as it has a driver. Arguments as of :meth:`run_job`.
+
+        :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
+        """
+        self._require_driver_elsewhere()
+        result = result_in(results_folder, result_name, request.storage_options)
+        with JobFolder(shared_folder(results_folder) if self._is_standalone_cluster else None) as folder:
+            failure = self._spark_submit(folder, request, result.uri, texts or {})
+            driver = self._driver_id or self._yarn_application_id or self._kubernetes_driver_pod
+            if failure is not None or driver is None:
+                self._log_printed()
+                raise error_without_result(request, self._exit_code() or 1, result.uri) from failure
+            self.log.info("The job's driver is %s", driver)
+            files = str(folder.path) if folder.shared is not None else None
+            namespace = self._connection["namespace"]
+            return Submission(
+                request.operation, request.table, driver, result_name, files, namespace, self._tracking_url
+            )
+
+    def driver(self, job: Submission) -> Driver:
+        """Return the driver of a job that this connection's cluster runs."""
+        if self._is_yarn:
+            return YarnDriver(self, job.driver_id)
+        if self._is_kubernetes:
+            return KubernetesDriver(self, job.driver_id)
+        return StandaloneDriver(standalone_endpoints(self._connection), job.driver_id)
+
+    def _wait(self, job: Submission, request: Request, results_folder: str) -> dict[str, Any]:
+        result = job.result_file(results_folder, request.storage_options)
+        watch = JobWatch(self.driver(job), result)
+        try:
+            with supervised(self._orphaned):
+                while (state := watch.look()) is None:
+                    time.sleep(self._status_poll_interval)
+            return job.collect(result, state)
+        finally:
+            job.delete_files()
+
+    def _require_driver_elsewhere(self) -> None:
+        """Raise unless the driver outlives this process and the cluster can be asked for it."""
+        master = self._connection["master"]
+        if not self.is_cluster:
+            raise UnsupportedFeatureError(
+                f"A task can be deferred only while its driver runs in a cluster. Connection {self._conn_id!r} (master "
+                f"{master}) is in deploy mode client: the driver runs in the worker and ends with the task. Set its "
+                f"deploy-mode to cluster (YARN, Kubernetes, standalone), or leave deferrable=True out"
+            )
+        if self._is_yarn:
+            try:
+                self._get_yarn_rm_base_url()
+            except ValueError:
+                raise InvalidInputError(
+                    f"Connection {self._conn_id!r}: to wait for a job on YARN in the triggerer, set the extra "
+                    f"{self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY}, such as http://resourcemanager:8088"
+                ) from None
+        if self._is_kubernetes and not self._connection["namespace"]:
+            raise InvalidInputError(
+                f"Connection {self._conn_id!r}: to wait for a job on Kubernetes in the triggerer, set the extra "
+                f"namespace or spark.kubernetes.namespace"
+            )
+        # Then spark-submit returns when there is a driver, and on_kill ends that driver by itself.
+        self._yarn_track_via_rm_api, self._track_driver_via_k8s_api = self._is_yarn, self._is_kubernetes
+
+    def _spark_submit(
+        self, folder: JobFolder, request: Request, result_uri: str, texts: Mapping[str, str]
+    ) -> AirflowException | None:
+        """Run spark-submit to its end; return what it failed with."""
+        shipped: dict[str, Any] = {
+            name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in texts.items()
+        }
+        self._printed = []
+        application = self._prepare(folder, dataclasses.replace(request, **shipped), result_uri)
+        try:
+            # Stdin is the task's line to its supervisor: the job must not hold it.
+            with supervised(self._orphaned):
+                self.submit(application, stdin=subprocess.DEVNULL)
+        except AirflowException as error:
+            return error
+        finally:
+            self._end_submission()
+        return None
+
+    def _log_printed(self) -> None:
+        for line in self._printed:
+            self.log.error("The job printed a result, but left no result file: %s", line)
+
+    def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> str:
+        """Set what this submission needs; return the file to submit."""
         arguments = [*to_arguments(request), f"{flag_name(RESULT_URI)}={result_uri}"]
+        ships = self.is_cluster and not self._is_standalone_cluster
         if request.storage_options:
             path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))
-            # A driver beside us deletes it once read; elsewhere Spark's staging folder goes with the application.
-            name = STORAGE_OPTIONS if self._is_cluster else STORAGE_OPTIONS_ONCE
+            # A driver that reads it in place deletes it; elsewhere Spark's staging folder goes with the application.
+            name = STORAGE_OPTIONS if ships else STORAGE_OPTIONS_ONCE
             arguments.append(f"{flag_name(name)}={self._shipped_name(path)}")
         self._application_args = arguments
-        self._py_files = ",".join(filter(None, [str(package_archive(folder.path)), self._py_files]))
-        if self._is_cluster and folder.written:
+        archive = package_archive(folder.path)
+        self._py_files = ",".join(filter(None, [str(archive), self._py_files]))
+        if ships and folder.written:
             self._files = ",".join(filter(None, [*map(str, folder.written), self._files]))
         self._hide_secret_settings(folder)
         if self._name == "default-name":
             self._name = f"airflow-paimon {request.operation} {request.table}"
+        script = job_path(request.operation)
+        if not self._is_standalone_cluster:
+            return str(script)
+        self._run_python_as_a_class(folder.path, script)
+        return str(archive)
+
+    def _run_python_as_a_class(self, folder: Path, script: Path) -> None:
+        """Submit what spark-submit itself refuses on a standalone cluster: a driver in Python.
+
+        The driver is the class that runs Python drivers on the other clusters; all files lie in the shared folder.
+        """
+        if self._env_vars:
+            raise UnsupportedFeatureError(
+                "A standalone cluster in deploy mode cluster gives a driver no variables: leave env_vars out, or use "
+                "deploy mode client"
+            )
+        py_files = [copied_into(name, folder) for name in str(self._py_files).split(",")]
+        self._application_args = [copied_into(str(script), folder), ",".join(py_files), *(self._application_args or [])]
+        self._py_files, self._java_class = None, _PYTHON_RUNNER
+        self._files = ",".join(filter(None, [*py_files, self._files]))
+        self._conf |= {"spark.submit.pyFiles": ",".join(py_files), "spark.master.rest.enabled": "true"}
+        self._connection["master"] = rest_master(self._connection)
 
     def _shipped_name(self, path: Path) -> str:
         # ``--files`` puts a file into the working folder of a driver on another machine.
-        return path.name if self._is_cluster else str(path)
+        return path.name if self.is_cluster and not self._is_standalone_cluster else str(path)
 
     def _hide_secret_settings(self, folder: JobFolder) -> None:
         # By the whole name: Azure's keys end with the account's host.
@@ -145,8 +275,13 @@ class SparkJobHook(SparkSubmitHook):
         secret |= self._hide_secret_variables()
         if not secret:
             return
+        if self._is_standalone_cluster:
+            raise UnsupportedFeatureError(
+                f"A standalone cluster in deploy mode cluster puts all settings on the driver's command line; "
+                f"{', '.join(sorted(secret))} would be seen there. Use deploy mode client"
+            )
         # With --properties-file Spark doesn't read its defaults, so they have to stand in it, too.
-        base = Path(self._properties_file) if self._properties_file else self._spark_defaults()
+        base = Path(self._properties_file) if self._properties_file else spark_defaults()
         lines = [base.read_text()] if base is not None and base.is_file() else []
         lines += [f"{key} {_escaped(value)}" for key, value in secret.items()]
         self._properties_file = str(folder.write("spark.properties", "\n".join(lines) + "\n"))
@@ -161,12 +296,6 @@ class SparkJobHook(SparkSubmitHook):
         self._secret_env = {k: str(v) for k, v in secret.items()} if self._is_yarn else {}
         prefix = "spark.yarn.appMasterEnv." if self._is_yarn else "spark.kubernetes.driverEnv."
         return {prefix + name: value for name, value in secret.items()}
-
-    def _spark_defaults(self) -> Path | None:
-        if conf_dir := os.environ.get("SPARK_CONF_DIR"):
-            return Path(conf_dir) / "spark-defaults.conf"
-        home = os.environ.get("SPARK_HOME")
-        return Path(home) / "conf" / "spark-defaults.conf" if home else None
 
     def _orphaned(self) -> None:
         # Before anything is logged: the log went to the supervisor, and writing to it fails now.
@@ -188,6 +317,12 @@ class SparkJobHook(SparkSubmitHook):
 
     # -- what Airflow's hook does, made strict -------------------------------------------------------------------------
 
+    def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]  # Airflow's is a class method
+        """Return the connection that this hook was given, else read it."""
+        if self._known_connection is not None:
+            return self._known_connection
+        return super().get_connection(conn_id)
+
     def _resolve_connection(self) -> dict[str, Any]:
         try:
             found = self.get_connection(self._conn_id)
@@ -207,13 +342,15 @@ class SparkJobHook(SparkSubmitHook):
     def _get_spark_binary_path(self) -> list[str]:
         binary = self._connection["spark_binary"] or "spark-submit"
         if os.sep not in binary and shutil.which(binary) is None:
-            binary = _spark_submit_of_this_environment() or binary
+            binary = spark_submit_of_this_environment() or binary
         return [binary]
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         super()._process_spark_submit_log(self._noticed(line) for line in itr if not self._is_result(line))
 
     def _noticed(self, line: str) -> str:
+        if self._is_standalone_cluster and (found := _SUBMITTED.search(line)):
+            self._driver_id = found[1]
         url = tracking_url(line, self._conf)
         if url is not None and url != self._tracking_url and self._on_tracking_url is not None:
             self._tracking_url = url
@@ -229,33 +366,22 @@ class SparkJobHook(SparkSubmitHook):
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)
-        self._env = {**self._environment(), **self._secret_env, **(self._env or {})}
+        environment = driver_environment(self.is_cluster, self._connection["master"])
+        self._env = {**environment, **self._secret_env, **(self._env or {})}
         return [sys.executable, "-I", "-S", str(_TIED_CHILD), str(os.getpid()), *command]
-
-    def _environment(self) -> dict[str, str]:
-        env: dict[str, str] = {}
-        if not self._is_cluster and not _is_set("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
-            env["PYSPARK_DRIVER_PYTHON"] = sys.executable
-            if self._connection["master"].startswith("local"):
-                env["PYSPARK_PYTHON"] = sys.executable
-        if not _is_set("JAVA_HOME") and shutil.which("java") is None:
-            from airflow_paimon.spark.java import find_java
-
-            if (home := find_java(Path.cwd() / ".java")) is None:
-                raise NotFoundError(
-                    "spark-submit needs Java 17 or newer, and there is neither JAVA_HOME nor java on the PATH of this "
-                    "worker; install one, or run metadata-only operations with run_on='worker'"
-                )
-            env["JAVA_HOME"] = str(home)
-        return env
 
     def on_kill(self) -> None:
         """Kill the submission and, in cluster mode, the application; returns within 4 seconds."""
-        kill = threading.Thread(target=super().on_kill, name="paimon-on-kill", daemon=True)
+        kill = threading.Thread(target=self._kill, name="paimon-on-kill", daemon=True)
         kill.start()
         kill.join(_KILL_SECONDS)
         if kill.is_alive():
             self.log.warning("Killing the Spark application takes longer than %s s; going on without it", _KILL_SECONDS)
+
+    def _kill(self) -> None:
+        super().on_kill()
+        if self._is_standalone_cluster and self._driver_id:
+            StandaloneDriver(standalone_endpoints(self._connection), self._driver_id).kill()
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -263,18 +389,6 @@ def check_options(options: Mapping[str, Any]) -> None:
     known = set(inspect.signature(SparkSubmitHook.__init__).parameters) - _OWN_OPTIONS - _NOT_AWAITED
     if unknown := sorted(set(options) - known):
         raise InvalidInputError(f"spark_options has no {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
-
-
-def _is_set(*names: str) -> bool:
-    return any(os.environ.get(name) for name in names)
-
-
-def _spark_submit_of_this_environment() -> str | None:
-    spec = importlib.util.find_spec("pyspark")  # finds it without importing it
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(spec.submodule_search_locations[0]) / "bin" / "spark-submit"
-    return str(path) if path.is_file() else None
 
 
 def _escaped(value: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon._compat import (
@@ -18,6 +17,7 @@ from airflow_paimon._compat import (
     Asset,
     AssetAlias,
     BaseOperator,
+    conf,
 )
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.base import Request
@@ -25,6 +25,7 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
 from airflow_paimon.operators._touched import branches_to_read, branches_to_write, branches_written
+from airflow_paimon.operators._values import as_dict, as_list
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -69,6 +70,10 @@ class PaimonOperator(BaseOperator):
         (templated)
     :param spark_options: further arguments of Airflow's ``SparkSubmitHook``, such as ``driver_memory``, ``jars``,
         ``packages``, ``py_files``, ``num_executors``, ``deploy_mode``, added to the Paimon connection's (templated)
+    :param deferrable: while a job runs in a cluster (deploy mode ``cluster``), wait in the triggerer instead of a
+        worker; in client mode an error says why not. Left out, it is ``[operators] default_deferrable``, and the task
+        waits in the worker where it can't be deferred
+    :param poll_interval: seconds between two looks of the triggerer
     """
 
     operation: ClassVar[str] = ""
@@ -108,6 +113,8 @@ class PaimonOperator(BaseOperator):
         now: str | None = None,
         spark_conf: Mapping[str, Any] | None = None,
         spark_options: Mapping[str, Any] | None = None,
+        deferrable: bool | None = None,
+        poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -120,6 +127,10 @@ class PaimonOperator(BaseOperator):
         self.now = now
         self.spark_conf = spark_conf
         self.spark_options = spark_options
+        default = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = default if deferrable is None else deferrable
+        self._must_defer = bool(deferrable)
+        self.poll_interval = poll_interval
         self._spark_hook: SparkJobHook | None = None
         self.spark_url: str | None = None
         self._result: dict[str, Any] | None = None
@@ -131,7 +142,7 @@ class PaimonOperator(BaseOperator):
         from airflow_paimon.hooks.paimon import PaimonHook
 
         store_links(self, context)
-        try:
+        with self._airflow_errors(context):
             self._check_run_on()
             hook = PaimonHook(self.paimon_conn_id)
             hook.require_filesystem_catalog(self.operation)
@@ -139,11 +150,27 @@ class PaimonOperator(BaseOperator):
             self._prepare(hook, request, context)
             submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
             result = self._submit(hook, request, context) if submits else self._run_here(request)
+        return self._done(context, result)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Come back from the triggerer: return the result of the job that was submitted."""
+        from airflow_paimon.operators._deferral import collect
+
+        with self._airflow_errors(context):
+            result = collect(self, event)
+        return self._done(context, result)
+
+    @contextmanager
+    def _airflow_errors(self, context: Context) -> Iterator[None]:
+        try:
+            yield
         except PaimonError as error:
             self._error = error_to_json(error)
             context["ti"].xcom_push(key=ERROR_KEY, value=self._error)
             # What the message says by itself needs no traceback.
             raise airflow_error(error) from (error if error.retryable else None)
+
+    def _done(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
         self.log.info("Result: %s", json.dumps(result))
@@ -260,9 +287,19 @@ class PaimonOperator(BaseOperator):
         self._spark_hook = SparkJobHook(
             spark.conn_id, conf=spark.conf, options=spark.options, on_tracking_url=on_tracking_url
         )
-        return self._spark_hook.run_job(
-            request, result_name=result_name(context), results_folder=hook.results_folder, texts=self._texts()
-        )
+        where: dict[str, Any] = {"result_name": result_name(context), "results_folder": hook.results_folder}
+        if self._defers(self._spark_hook):
+            from airflow_paimon.operators._deferral import defer_until_over
+
+            job = self._spark_hook.submit_job(request, texts=self._texts(), **where)
+            defer_until_over(self, context, job, spark.conn_id)
+        return self._spark_hook.run_job(request, texts=self._texts(), **where)
+
+    def _defers(self, spark: SparkJobHook) -> bool:
+        if self.deferrable and not (self._must_defer or spark.is_cluster):
+            self.log.info("Not deferred: in deploy mode client the driver runs in the worker and ends with the task")
+            return False
+        return self.deferrable
 
     @property
     def _run_on(self) -> str | None:
@@ -337,32 +374,3 @@ def airflow_error(error: PaimonError) -> AirflowException:
     if error.details:
         message += f" | {json.dumps(error.details)[:_LONGEST_MESSAGE]}"
     return AirflowException(message) if error.retryable else AirflowFailException(message)
-
-
-def as_list(name: str, value: Any) -> list[str]:
-    """Take a list, one text, or a template that rendered to the text of a list."""
-    if value is None:
-        return []
-    if isinstance(value, str):
-        text = value.strip()
-        parsed = _literal(name, text) if text.startswith(("[", "(")) else [text] if text else []
-    else:
-        parsed = value
-    return [str(item) for item in parsed]
-
-
-def as_dict(name: str, value: Any) -> dict[str, Any]:
-    """Take a mapping, or a template that rendered to the text of one."""
-    parsed = _literal(name, value) if isinstance(value, str) and value.strip() else value or {}
-    if not isinstance(parsed, Mapping):
-        raise InvalidInputError(f"{name} must be a mapping, got {type(parsed).__name__}")
-    return dict(parsed)
-
-
-def _literal(name: str, text: str) -> Any:
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text)
-        except (ValueError, SyntaxError):
-            continue
-    raise InvalidInputError(f"{name} rendered to {text!r}, which is neither JSON nor a Python literal")

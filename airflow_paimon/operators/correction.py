@@ -17,7 +17,8 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOpe
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
-from airflow_paimon.operators._base import ERROR_KEY, airflow_error, as_list, operation_id
+from airflow_paimon.operators._base import ERROR_KEY, airflow_error, operation_id
+from airflow_paimon.operators._values import as_list
 from airflow_paimon.operators.branch import CorrectBranchOperator
 from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, reminder_lead, send
 

@@ -17,7 +17,7 @@ from airflow_paimon._compat import (
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.links import AssetLink, TableLink, store_links
-from airflow_paimon.operators._base import as_list
+from airflow_paimon.operators._values import as_list
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -17,7 +17,8 @@ from airflow_paimon.core.table.table import open_table
 from airflow_paimon.operators import branch as branch_operators
 from airflow_paimon.operators import chain as chain_operators
 from airflow_paimon.operators import maintenance
-from airflow_paimon.operators._base import PaimonOperator, as_list
+from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators._values import as_list
 from airflow_paimon.operators.branch import (
     CorrectBranchOperator,
     CreateBranchOperator,
@@ -82,7 +83,7 @@ def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> 
     fields = {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request)}
     wanted = set(fields) - {"warehouse", "storage_options", "operation_id"}
     renamed = {cls.attribute_names.get(name, name): name for name in wanted}
-    own = {"paimon_conn_id", "spark_conn_id", "run_on", "spark_conf", "spark_options"}
+    own = {"paimon_conn_id", "spark_conn_id", "run_on", "spark_conf", "spark_options", *HOW_IT_WAITS}
     assert set(arguments) - own == set(renamed)
     for name, field_name in renamed.items():
         default = inspect.Parameter.empty if fields[field_name].default == "" else fields[field_name].default
@@ -92,10 +93,13 @@ def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_every_argument_is_templated_and_shadows_nothing_of_airflows(operation: str) -> None:
     cls = OPERATORS[operation]
-    assert set(cls.template_fields) == set(_arguments(cls))
+    assert set(cls.template_fields) == set(_arguments(cls)) - HOW_IT_WAITS
     shadowed = {name for name in cls.template_fields if hasattr(BaseOperator, name)}
     assert shadowed == {"dry_run"}  # a method that Airflow 3 never calls
 
+
+HOW_IT_WAITS = {"deferrable", "poll_interval"}
+"""Not templated, as with every operator of Airflow's."""
 
 # The template fields of each operator before they were derived from the requests, besides those of the base.
 EARLIER = {

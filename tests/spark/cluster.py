@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -28,9 +29,10 @@ _URL = re.compile(r"Starting Spark master at (spark://\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``python`` is what driver and executors run with."""
+    """``python`` is what driver and executors run with; ``rest_port`` takes submissions in deploy mode cluster."""
 
     master: str
+    rest_port: int
     python: Path
     archive: Path
     spark_home: Path
@@ -87,7 +89,9 @@ def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         log = folder / "master.log"
         address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        stack.enter_context(_daemon("master.Master", address, environment, log))
+        rest_port = _free_port()
+        options = f"{QUICK_JVM} -Dspark.master.rest.enabled=true -Dspark.master.rest.port={rest_port}"
+        stack.enter_context(_daemon("master.Master", address, environment | {"SPARK_DAEMON_JAVA_OPTS": options}, log))
         master = _wait_for(log, _URL)[1]
         workers = [folder / f"worker-{i}.log" for i in range(2)]
         for worker_log in workers:
@@ -95,7 +99,13 @@ def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
             stack.enter_context(_daemon("worker.Worker", arguments, environment, worker_log))
         for worker_log in workers:
             _wait_for(worker_log, re.compile("Successfully registered with master"))
-        yield Cluster(master, python, package_archive(folder), spark_home, environment)
+        yield Cluster(master, rest_port, python, package_archive(folder), spark_home, environment)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _package(name: str) -> Path:

@@ -1,0 +1,98 @@
+"""A job that runs in a cluster, from its submission to its result, whoever waits for it: the task or a trigger."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.hooks._drivers import GONE, Driver, is_over
+from airflow_paimon.hooks._job_files import ResultFile, result_in
+from airflow_paimon.hooks._job_result import error_of_lost_driver, result_or_raise
+
+log = logging.getLogger(__name__)
+
+_LOOKS_UNTIL_GONE = 3
+"""A master that has just restarted hears of its drivers from the Spark workers."""
+LEFT_RESULT = "it left its result"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that was submitted to a cluster, as plain JSON values without secrets: what a deferred task waits for.
+
+    ``files`` is the folder with the job's files where the driver reads them from a shared folder, else None.
+    """
+
+    operation: str
+    table: str
+    driver_id: str
+    result_name: str
+    files: str | None = None
+    namespace: str | None = None
+    spark_url: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Submission:
+        """Take what :meth:`to_json` gave."""
+        return cls(**{field.name: values.get(field.name) for field in fields(cls)})  # type: ignore[arg-type]
+
+    def result_file(self, results_folder: str, storage_options: Mapping[str, Any] | None) -> ResultFile:
+        """Return the file that the job's result will be in."""
+        return result_in(results_folder, self.result_name, storage_options)
+
+    def collect(self, result: ResultFile, state: str) -> dict[str, Any]:
+        """Take the result of a job that is over, or raise the error in it. ``state`` is what the driver was last in."""
+        found = result.take()
+        self.delete_files()
+        if found is None:
+            raise error_of_lost_driver(self.operation, self.table, self.driver_id, state, result.uri)
+        return result_or_raise(found, self.table)
+
+    def delete_files(self) -> None:
+        """Delete the job's files from the shared folder."""
+        if self.files is not None:
+            shutil.rmtree(self.files, ignore_errors=True)
+
+
+class JobWatch:
+    """Looks whether a submitted job is over. What gives no answer, cluster or storage, is looked at again."""
+
+    def __init__(self, driver: Driver, result: ResultFile) -> None:
+        self.driver = driver
+        self._result = result
+        self._gone = 0
+        self._reported = ""
+
+    def look(self) -> str | None:
+        """Return None while the job runs; then ``LEFT_RESULT``, or the driver's state when there is no result."""
+        # In this order: a driver that has ended by now had left its result before.
+        state = self._state()
+        try:
+            if self._result.exists():
+                return LEFT_RESULT
+        except PaimonError as error:
+            self._report(f"the result can't be looked for: {error.message}")
+            return None
+        self._gone = self._gone + 1 if state == GONE else 0
+        ended = state is not None and (is_over(self.driver, state) or self._gone >= _LOOKS_UNTIL_GONE)
+        return state if ended else None
+
+    def _state(self) -> str | None:
+        try:
+            return self.driver.state()
+        except (OSError, RuntimeError) as error:
+            self._report(f"the cluster does not tell its state: {error}")
+            return None
+
+    def _report(self, text: str) -> None:
+        if text != self._reported:
+            log.warning("Driver %s: %s; looking again", self.driver.id, text)
+        self._reported = text

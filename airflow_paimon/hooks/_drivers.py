@@ -1,0 +1,163 @@
+"""Drivers that run in a cluster: how to ask for the state of one, and how to end it, by the cluster's own interface."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
+
+if TYPE_CHECKING:
+    from airflow_paimon.hooks.spark_job import SparkJobHook
+
+_REQUEST_SECONDS = 30.0
+_OVER = {
+    "standalone": frozenset({"FINISHED", "KILLED", "FAILED", "ERROR"}),
+    "yarn": frozenset({"FINISHED", "KILLED", "FAILED"}),
+    "kubernetes": frozenset({"Succeeded", "Failed"}),
+}
+GONE = "unknown to the cluster"
+
+
+class Driver(Protocol):
+    """One driver in a cluster."""
+
+    @property
+    def id(self) -> str:
+        """The cluster's name for it."""
+
+    @property
+    def cluster(self) -> str:
+        """The kind of cluster: which states mean the end."""
+
+    def state(self) -> str:
+        """Return the cluster's word for the state, ``GONE`` when it knows of no such driver.
+
+        Raises ``OSError`` or ``RuntimeError`` when the cluster gives no answer.
+        """
+
+    def kill(self) -> None:
+        """Ask the cluster to end it. Raises as :meth:`state` does."""
+
+
+def is_over(driver: Driver, state: str) -> bool:
+    """Say whether a driver in this state has ended."""
+    return state in _OVER[driver.cluster]
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneDriver:
+    """A driver of a standalone cluster, by the REST interface of its masters (``spark.master.rest.enabled``)."""
+
+    endpoints: Sequence[str]
+    id: str
+    cluster = "standalone"
+
+    def state(self) -> str:
+        """Return the state; of several masters the one that leads knows it."""
+        found = self._ask("status", "GET")
+        if found.get("success"):
+            return str(found["driverState"])
+        if found.get("message"):  # a master that recovers, or stands by
+            raise RuntimeError(str(found["message"]).splitlines()[0])
+        return GONE
+
+    def kill(self) -> None:
+        """End the driver."""
+        self._ask("kill", "POST")
+
+    def _ask(self, what: str, method: str) -> dict[str, Any]:
+        failure: OSError | None = None
+        answer: dict[str, Any] | None = None
+        for endpoint in self.endpoints:
+            request = urllib.request.Request(f"{endpoint}/v1/submissions/{what}/{self.id}", method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS) as response:
+                    answer = json.load(response)
+            except urllib.error.HTTPError as error:  # it answers with one where it does not find what was asked for
+                failure = error
+            except OSError as error:
+                failure = error
+            except ValueError:
+                failure = OSError(f"{endpoint} is not the REST interface of a Spark master")
+            if answer is not None and answer.get("success"):
+                break
+        if answer is None:
+            raise failure or OSError("there is no master to ask")
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class YarnDriver:
+    """An application of YARN, by the REST interface of its ResourceManager."""
+
+    hook: SparkJobHook
+    id: str
+    cluster = "yarn"
+
+    def state(self) -> str:
+        """Return the application's state."""
+        return str(self.hook._query_yarn_application_status(self.id)[0])
+
+    def kill(self) -> None:
+        """Kill the application; a failure is logged."""
+        self.hook._kill_yarn_application(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesDriver:
+    """A driver's pod."""
+
+    hook: SparkJobHook
+    id: str
+    cluster = "kubernetes"
+
+    def state(self) -> str:
+        """Return the pod's phase."""
+        from airflow.providers.apache.spark.hooks.spark_submit import (  # type: ignore[attr-defined]
+            kube_client,
+        )
+
+        try:
+            pod = kube_client.get_kube_client().read_namespaced_pod(self.id, self.hook._connection["namespace"])
+        except kube_client.ApiException as error:
+            if error.status == 404:
+                return GONE
+            raise RuntimeError(f"Kubernetes does not tell the state of pod {self.id}: {error.reason}") from error
+        return str(pod.status.phase)
+
+    def kill(self) -> None:
+        """Delete the pod; a failure is logged."""
+        self.hook._kubernetes_driver_pod = self.id
+        self.hook._delete_driver_pod()
+
+
+def standalone_endpoints(connection: Mapping[str, Any]) -> list[str]:
+    """Return the REST interfaces of a standalone cluster's masters, from Airflow's Spark connection."""
+    return [f"{connection['rest_scheme']}://{host}" for host in _rest_hosts(connection)]
+
+
+def rest_master(connection: Mapping[str, Any]) -> str:
+    """Return the ``--master`` that submits through the masters' REST interface, once that has answered."""
+    endpoints = standalone_endpoints(connection)
+    try:
+        StandaloneDriver(endpoints, "driver-0").state()
+    except (OSError, RuntimeError) as error:
+        raise PaimonError(
+            f"No Spark master answers at {', '.join(endpoints)} ({error}). Deploy mode cluster needs the REST "
+            f"interface of a standalone master: spark.master.rest.enabled=true there, and the extra rest-port in the Spark "
+            f"connection where it is not 6066"
+        ) from None
+    return "spark://" + ",".join(_rest_hosts(connection))
+
+
+def _rest_hosts(connection: Mapping[str, Any]) -> list[str]:
+    master = str(connection["master"])
+    names = [address.rsplit(":", 1)[0] for address in master.removeprefix("spark://").split(",") if address]
+    if not names:
+        raise InvalidInputError(f"{master} names no master")
+    return [f"{name}:{connection['rest_port']}" for name in names]

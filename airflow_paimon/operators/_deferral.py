@@ -1,0 +1,47 @@
+"""A task that leaves its worker while its job runs in a cluster, and comes back for the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon._compat import AirflowTaskTimeout
+from airflow_paimon.hooks._cluster_job import Submission
+from airflow_paimon.hooks._job_result import error_from_json
+from airflow_paimon.hooks.paimon import PaimonHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.operators._base import PaimonOperator
+
+
+def defer_until_over(operator: PaimonOperator, context: Context, job: Submission, spark_conn_id: str) -> None:
+    """Leave the worker; never returns. The task's ``execution_timeout`` goes on counting from its start."""
+    from airflow_paimon.triggers.spark_job import SparkJobTrigger
+
+    limit, started = operator.execution_timeout, context["ti"].start_date
+    deadline = None if limit is None or started is None else (started + limit).timestamp()
+    trigger = SparkJobTrigger(
+        job=job.to_json(),
+        paimon_conn_id=operator.paimon_conn_id,
+        spark_conn_id=spark_conn_id,
+        poll_interval=float(operator.poll_interval),
+        deadline=deadline,
+    )
+    operator.defer(trigger=trigger, method_name="execute_complete")
+
+
+def collect(operator: PaimonOperator, event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a job that the trigger has seen the end of; raise what it failed with."""
+    job = Submission.from_json(event["job"])
+    operator.spark_url = job.spark_url
+    if "error" in event:
+        raise error_from_json(event["error"], job.table)
+    if event.get("timed_out"):
+        job.delete_files()
+        raise AirflowTaskTimeout(
+            f"{job.operation} on {job.table} took longer than execution_timeout; driver {job.driver_id} was killed"
+        )
+    hook = PaimonHook(operator.paimon_conn_id)
+    return job.collect(job.result_file(hook.results_folder, hook.storage_options), str(event["state"]))

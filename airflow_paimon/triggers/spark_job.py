@@ -1,0 +1,119 @@
+"""What a task waits with whose job runs in a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_paimon._compat import AirflowNotFoundException, AirflowRuntimeError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.hooks._cluster_job import JobWatch, Submission
+from airflow_paimon.hooks.spark_job import SparkJobHook
+from airflow_paimon.triggers._polls import connected_hook
+
+__all__ = ["SparkJobTrigger"]
+
+
+class SparkJobTrigger(BaseTrigger):
+    """
+    Fires once when a submitted job is over: ``job``, and ``state``, ``timed_out`` or ``error``.
+
+    It looks for the job's result and asks the cluster for the driver's state; the task reads the result. When the
+    triggerer stops, another one goes on watching the same driver. When the task is marked or cleared while it waits,
+    the driver is killed (from Airflow 3.3 on), and so it is when the deadline has passed.
+
+    :param job: the submission, as JSON
+    :param paimon_conn_id: connection of type ``paimon``, whose results folder the job writes to
+    :param spark_conn_id: connection of type ``spark`` that the job was submitted with
+    :param poll_interval: seconds between two looks
+    :param deadline: epoch seconds at which the task's ``execution_timeout`` has passed
+    """
+
+    def __init__(
+        self,
+        *,
+        job: Mapping[str, Any],
+        paimon_conn_id: str,
+        spark_conn_id: str,
+        poll_interval: float = 10.0,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
+        self.job = Submission.from_json(job)
+        self.paimon_conn_id = paimon_conn_id
+        self.spark_conn_id = spark_conn_id
+        self.poll_interval = poll_interval
+        self.deadline = deadline
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        arguments = {
+            "job": self.job.to_json(),
+            "paimon_conn_id": self.paimon_conn_id,
+            "spark_conn_id": self.spark_conn_id,
+            "poll_interval": self.poll_interval,
+            "deadline": self.deadline,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look, wait, look again."""
+        watch: JobWatch | None = None
+        while True:
+            try:
+                watch = watch or await self._watch()
+                state = await asyncio.to_thread(watch.look)
+            except AirflowRuntimeError as error:  # of the API server
+                self.log.warning("Driver %s: the connections can't be read: %s; looking again", self._id, error)
+                state = None
+            except PaimonError as error:
+                yield self._event({"error": error_to_json(error)})
+                return
+            if state is not None:
+                yield self._event({"state": state})
+                return
+            left = self.poll_interval if self.deadline is None else self.deadline - time.time()
+            if left <= 0:
+                await self._kill_logging_failures()
+                yield self._event({"timed_out": True})
+                return
+            await asyncio.sleep(min(self.poll_interval, left))
+
+    async def on_kill(self) -> None:
+        """Kill the driver: somebody has marked or cleared the task."""
+        await self._kill_logging_failures()
+
+    async def _kill_logging_failures(self) -> None:
+        try:
+            driver = (await self._watch()).driver
+            await asyncio.to_thread(driver.kill)
+        except (OSError, RuntimeError, AirflowRuntimeError, PaimonError) as error:
+            self.log.error("Driver %s could not be killed and may still run: %s", self._id, error)
+            return
+        self.log.info("Driver %s was killed", self._id)
+        await asyncio.to_thread(self.job.delete_files)
+
+    async def _watch(self) -> JobWatch:
+        paimon = await connected_hook(self.paimon_conn_id)
+        try:
+            connection = await SparkJobHook.aget_connection(self.spark_conn_id)
+        except AirflowNotFoundException:
+            raise InvalidInputError(f"There is no Airflow connection {self.spark_conn_id!r}") from None
+        spark = SparkJobHook(
+            self.spark_conn_id,
+            conf={"spark.kubernetes.namespace": self.job.namespace} if self.job.namespace else None,
+            options={"deploy_mode": "cluster"},
+            connection=connection,
+        )
+        return JobWatch(spark.driver(self.job), self.job.result_file(paimon.results_folder, paimon.storage_options))
+
+    @property
+    def _id(self) -> str:
+        return self.job.driver_id
+
+    def _event(self, payload: dict[str, Any]) -> TriggerEvent:
+        return TriggerEvent({"job": self.job.to_json(), **payload})  # type: ignore[no-untyped-call]  # no annotations

@@ -1,0 +1,211 @@
+"""Jobs whose driver runs in a real standalone cluster: waited for by the worker, by a trigger, and killed."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG
+from airflow.triggers.base import TriggerEvent
+
+from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.hooks._cluster_job import Submission
+from airflow_paimon.hooks._job_files import result_in
+from airflow_paimon.hooks.spark_job import SparkJobHook
+from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator
+from airflow_paimon.operators.maintenance import CheckTableOperator
+from airflow_paimon.triggers.spark_job import SparkJobTrigger
+from tests.airflow.conftest import RunDag, set_connection
+from tests.airflow.processes import running, wait_until
+from tests.core.tables import append, make_table
+from tests.spark.cluster import Cluster, start_cluster
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[Cluster]:
+    with start_cluster(tmp_path_factory.mktemp("cluster"), java_home) as started:
+        yield started
+
+
+@pytest.fixture
+def submits(cluster: Cluster, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Connection ``spark_default`` is that cluster; the arguments that make an operator run its driver in there."""
+    set_connection(monkeypatch, "spark_default", "spark", **connection(cluster))
+    return {"spark_conf": CONF | {"spark.pyspark.python": str(cluster.python)}, "spark_options": OPTIONS}
+
+
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+}
+OPTIONS = {"deploy_mode": "cluster", "driver_memory": "512m", "executor_memory": "512m"}
+
+
+def connection(cluster: Cluster) -> dict[str, Any]:
+    host, port = cluster.master.removeprefix("spark://").split(":")
+    return {"host": f"spark://{host}", "port": int(port), "extra": {"rest-port": cluster.rest_port}}
+
+
+def driver_state(cluster: Cluster, driver: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.rest_port}/v1/submissions/status/{driver}") as answer:
+        return str(json.load(answer)["driverState"])
+
+
+RULES = """
+def corrected(spark, views):
+    def on_an_executor(rows):
+        import airflow_paimon, rules
+        for row in rows:
+            yield row.k, f"{row.v} by {rules.__name__}", row.dt
+    return spark.createDataFrame(views["branch"].rdd.mapPartitions(on_an_executor), views["branch"].schema)
+"""
+
+
+def test_deferred_or_not_the_results_are_the_same(
+    warehouse: Path, run_dag: RunDag, submits: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main = make_table(warehouse)
+    write_arrow(main, pa.table({"k": pa.array([1, 2], pa.int64()), "v": ["a", "b"], "dt": ["1", "1"]}))
+    (tmp_path / "rules.py").write_text(RULES)
+    options = submits["spark_options"] | {"py_files": str(tmp_path / "rules.py")}
+    correct: dict[str, Any] = {"table": "d.t", "function": "rules:corrected", "partitions": ["dt=1"]}
+    correct |= {**submits, "spark_options": options}
+    missing: dict[str, Any] = {"table": "d.none", "run_on": "spark", "retries": 2}
+    with DAG("clustered", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        one = CreateBranchOperator(task_id="one", table="d.t", branch="one", snapshot=1)
+        two = CreateBranchOperator(task_id="two", table="d.t", branch="two", snapshot=1)
+        waits = CorrectBranchOperator(task_id="waits", branch="one", **correct)
+        leaves = CorrectBranchOperator(task_id="leaves", branch="two", deferrable=True, poll_interval=0.3, **correct)
+        none = CheckTableOperator(task_id="none", deferrable=True, poll_interval=0.3, **missing, **submits)
+        one >> two >> waits >> leaves >> none
+    run = run_dag(dag)
+    assert run.tasks == {
+        "one": ("success", 1), "two": ("success", 1), "waits": ("success", 1), "leaves": ("success", 1),
+        "none": ("failed", 1),
+    }  # fmt: skip
+    results = [run.xcom(name) for name in ("waits", "leaves")]
+    assert [(r["changed"], r["branch"], r["details"]["rows"]) for r in results] == [(True, "one", 2), (True, "two", 2)]
+    rows = [sorted(row["v"] for row in read_arrow(main.branch(name)).to_pylist()) for name in ("one", "two")]
+    assert rows == [["a by rules", "b by rules"]] * 2
+    assert [set(r) for r in results] == [set(results[0])] * 2
+    assert run.xcom("none", "paimon_error")["kind"] == "not-found", "told by the result, and not retried"
+    events = {uri: extra for uri, extra in run.asset_events if uri.endswith(("/one", "/two"))}
+    assert sorted(extra["snapshot_after"] for extra in events.values()) == [r["snapshot_after"] for r in results]
+    assert not [p for p in (warehouse / "_airflow_paimon_results").rglob("*") if p.is_file()], "nothing stays behind"
+    assert "".join(capfd.readouterr()).count("Pausing task as DEFERRED") == 2
+
+
+def test_client_mode_says_why_not(warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(make_table(warehouse), "1")
+    with DAG("client", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        CheckTableOperator(task_id="t", table="d.t", run_on="spark", deferrable=True, retries=2)
+    run = run_dag(dag)
+    assert run.tasks == {"t": ("failed", 1)}
+    error = run.xcom("t", "paimon_error")
+    assert error["kind"] == "unsupported" and "deploy mode client" in error["message"], error
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    with DAG("client_default", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        CheckTableOperator(task_id="t", table="d.t", run_on="spark")
+    assert run_dag(dag).tasks == {"t": ("success", 1)}, "what an installation prefers is no error where it can't be"
+
+
+@pytest.fixture
+def stuck(warehouse: Path) -> Iterator[Path]:
+    """A table whose schema is a named pipe: whoever reads it hangs in the middle of its work."""
+    schema = warehouse / "stuck.db" / "t" / "schema"
+    schema.mkdir(parents=True)
+    os.mkfifo(schema / "schema-0")
+    yield warehouse
+    for pid in running(f"--warehouse={warehouse}"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def submit(warehouse: Path, submits: dict[str, Any]) -> Submission:
+    hook = SparkJobHook(conf=submits["spark_conf"], options=submits["spark_options"])
+    request = build_request("check_table", {"warehouse": str(warehouse), "table": "stuck.t"})
+    job = hook.submit_job(request, result_name="a/b.json", results_folder=f"{warehouse}/_airflow_paimon_results")
+    wait_until(lambda: len(running(f"--warehouse={warehouse}")) >= 2, "the driver is at work", 120)
+    return job
+
+
+def trigger(job: Submission, **more: Any) -> SparkJobTrigger:
+    """What the triggerer makes of what the database keeps."""
+    made = SparkJobTrigger(
+        job=job.to_json(), paimon_conn_id="paimon_default", spark_conn_id="spark_default", poll_interval=0.2, **more
+    )
+    _, arguments = made.serialize()
+    return SparkJobTrigger(**json.loads(json.dumps(arguments)))
+
+
+async def first(made: SparkJobTrigger) -> TriggerEvent:
+    return await anext(aiter(made.run()))
+
+
+def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
+    stuck: Path, cluster: Cluster, submits: dict[str, Any]
+) -> None:
+    job = submit(stuck, submits)
+
+    async def watch_and_be_killed() -> None:
+        made = trigger(job)
+        watching = asyncio.create_task(first(made))
+        await asyncio.sleep(1)
+        assert not watching.done(), "it watches a driver that runs"
+        watching.cancel()  # as at the end of a triggerer: the driver lives on
+        await asyncio.gather(watching, return_exceptions=True)
+        assert driver_state(cluster, job.driver_id) == "RUNNING"
+        await trigger(job).on_kill()
+
+    asyncio.run(watch_and_be_killed())
+    wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
+    wait_until(lambda: not running(f"--warehouse={stuck}"), "nothing of it is left", 10)
+    assert not Path(str(job.files)).exists()
+
+    # execution_timeout
+    job = submit(stuck, submits)
+    assert asyncio.run(first(trigger(job, deadline=time.time()))).payload["timed_out"] is True
+    wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
+
+    # a driver that is killed by somebody else
+    job = submit(stuck, submits)
+    for pid in running(f"--warehouse={stuck}"):
+        os.kill(pid, signal.SIGKILL)
+    event = asyncio.run(asyncio.wait_for(first(trigger(job)), 60)).payload
+    assert event["state"] in ("FAILED", "ERROR")
+    result = result_in(f"{stuck}/_airflow_paimon_results", job.result_name, None)
+    with pytest.raises(OutcomeUnknownError, match="may have landed"):
+        job.collect(result, event["state"])
+
+
+def test_what_a_standalone_cluster_can_not_keep_secret_is_refused(
+    warehouse: Path, submits: dict[str, Any], cluster: Cluster
+) -> None:
+    request = build_request("check_table", {"warehouse": str(warehouse), "table": "d.t"})
+    where: dict[str, Any] = {"result_name": "r.json", "results_folder": f"{warehouse}/_r"}
+    hook = SparkJobHook(conf={"spark.hadoop.fs.s3a.secret.key": "abc"}, options=OPTIONS)
+    with pytest.raises(UnsupportedFeatureError, match=r"fs\.s3a\.secret\.key would be seen"):
+        hook.submit_job(request, **where)
+    assert not [p for p in (warehouse / "_r").rglob("*") if p.is_file()]
+
+
+def test_a_master_without_a_rest_interface(warehouse: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = int(cluster.master.rpartition(":")[2])
+    set_connection(monkeypatch, "spark_default", "spark", **connection(cluster) | {"extra": {"rest-port": port}})
+    request = build_request("check_table", {"warehouse": str(warehouse), "table": "d.t"})
+    with pytest.raises(PaimonError, match=r"spark\.master\.rest\.enabled=true there, and the extra rest-port"):
+        SparkJobHook(options=OPTIONS).submit_job(request, result_name="r.json", results_folder=f"{warehouse}/_r")
