@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from airflow.sdk import DAG
 from airflow.triggers.base import TriggerEvent
 
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks._cluster_job import Submission
@@ -135,10 +137,17 @@ def stuck(warehouse: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
+def spark(submits: dict[str, Any]) -> SparkJobHook:
+    return SparkJobHook(conf=submits["spark_conf"], options=submits["spark_options"])
+
+
+def stuck_request(warehouse: Path) -> Request:
+    return build_request("check_table", {"warehouse": str(warehouse), "table": "stuck.t"})
+
+
 def submit(warehouse: Path, submits: dict[str, Any]) -> Submission:
-    hook = SparkJobHook(conf=submits["spark_conf"], options=submits["spark_options"])
-    request = build_request("check_table", {"warehouse": str(warehouse), "table": "stuck.t"})
-    job = hook.submit_job(request, result_name="a/b.json", results_folder=f"{warehouse}/_airflow_paimon_results")
+    request, folder = stuck_request(warehouse), f"{warehouse}/_airflow_paimon_results"
+    job = spark(submits).submit_job(request, result_name="a/b.json", results_folder=folder)
     wait_until(lambda: len(running(f"--warehouse={warehouse}")) >= 2, "the driver is at work", 120)
     return job
 
@@ -180,6 +189,22 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
     job = submit(stuck, submits)
     assert asyncio.run(first(trigger(job, deadline=time.time()))).payload["timed_out"] is True
     wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
+
+    # a worker that waits by itself
+    hook, failures = spark(submits), []
+
+    def wait_for_it() -> None:
+        try:
+            hook.run_job(stuck_request(stuck), result_name="c.json", results_folder=f"{stuck}/_airflow_paimon_results")
+        except PaimonError as error:
+            failures.append(type(error))
+
+    worker = threading.Thread(target=wait_for_it)
+    worker.start()
+    wait_until(lambda: len(running(f"--warehouse={stuck}")) >= 2, "the driver is at work", 120)
+    hook.on_kill()
+    worker.join(60)
+    assert failures == [OutcomeUnknownError] and not worker.is_alive()
 
     # a driver that is killed by somebody else
     job = submit(stuck, submits)
