@@ -117,6 +117,7 @@ def picture(page: Page, name: str, address: str, *texts: str, size: tuple[int, i
     page.call("Emulation.clearDeviceMetricsOverride")
     page.call("Emulation.setScrollbarsHidden", hidden=False)
     page.call("Emulation.setEmulatedMedia", features=[])
+    page.open(address)
 
 
 def wait_until_parked(demo: Demo, times: int) -> None:
