@@ -25,7 +25,7 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
 from airflow_paimon.operators._touched import branches_to_read, branches_to_write, branches_written
-from airflow_paimon.operators._values import as_dict, as_list
+from airflow_paimon.operators._values import StrictTemplates, as_dict, as_list, is_blank
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -43,7 +43,7 @@ _MOST_LOG_LINES = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-class PaimonOperator(BaseOperator):
+class PaimonOperator(StrictTemplates, BaseOperator):
     """
     Base of the operators; each runs one operation of the core on one table and returns its result dict.
 
@@ -304,8 +304,7 @@ class PaimonOperator(BaseOperator):
     @property
     def _run_on(self) -> str | None:
         """What the argument says; a template that renders to nothing says nothing."""
-        text = (self.run_on or "").strip()
-        return None if text in ("", "None") else text
+        return None if is_blank(self.run_on) else str(self.run_on).strip()
 
     def _needs_spark(self, request: Request | None) -> bool:
         """Say whether an operation may read or write rows; a publish does only when it may rewrite some."""

@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 
 
+class StrictTemplates:
+    """A template that renders to None gives the text ``None``, also with ``render_template_as_native_obj``.
+
+    So it is refused or allowed in both the same way: an argument that is None counts as left out.
+    """
+
+    def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
+        """Render as Airflow does."""
+        rendered = super().render_template(content, *args, **kwargs)  # type: ignore[misc]
+        return "None" if rendered is None and isinstance(content, str) else rendered
+
+
+def is_blank(value: Any) -> bool:
+    """Say whether an argument is left out, or a template that rendered to nothing."""
+    return value is None or (isinstance(value, str) and value.strip() in ("", "None"))
+
+
 def as_list(name: str, value: Any) -> list[str]:
-    """Take a list, one text, or a template that rendered to the text of a list."""
+    """Take a list, one text or number, or a template that rendered to the text of a list."""
     if value is None:
         return []
     if isinstance(value, str):
         text = value.strip()
         parsed = _literal(name, text) if text.startswith(("[", "(")) else [text] if text else []
     else:
-        parsed = value
+        parsed = [value] if isinstance(value, int) else value
+    if isinstance(parsed, Mapping) or not isinstance(parsed, Iterable):
+        raise InvalidInputError(f"{name} must be a list of texts, got {parsed!r}")
     return [str(item) for item in parsed]
 
 
 def as_dict(name: str, value: Any) -> dict[str, Any]:
-    """Take a mapping, or a template that rendered to the text of one."""
-    parsed = _literal(name, value) if isinstance(value, str) and value.strip() else value or {}
+    """Take a mapping, or a template that rendered to the text of one, or to nothing."""
+    parsed = {} if is_blank(value) else _literal(name, value) if isinstance(value, str) else value
     if not isinstance(parsed, Mapping):
         raise InvalidInputError(f"{name} must be a mapping, got {type(parsed).__name__}")
     return dict(parsed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.links import UndoLink
 from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators._values import is_blank
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -343,6 +344,8 @@ class CorrectBranchOperator(PaimonOperator):
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         # Both may be templates, of which one renders to None.
+        self.sql = None if is_blank(self.sql) else self.sql
+        self.function = None if is_blank(self.function) else self.function
         if (self.sql is None) == (self.function is None):
             raise InvalidInputError(_ONE_OF_TWO)
         return super()._request(hook, context)

@@ -1,4 +1,4 @@
-"""The Airflow plugin: a navigation entry and the app behind it.
+"""The Airflow plugin: a navigation entry and the app behind it, and the macros.
 
 Every component of Airflow imports this module. The app itself, and all that it needs, is imported by the API server
 at the page's first request.
@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_paimon.plugin.macros import MACROS
 from airflow_paimon.plugin.urls import URL_PREFIX
 
 _Message = MutableMapping[str, Any]
@@ -49,9 +50,10 @@ class PaimonPage:
 
 
 class PaimonPlugin(AirflowPlugin):
-    """The page *Paimon* under Browse, served by the API server at ``/paimon``."""
+    """The page *Paimon* under Browse, served by the API server at ``/paimon``; in templates ``macros.paimon``."""
 
-    name = "airflow_paimon"
+    name = "paimon"  # templates say it
+    macros = list(MACROS)  # noqa: RUF012
     fastapi_apps = [{"app": PaimonPage(), "url_prefix": URL_PREFIX, "name": "Paimon"}]  # noqa: RUF012
     external_views = [  # noqa: RUF012
         {

@@ -17,7 +17,7 @@ from airflow_paimon._compat import (
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.links import AssetLink, TableLink, store_links
-from airflow_paimon.operators._values import as_list
+from airflow_paimon.operators._values import StrictTemplates, as_list, is_blank
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["SnapshotCatchUpSensor"]
 
 
-class SnapshotCatchUpSensor(BaseSensorOperator):
+class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
     """
     Wait until a branch of a table has caught up; all conditions that are given must hold.
 
@@ -154,7 +154,7 @@ class SnapshotCatchUpSensor(BaseSensorOperator):
 
 def _given(name: str, value: Any) -> Any:
     """Refuse a template that rendered to nothing: the condition would vanish, and the sensor would not wait for it."""
-    if isinstance(value, str) and value.strip() in ("", "None"):
+    if value is not None and is_blank(value):
         raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")
     return value
 

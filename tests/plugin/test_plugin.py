@@ -34,7 +34,7 @@ def test_airflow_shows_it_in_the_navigation(server: Any) -> None:
     from tests.plugin.conftest import token
 
     answer = server.get("/api/v2/plugins?limit=100", headers=token("admin")).json()
-    (plugin,) = [p for p in answer["plugins"] if p["name"] == "airflow_paimon"]
+    (plugin,) = [p for p in answer["plugins"] if p["name"] == "paimon"]
     (view,) = plugin["external_views"]
     assert (view["href"], view["url_route"], view["destination"]) == ("paimon/", "paimon", "nav")
     assert [app["url_prefix"] for app in plugin["fastapi_apps"]] == ["/paimon"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
@@ -51,7 +52,7 @@ def _coerce(operation: str, spec: dataclasses.Field[Any], value: Any) -> Any:
         return int(value)
     if annotation == "bool":
         return _coerce_bool(spec.name, value)
-    return value
+    return _coerce_text(spec.name, value) if annotation.startswith("str") else value
 
 
 def _is_nothing(value: Any) -> bool:
@@ -72,6 +73,20 @@ def _refuse_nothing(operation: str, spec: dataclasses.Field[Any], value: Any) ->
 
 def _needed(operation: str, spec: dataclasses.Field[Any]) -> str:
     return f"{operation} needs {spec.name} ({flag_name(spec.name)}): {spec.metadata['help']}"
+
+
+def _coerce_text(name: str, value: Any) -> str:
+    """Take a text; of what a native template made of one, whole numbers and times."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise InvalidInputError(
+        f"{name} must be a text, got {value!r}. With render_template_as_native_obj a template that looks like a Python "
+        f"value becomes one; put quotes into it, or switch that off"
+    )
 
 
 def _coerce_bool(name: str, value: Any) -> bool:

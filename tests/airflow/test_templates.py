@@ -1,0 +1,180 @@
+"""Templates in the operators' arguments: a form's values in text and native rendering, None, and the macros."""
+
+import dataclasses
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.operations import OPERATIONS
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.operators._values import as_dict, as_list
+from airflow_paimon.operators.branch import CorrectBranchOperator, CreateTagOperator, RollbackOperator
+from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from tests.airflow.conftest import RunDag
+from tests.airflow.test_operators import OPERATORS
+from tests.core.tables import append, make_table
+
+pytestmark = pytest.mark.airflow
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+BOTH = pytest.mark.parametrize("native", [False, True], ids=["text", "native"])
+
+
+def dag(native: bool, **params: Any) -> DAG:
+    made = DAG("test_templates", schedule=None, start_date=START, render_template_as_native_obj=native)
+    made.params.update(params)
+    return made
+
+
+def _value(spec: dataclasses.Field[Any]) -> Any:
+    """A value as a form gives it."""
+    if spec.metadata.get("repeat"):
+        return ["dt=2026-11-18", "dt=2026-11-19"]
+    if spec.metadata.get("choices"):
+        return spec.metadata["choices"][-1]
+    kinds = {"int": 7, "bool": True}
+    return kinds.get(str(spec.type).split(" ")[0], "20261118" if spec.name == "approved_by" else f"a-{spec.name}")
+
+
+def _context() -> Any:
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, max_tries=0)
+    return {"ti": ti}
+
+
+@BOTH
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+def test_every_argument_may_be_a_parameter_of_a_form(warehouse: Path, operation: str, native: bool) -> None:
+    cls = OPERATORS[operation]
+    unlike = {"warehouse", "storage_options", "operation_id"}
+    fields = {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request) if f.name not in unlike}
+    given = {name: _value(spec) for name, spec in fields.items()}
+    given |= {"function": None} if operation == "correct_branch" else {}
+    arguments = {cls.attribute_names.get(name, name): f"{{{{ params.{name} }}}}" for name in fields}
+    with dag(native):
+        settings = {"spark_conf": "{{ params.conf }}", "spark_options": "{{ params.options }}"}
+        operator = cls(task_id="t", spark_conn_id="{{ params.none }}", **settings, **arguments)
+    more = {"conf": {"spark.executor.cores": 4}, "options": None, "none": None}
+    operator.render_template_fields({"params": {**given, **more}})  # type: ignore[typeddict-item]
+    request = operator._request(PaimonHook(), _context())
+    for name, value in given.items():
+        assert getattr(request, name) == (tuple(value) if isinstance(value, list) else value), name
+    assert as_dict("spark_conf", operator.spark_conf) == {"spark.executor.cores": 4}
+    assert as_dict("spark_options", operator.spark_options) == {}
+    assert PaimonHook().spark_settings(operator.spark_conn_id).conn_id == "spark_default"
+
+
+@BOTH
+def test_a_guard_that_renders_to_nothing_is_refused(warehouse: Path, run_dag: RunDag, native: bool) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "1", seq=1)
+    guard: dict[str, Any] = {"table": "d.t", "snapshot": 1, "expected_main_snapshot": "{{ params.seen }}"}
+    with dag(native, seen=None) as made:
+        RollbackOperator(task_id="one", **guard)
+        RollbackOperator.partial(task_id="mapped", **guard).expand(branch=["main"])
+    run = run_dag(made)
+    assert run.tasks == {"one": ("failed", 1), "mapped[0]": ("failed", 1)}
+    assert "Leave it out" in run.xcom("one", "paimon_error")["message"]
+    assert "Leave it out" in run.xcom("mapped", "paimon_error", map_index=0)["message"]
+    assert main.latest_snapshot_id() == 2
+
+
+@BOTH
+def test_a_condition_that_renders_to_nothing_is_refused(native: bool) -> None:
+    with dag(native):
+        sensor = SnapshotCatchUpSensor(task_id="t", table="d.t", min_snapshot_id="{{ params.none }}")
+    sensor.render_template_fields({"params": {"none": None}})  # type: ignore[typeddict-item]
+    with pytest.raises(InvalidInputError, match="min_snapshot_id rendered to 'None'"):
+        sensor._condition()
+
+
+@BOTH
+def test_of_sql_and_function_one_may_be_empty(warehouse: Path, native: bool) -> None:
+    with dag(native):
+        operator = CorrectBranchOperator(
+            task_id="t", table="d.t", branch="b", sql="{{ params.sql }}", function="{{ params.function }}"
+        )
+        neither = CorrectBranchOperator(task_id="n", table="d.t", branch="b", sql="{{ params.sql }}")
+    operator.render_template_fields({"params": {"sql": None, "function": "rules:fix"}})  # type: ignore[typeddict-item]
+    request = operator._request(PaimonHook(), _context())
+    assert (request.sql, request.function) == (None, "rules:fix")  # type: ignore[attr-defined]
+    neither.render_template_fields({"params": {"sql": None}})  # type: ignore[typeddict-item]
+    with pytest.raises(InvalidInputError, match="one of the two"):
+        neither._request(PaimonHook(), _context())
+
+
+def test_what_native_rendering_makes_of_texts(warehouse: Path) -> None:
+    with dag(True):
+        tag = CreateTagOperator(task_id="t", table="d.t", tag="v{{ 1 }}", now="{{ params.now }}")
+        number = CreateTagOperator(task_id="n", table="d.t", tag="{{ params.tag }}")
+    tag.render_template_fields({"params": {"now": START}})  # type: ignore[typeddict-item]
+    assert tag._request(PaimonHook(), _context()).now == START.isoformat()
+    number.render_template_fields({"params": {"tag": "1.10"}})  # type: ignore[typeddict-item]
+    with pytest.raises(InvalidInputError, match=r"tag must be a text, got 1\.1\. With render_template_as_native_obj"):
+        number._request(PaimonHook(), _context())
+    assert as_list("partitions", 20261118) == ["20261118"]
+    with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
+        as_list("partitions", {"dt": 1})
+    with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
+        as_list("partitions", 1.5)
+
+
+# -- the macros ------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_the_newest_snapshot_of_a_table_in_templates(warehouse: Path, run_dag: RunDag, native: bool) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "2")
+    with dag(native, conn="paimon_default", table="d.t") as made:
+        newest = "macros.paimon.latest_snapshot(params.conn, params.table)"
+        committed = "macros.paimon.latest_commit_time(params.conn, params.table)"
+        tag = CreateTagOperator(
+            task_id="tag",
+            table="d.t",
+            tag=f"at_{{{{ {committed} | ds_nodash }}}}",
+            snapshot=f"{{{{ {newest} - 1 }}}}",
+            now=f"{{{{ {committed}.isoformat() }}}}",
+        )
+        branch = OPERATORS["create_branch"](task_id="branch", table="d.t", branch="fix", snapshot=1)
+        of_branch = CreateTagOperator(
+            task_id="of_branch",
+            table="d.t",
+            tag="of_branch",
+            snapshot="{{ macros.paimon.latest_snapshot('paimon_default', 'd.t', branch='fix') }}",
+        )
+        tag >> branch >> of_branch
+    run = run_dag(made)
+    assert run.state == "success", run.tasks
+    head = main.latest_snapshot()
+    assert head is not None
+    day = datetime.fromtimestamp(head.time_millis / 1000, UTC).strftime("%Y%m%d")
+    assert {t.name: t.snapshot.id for t in main.tags() if not t.name.startswith("airflow-paimon")} == {
+        f"at_{day}": 1,
+        "of_branch": 1,
+    }
+
+
+def test_a_template_that_can_not_name_a_snapshot_fails_at_once(
+    warehouse: Path, run_dag: RunDag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_table(warehouse)
+    with dag(False) as made:
+        for name, arguments in {
+            "empty": "'paimon_default', 'd.t'",
+            "missing": "'paimon_default', 'd.gone'",
+            "connection": "'nowhere', 'd.t'",
+        }.items():
+            snapshot = f"{{{{ macros.paimon.latest_snapshot({arguments}) }}}}"
+            CreateTagOperator(task_id=name, table="d.t", tag="x", snapshot=snapshot, retries=2, retry_delay=0)
+    run = run_dag(made)
+    assert run.tasks == dict.fromkeys(("empty", "missing", "connection"), ("failed", 1))
+    logged = "".join(capfd.readouterr())
+    for words in ("has no snapshot yet", "d.gone", "no Airflow connection 'nowhere'"):
+        assert words in logged
