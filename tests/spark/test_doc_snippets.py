@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
 from airflow_paimon.data import write_arrow
+from airflow_paimon.plugin import macros
 from tests.conftest import REPO_ROOT
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Page:
 
         if not isinstance(task, PaimonOperator):
             return
+        arguments = str([getattr(task, field) for field in task.template_fields])
+        if any(word in arguments for word in ("params.", "macros.", "given.")):
+            context: Any = {"params": task.dag.params.dump(), "macros": SimpleNamespace(paimon=macros)}
+            task.render_template_fields(context)
         values = {name: task._value(spec) for name, spec in _argument_fields(task.operation).items()}
         if values.get("sql"):  # the operator hands the statement over as a file
             values["sql"] = str(self.warehouse.with_suffix(".sql"))
@@ -141,6 +146,8 @@ def page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     rules.cents_to_euros = lambda spark, views: views["branch"].where("dt = '2026-11-18'")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_rules", ModuleType("my_rules"))
     monkeypatch.setitem(sys.modules, "my_rules.units", rules)
+    connection = json.dumps({"conn_type": "paimon", "extra": {"warehouse": str(tmp_path / "warehouse")}})
+    monkeypatch.setenv("AIRFLOW_CONN_PAIMON_DEFAULT", connection)
     names = {"spark": spark, "warehouse": str(tmp_path / "warehouse"), "__name__": "snippets"}
     yield Page(spark, tmp_path / "warehouse", names)
 
