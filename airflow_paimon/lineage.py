@@ -20,7 +20,7 @@ from airflow.providers.common.compat.openlineage.facet import (
     SymlinksDatasetFacet,
 )
 from airflow.providers.openlineage.extractors import OperatorLineage
-from openlineage.client.facet_v2 import dataset_version_dataset, symlinks_dataset
+from openlineage.client.facet_v2 import column_lineage_dataset, dataset_version_dataset, symlinks_dataset
 
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import PaimonError
@@ -79,9 +79,9 @@ def lineage_of(
     inputs = [
         _dataset(hook, operator.table, name, versions[i] if i < len(versions) else None) for i, name in enumerate(read)
     ]
-    inputs += [_dataset(hook, table, MAIN, None) for table in _views(operator)]
+    inputs += [_dataset(hook, table, MAIN, None) for table in _views(operator).values()]
     written = branches_written(result) if result is not None else []
-    outputs = [_output(hook, operator.table, name, result) for name in written if result is not None]
+    outputs = [_output(hook, operator, name, result) for name in written if result is not None]
     jobs = {"sql": SQLJobFacet(query=operator.sql)} if getattr(operator, "sql", None) else {}
     facets = {OPERATION_FACET: _operation(operator, result, error)}
     return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=facets, job_facets=jobs)
@@ -118,14 +118,17 @@ def _dataset(hook: PaimonHook, table: str, branch: str, version: int | None) -> 
     return Dataset(namespace=namespace, name=name, facets=_facets(hook, table, branch, version))
 
 
-def _output(hook: PaimonHook, table: str, branch: str, result: Mapping[str, Any]) -> OutputDataset:
-    namespace, name = _identity(hook.warehouse, table, branch)
+def _output(hook: PaimonHook, operator: Any, branch: str, result: Mapping[str, Any]) -> OutputDataset:
+    namespace, name = _identity(hook.warehouse, operator.table, branch)
     version = result["snapshot_after"] if branch == result["branch"] else None
     figures = _statistics(result) if branch == result["branch"] else None
+    facets = _facets(hook, operator.table, branch, version)
+    if sources := result["details"].get("column_sources"):
+        facets["columnLineage"] = _column_lineage(hook, operator, sources)
     return OutputDataset(
         namespace=namespace,
         name=name,
-        facets=_facets(hook, table, branch, version),
+        facets=facets,
         outputFacets={} if figures is None else {"outputStatistics": figures},
     )
 
@@ -143,6 +146,26 @@ def _facets(hook: PaimonHook, table: str, branch: str, version: int | None) -> d
         return facets
     columns = [SchemaDatasetFacetFields(name=f.name, type=str(f.type), description=f.description) for f in fields]
     return {**facets, "schema": SchemaDatasetFacet(fields=columns)}
+
+
+def _column_lineage(
+    hook: PaimonHook, operator: Any, sources: Mapping[str, list[str]]
+) -> column_lineage_dataset.ColumnLineageDatasetFacet:
+    """Name the columns that each written one was computed from. ``sources``: ``view.column``, by column."""
+    views = {"branch": (operator.table, operator.branch), "main": (operator.table, MAIN)}
+    views |= {view: (table, MAIN) for view, table in _views(operator).items()}
+
+    def input_field(text: str) -> column_lineage_dataset.InputField:
+        view, _, column = text.partition(".")
+        namespace, name = _identity(hook.warehouse, *views[view])
+        return column_lineage_dataset.InputField(namespace=namespace, name=name, field=column)
+
+    return column_lineage_dataset.ColumnLineageDatasetFacet(
+        fields={
+            column: column_lineage_dataset.Fields(inputFields=[input_field(text) for text in found])
+            for column, found in sources.items()
+        }
+    )
 
 
 def _statistics(result: Mapping[str, Any]) -> OutputStatisticsOutputDatasetFacet | None:
@@ -183,9 +206,9 @@ def _versions_read(result: Mapping[str, Any] | None) -> list[int | None]:
     return [result["details"].get(name) for name in _READ_VERSION.get(result["operation"], ())]
 
 
-def _views(operator: Any) -> list[str]:
-    """Return the further tables of a correction's query, ``name=db.table``."""
+def _views(operator: Any) -> dict[str, str]:
+    """Return the further tables of a correction's query by view, from ``name=db.table``."""
     from airflow_paimon.operators._values import as_list
 
-    views = as_list("view", getattr(operator, "view", ()))
-    return [table for table in (view.partition("=")[2].strip() for view in views) if table]
+    pairs = (view.partition("=") for view in as_list("view", getattr(operator, "view", ())))
+    return {name.strip(): table.strip() for name, _, table in pairs if table.strip()}

@@ -8,8 +8,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from airflow_paimon.data import write_arrow
 from tests.conftest import REPO_ROOT
 from tests.core.tables import append, make_table, rewrite, run
 
@@ -22,7 +24,9 @@ DAG = """
 
     from airflow.sdk import DAG, Asset
 
-    from airflow_paimon.operators.branch import CreateBranchOperator, MergeBranchOperator, RollbackOperator
+    from airflow_paimon.operators.branch import (
+        CorrectBranchOperator, CreateBranchOperator, MergeBranchOperator, RollbackOperator
+    )
     from tests.airflow.conftest import register
 
     with DAG("lineage", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
@@ -31,14 +35,24 @@ DAG = """
         merge = MergeBranchOperator(task_id="merge", branch="fix", **named)
         plan = RollbackOperator(task_id="plan", snapshot=1, dry_run=True, **named)
         failed = RollbackOperator(task_id="failed", snapshot=77, **named)
-        create >> merge >> plan >> failed
+        correct = CorrectBranchOperator(
+            task_id="correct",
+            table="d.real",
+            branch="fix",
+            sql="SELECT b.k, concat(b.v, r.v) AS v, b.dt FROM branch b JOIN rates r ON b.k = r.k WHERE b.dt = 'a'",
+            view=["rates=d.real"],
+            partitions=["dt=a"],
+        )
+        create >> merge >> plan >> correct >> failed
     register(dag)
     dag.test()
 """
 
 
 @pytest.fixture
-def events(airflow_home: Path, warehouse: Path, tmp_path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+def events(
+    airflow_home: Path, warehouse: Path, tmp_path: Path, java_home: Path
+) -> dict[tuple[str, str], dict[str, Any]]:
     """The last event of each kind of each task."""
     import airflow.providers.openlineage as provider  # of the extra openlineage
 
@@ -47,6 +61,9 @@ def events(airflow_home: Path, warehouse: Path, tmp_path: Path) -> dict[tuple[st
     append(table, "1")
     run(table, "create_branch", branch="fix", snapshot=1)
     rewrite(table.branch("fix"), "1")
+    real = make_table(warehouse, "d.real")
+    write_arrow(real, pa.table({"k": [1, 2], "v": ["x", "y"], "dt": ["a", "a"]}))
+    run(real, "create_branch", branch="fix", snapshot=1)
     log = tmp_path / "lineage.jsonl"
     transport = {"type": "file", "log_file_path": str(log), "append": True}
     environment = {
@@ -104,6 +121,20 @@ def test_what_each_task_read_and_wrote_and_why_one_failed(
     planned = events["lineage.plan", "COMPLETE"]
     assert planned["outputs"] == []
     assert planned["run"]["facets"]["paimon_operation"]["dryRun"] is True
+
+    corrected = events["lineage.correct", "COMPLETE"]
+    real = f"{warehouse}/d.db/real"
+    (written,) = corrected["outputs"]
+    assert written["name"] == f"{real}/branch/branch-fix"
+    came_from = {
+        column: [(f["namespace"], f["name"].removeprefix(real), f["field"]) for f in fields["inputFields"]]
+        for column, fields in written["facets"]["columnLineage"]["fields"].items()
+    }
+    assert came_from == {
+        "k": [("file", "/branch/branch-fix", "k")],
+        "v": [("file", "/branch/branch-fix", "v"), ("file", "", "v")],
+        "dt": [("file", "/branch/branch-fix", "dt")],
+    }
 
     failed = events["lineage.failed", "FAIL"]
     assert datasets(failed["inputs"]) == [("file", main, None, "d.t")]

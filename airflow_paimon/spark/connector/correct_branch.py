@@ -27,6 +27,7 @@ from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted, require_visible
 from airflow_paimon.spark.connector.session import paimon_catalog
 from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.jobs.column_sources import column_sources
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
@@ -34,6 +35,7 @@ from airflow_paimon.spark.jobs.correction import (
     properties,
     read_base,
     result_of,
+    with_column_sources,
 )
 from airflow_paimon.spark.jobs.correction_sources import (
     BRANCH_VIEW,
@@ -67,8 +69,10 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         check_target(branch, base.schema, request.mode)
         if request.mode == "overwrite":
             require_visible(base, base.choice.matches)
-        with rows_of(spark, request, sql, _views(reader, request, base, views)) as rows:
-            return _correct(reader, context, request, base, rows, identity)
+        frames = _views(reader, request, base, views)
+        with rows_of(spark, request, sql, frames) as rows:
+            sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
+            return with_column_sources(_correct(reader, context, request, base, rows, identity), sources)
 
     return correct_idempotently(context, request, sql, correct)
 

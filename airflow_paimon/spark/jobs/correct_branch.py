@@ -40,6 +40,7 @@ from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
 from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.jobs.column_sources import column_sources
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
@@ -47,6 +48,7 @@ from airflow_paimon.spark.jobs.correction import (
     properties,
     read_base,
     result_of,
+    with_column_sources,
 )
 from airflow_paimon.spark.jobs.correction_sources import (
     BRANCH_VIEW,
@@ -99,8 +101,9 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         frames = _views(spark, request, base, views, sql)
         with rows_of(spark, request, sql, frames) as rows:
             check_frame(rows, base.schema, branch.label)
+            sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
             results = _run_tasks(spark, request, base, rows)
-        return _finish(context, request, base, results, identity)
+        return with_column_sources(_finish(context, request, base, results, identity), sources)
 
     return correct_idempotently(context, request, sql, correct)
 

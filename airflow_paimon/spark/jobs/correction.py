@@ -28,6 +28,7 @@ DETAILS = "airflow-paimon.details"
 """Snapshot property with the result's details: a retry gives the first try's result."""
 
 
+COLUMN_SOURCES = "column_sources"
 _NAMED_PARTITIONS = 100
 
 
@@ -141,6 +142,11 @@ def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> Ope
     return context.result(
         None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
     )
+
+
+def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]]) -> OperationResult:
+    """Add which columns the written ones come from, where known; it is part neither of the plan nor of the commit."""
+    return dataclasses.replace(result, details={**result.details, COLUMN_SOURCES: dict(sources)}) if sources else result
 
 
 def properties(request: CorrectBranch, details: dict[str, object]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
+from airflow_paimon.spark.jobs.column_sources import SWITCH
 from airflow_paimon.spark.rows_in import temporary_conf
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, rows_of, run
 
@@ -309,3 +310,40 @@ def test_what_spark_would_cut_off_is_refused(spark: SparkSession, tmp_path: Path
     run(tmp_path, "create_branch", branch="fix", snapshot=1)
     with pytest.raises(UnsupportedFeatureError, match="'at' is finer than microseconds"):
         correct(spark, tmp_path, "SELECT * FROM branch", mode="upsert")
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (CHANGED_A, {"k": ["branch.k"], "v": ["branch.v"], "dt": ["branch.dt"]}),
+        ("SELECT * FROM main WHERE dt = 'a'", {"k": ["main.k"], "v": ["main.v"], "dt": ["main.dt"]}),
+        (
+            "WITH o AS (SELECT k, max(v) AS v FROM other GROUP BY k) "
+            "SELECT b.k, concat(b.v, o.v) AS v, 'a' AS dt FROM branch b JOIN o ON b.k = o.k WHERE b.dt = 'a' "
+            "UNION ALL SELECT k + 100, dt, 'a' FROM main WHERE dt = 'a'",
+            {"k": ["branch.k", "main.k"], "v": ["branch.v", "main.dt", "other.v"]},
+        ),
+        (
+            "SELECT k, (SELECT max(v) FROM main) AS v, dt FROM branch WHERE dt = 'a'",
+            {"k": ["branch.k"], "dt": ["branch.dt"]},
+        ),
+        (
+            "SELECT k, concat(v, '(, ') AS v, dt FROM branch WHERE dt = 'a'",  # prints like a list that never ends
+            {},
+        ),
+        ("SELECT CAST(1 AS BIGINT) AS k, 'x' AS v, 'a' AS dt", {}),
+    ],
+    ids=["one view", "main", "join and union", "subquery", "brackets in a literal", "no view"],
+)
+@pytest.mark.parametrize("upserts", [0, 1], ids=["as written", "to merge"])
+def test_the_result_says_which_columns_each_one_comes_from(
+    spark: SparkSession, tmp_path: Path, sql: str, expected: dict[str, list[str]], upserts: int
+) -> None:
+    main, _ = make_branch(tmp_path)
+    for _ in range(upserts):
+        put(main, [(1, "later", "a")])
+    asked: dict[str, Any] = {"partitions": ["dt=a"], "view": ["other=d.t"], "dry_run": True}
+    with in_tasks():
+        assert correct(spark, tmp_path, sql, **asked).details.get("column_sources", {}) == expected
+        with temporary_conf(spark, {SWITCH: "false"}):
+            assert "column_sources" not in correct(spark, tmp_path, sql, **asked).details
