@@ -101,7 +101,7 @@ def live_airflow(
     try:
         for name in (*_COMPONENTS, *(_TRIGGERER if triggerer else ())):
             live.start(name, *(("--apps", apps) if name == "api-server" else ()))
-        wait_until(lambda: _answers(port), "the API server answers", 90)
+        wait_until(lambda: _answers(port), "the API server answers", 240)
         yield live
     finally:
         for process in live.processes.values():
