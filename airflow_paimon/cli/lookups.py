@@ -18,6 +18,25 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
 
+def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
+    """List the databases of a warehouse, whichever catalog made them, with the number of their tables.
+
+    Raises:
+        NotFoundError: there is no database folder (``name.db``).
+    """
+    store = open_store(warehouse, storage_options)
+    shown, left = limited(_databases_of(store), limit)
+    rows = [(folder.removesuffix(".db"), len(_tables_of(store, folder))) for folder in shown]
+    return Listing(title="databases", columns=(("database", "text"), ("tables", "number")), rows=rows, left=left)
+
+
+def _databases_of(store: Store) -> list[str]:
+    found = [e.name for e in store.list("") if e.is_dir and e.name.endswith(".db")]
+    if not found:
+        raise NotFoundError(f"There is no warehouse at {store.uri}: it has no folder db_name.db")
+    return found
+
+
 def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
     """List the tables of a warehouse with their newest commit.
 
@@ -25,10 +44,7 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
         NotFoundError: there is no database folder (``name.db``).
     """
     store = open_store(warehouse, storage_options)
-    databases = [e.name for e in store.list("") if e.is_dir and e.name.endswith(".db")]
-    if not databases:
-        raise NotFoundError(f"There is no warehouse at {store.uri}: it has no folder db_name.db")
-    found = [t for folder in databases for t in _tables_of(store, folder)]
+    found = [t for folder in _databases_of(store) for t in _tables_of(store, folder)]
     shown, left = limited(found, limit)
     columns = (
         ("table", "text"),

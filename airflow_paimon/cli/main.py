@@ -31,6 +31,7 @@ jobs:
 {jobs}"""
 LOOKUPS = {
     "tables": "tables of the warehouse",
+    "databases": "databases of the warehouse, empty ones too",
     "schema": "columns of a branch: types and keys",
     "branches": "branches of a table, main included",
     "tags": "tags of a branch",
@@ -129,7 +130,7 @@ def _parser() -> _Parser:
             type=_limit,
             help=f"rows to show, 0 = all; default {_DEFAULT_LIMIT}, with --json all",
         )
-        if name != "tables":
+        if name not in ("databases", "tables"):
             command.add_argument("--table", required=True, help="table as db.table, or db.table$branch_name")
         if name in ("schema", "tags", "snapshots", "partitions", "files"):
             command.add_argument("--branch", help="branch; default main")
@@ -176,6 +177,8 @@ def _look_up(options: argparse.Namespace) -> Any:
 
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
+    if options.what == "databases":
+        return lookups.databases(options.warehouse, storage, limit)
     if options.what == "tables":
         return lookups.tables(options.warehouse, storage, limit)
     table = open_table(options.warehouse, options.table, storage_options=storage)

@@ -81,6 +81,17 @@ def on(warehouse: Path, table: str = "d.t") -> list[str]:
     return [f"--warehouse={warehouse}", f"--table={table}"]
 
 
+def test_databases(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_table(warehouse, "e.t")
+    (warehouse / "empty.db").mkdir()
+    (warehouse / "logs").mkdir()
+    rows = data(capsys, "databases", f"--warehouse={warehouse}")
+    assert [tuple(row.values()) for row in rows] == [("d", 2), ("e", 1), ("empty", 0)]
+    lines = show(capsys, "databases", f"--warehouse={warehouse}", "--limit=1")
+    assert [line.split() for line in lines[:2]] == [["DATABASE", "TABLES"], ["d", "2"]]
+    assert lines[2] == "... and 2 more databases: --limit 0 shows all"
+
+
 def test_branches_and_tags(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main, fix = data(capsys, "branches", *on(warehouse))
     assert (main["branch"], main["snapshot"]) == ("main", 2)
@@ -227,6 +238,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
             2,
             "invalid-input: --table d.t$branch_fix and --branch main name two different branches",
         ),
+        (["databases", "--warehouse=/nowhere"], 2, "not-found: There is no warehouse at file:///nowhere"),
         (["tables", "--warehouse=/nowhere"], 2, "not-found: There is no warehouse at file:///nowhere"),
         (["tables", "--warehouse=WH", "--limit=-1"], 2, "invalid-input: argument --limit: must be a whole number"),
         (["tables", "--warehouse=WH", "--storage-options=none.json"], 2, "invalid-input: The storage options file"),
