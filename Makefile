@@ -91,9 +91,11 @@ bench: venv ## print the figures of benchmarks/
 	@$(export_java)
 	$(PY) -m benchmarks
 
-versions: venv ## tests without Spark on the lowest and the newest versions that pyproject.toml allows
+# Not in .ci/run: three environments are 5 GB to download and unpack on a fresh machine, and a build of PySpark from source.
+versions: venv ## tests without Spark on the lowest and newest versions that pyproject.toml allows, and beside other providers
 	@$(PY) -m tests.versions lowest $(PYTEST_ARGS)
 	$(PY) -m tests.versions newest $(PYTEST_ARGS)
+	$(PY) -m tests.versions beside $(PYTEST_ARGS)
 
 oracles: venv ## prepare the engines that the interoperability tests compare with, under .oracles/
 	@$(export_java)

@@ -7,6 +7,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSkipException,
+    AirflowTaskTimeout,
     Asset,
     AssetAlias,
     BaseHook,
@@ -18,7 +19,7 @@ from airflow.providers.common.compat.sdk import (
     conf,
     mask_secret,
 )
-from airflow.sdk.exceptions import AirflowRuntimeError, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 WAITS_FOR_ANSWER: tuple[type[BaseException], ...] = (TaskDeferred,)
 """What Airflow's own approval raises when it has asked."""

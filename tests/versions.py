@@ -1,7 +1,9 @@
 """Run the tests that need no Spark and no browser with the lowest or newest versions that pyproject.toml allows.
 
-``python -m tests.versions lowest`` (Python 3.11, Airflow 3.1.3) or ``newest`` (Python 3.13, the newest releases of
-everything); arguments after that go to pytest. Each has an environment of its own in ``.cache/``, which ``uv`` makes.
+``python -m tests.versions lowest`` (Python 3.11, Airflow 3.1.3), ``newest`` (Python 3.13, the newest releases of
+everything) or ``beside`` (in one environment with other large providers, without a contradiction of versions);
+arguments after that go to pytest. Each has an environment of its own in ``.cache/``, of one to three GB, which ``uv``
+makes; a Python that is not there is downloaded.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ TESTS = (
     "airflow/test_operators.py",
     "dags/test_imports.py",
 )
+PROVIDER_TESTS = ("airflow/test_imports.py", "airflow/test_provider_info.py", "dags/test_imports.py")
 TOOLS = (
     "pytest>=8",
     "pytest-xdist>=3.6",
@@ -43,16 +46,26 @@ class Versions:
         resolution: Which version ``uv`` takes of what this package names.
         airflow: Airflow's version and the day after its release: what it depends on is taken as of then, as with
             Airflow's own constraints file. None = the newest of everything.
+        others: What is installed besides.
+        tests: Files and folders of tests.
     """
 
     python: str
     resolution: str
     airflow: tuple[str, str] | None = None
+    others: tuple[str, ...] = ()
+    tests: tuple[str, ...] = TESTS
 
 
 SETS = {
     "lowest": Versions("3.11", "lowest-direct", ("3.1.3", "2025-11-25")),
     "newest": Versions("3.13", "highest"),
+    "beside": Versions(
+        "3.11",
+        "highest",
+        others=("apache-airflow-providers-databricks", "apache-airflow-providers-google", "astronomer-cosmos"),
+        tests=PROVIDER_TESTS,
+    ),
 }
 _OURS = ("apache-airflow", "pyarrow", "numpy", "fsspec")
 """What starts with these is left to this package's own bounds."""
@@ -71,7 +84,7 @@ def main(name: str, arguments: list[str]) -> int:
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *arguments]
     with tempfile.TemporaryDirectory(prefix="airflow-paimon-versions-") as home:
         environment = {**os.environ, "AIRFLOW_HOME": home, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-        tests = [f"tests/{test}" for test in TESTS]
+        tests = [f"tests/{test}" for test in SETS[name].tests]
         return subprocess.run([*command, *tests], cwd=ROOT, env=environment, check=False).returncode
 
 
@@ -81,7 +94,7 @@ def _install(uv: str, versions: Versions, folder: Path) -> None:
     install = [uv, "pip", "install", "--quiet", "--python", python]
     as_of_then = folder / "as-of-then.txt"
     as_of_then.write_text(_airflow_dependencies(uv, versions))
-    package = ["--resolution", versions.resolution, "-c", str(as_of_then), "-e", ".[s3]"]
+    package = ["--resolution", versions.resolution, "-c", str(as_of_then), "-e", ".[s3]", *versions.others]
     subprocess.run([*install, *package], check=True, cwd=ROOT)
     frozen = subprocess.run([uv, "pip", "freeze", "--python", python], check=True, capture_output=True, text=True)
     held = folder / "versions.txt"
