@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileKind
@@ -249,3 +252,33 @@ def test_ids_survive_changes_of_the_schema(tmp_path: Path) -> None:
     assert with_ids(table) == [(None, 1, 0, 1), (None, 2, 1, 3), (7, 3, 2, 4), (7, 4, 3, 4)]
     assert with_ids(table, where=pc.field("_ROW_ID") == 3) == [(7, 4, 3, 4)]
     assert [r["_ROW_ID"] for r in read_arrow(table, version=3, columns=["name", "_ROW_ID"]).to_pylist()]
+
+
+@pytest.mark.parametrize("kind", ["orc", "avro"])
+def test_ids_in_files_of_other_formats(tmp_path: Path, kind: str) -> None:
+    """Mixed with Parquet: a plain file and a stored one with a null version."""
+    table = make(tmp_path)
+    insert(table, *((i, f"n{i}") for i in range(5)))
+    insert(table, (5, "e"))
+    statement(table, renamed(i3="C"))
+    expected = with_ids(table)
+    folder = tmp_path / "wh" / "d.db" / "t" / "bucket-0"
+    entries, new = list(live_entries(table, table.latest_snapshot()).values()), []
+    for entry in entries:
+        rows = pq.ParquetFile(folder / entry.file.file_name).read()
+        name = f"{entry.file.file_name.removesuffix('.parquet')}.{kind}"
+        if kind == "orc":
+            pyarrow.orc.write_table(rows, folder / name)
+        else:
+            fields = [{"name": f.name, "type": ["null", "string" if f.name == "name" else "long"]} for f in rows.schema]
+            with (folder / name).open("wb") as out:
+                fastavro.writer(out, {"type": "record", "name": "r", "fields": fields}, rows.to_pylist())
+        new.append(entry._replace(file=entry.file._replace(file_name=name)))
+    gone = [e.deleted() for e in entries]
+    schema = table.schema()
+    commit(table, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=[*gone, *new], schema=schema))
+    assert with_ids(table) == expected
+    assert with_ids(table, where=pc.field("_ROW_ID") == 3) == [expected[3]]
+    assert [r["_SEQUENCE_NUMBER"] for r in read_arrow(table, columns=["_SEQUENCE_NUMBER"]).to_pylist()].count(3) == 1
+    statement(table, renamed(i4="D"))
+    assert [r[-2:] for r in with_ids(table)] == [(i, {3: 3, 4: 5, 5: 2}.get(i, 1)) for i in range(6)]

@@ -24,6 +24,8 @@ _FLAGS = (
     "partition.legacy-name",
     "dynamic-partition-overwrite",
 )
+_ROW_OPTIONS = ("row-tracking.enabled", "data-evolution.enabled")
+_ROW_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER"})
 _NUMBERS = ("num-levels", "num-sorted-run.compaction-trigger", "manifest.merge-min-count", "snapshot.num-retained.min")
 _SIZES = ("target-file-size", "manifest.target-file-size")
 _DURATIONS = ("snapshot.time-retained", "partition.expiration-time", "tag.default-time-retained")
@@ -44,6 +46,8 @@ def check_options(schema: TableSchema, only: str | None = None) -> None:
 def _check(schema: TableSchema, key: str, value: str) -> None:
     if key == "bucket":
         _check_bucket(schema)
+    elif key in _ROW_OPTIONS and value.lower() == "true":
+        _check_row_tracking(schema, key)
     elif key in _CHOICES and value.lower() not in _CHOICES[key]:
         raise _refusal(key, value, f"one of {', '.join(_CHOICES[key])}")
     elif key in _FLAGS and value.lower() not in ("true", "false"):
@@ -65,6 +69,17 @@ def _check_bucket(schema: TableSchema) -> None:
         raise _refusal("bucket", str(count), "the number of buckets from 1 on, -1 (dynamic) or -2 (postponed)")
     if count > 0 and not schema.bucket_keys:
         raise _refusal("bucket", str(count), "-1 on a table without primary key, or set option bucket-key as well")
+
+
+def _check_row_tracking(schema: TableSchema, key: str) -> None:
+    options = TableOptions(schema.options)
+    if schema.primary_keys or options.bucket != -1:
+        raise _refusal(key, "true", "false: only append tables with bucket=-1 have row ids")
+    if not options.row_tracking:
+        raise _refusal(key, "true", "it together with row-tracking.enabled=true")
+    taken = sorted(_ROW_COLUMNS & set(schema.field_names))
+    if taken:
+        raise _refusal(key, "true", f"column {taken[0]!r} another name: every row has one of its own by that name")
 
 
 def _check_columns(schema: TableSchema, key: str, value: str) -> None:

@@ -24,6 +24,7 @@ _IMMUTABLE = frozenset(
     [
         "branch",
         "bucket-key",
+        "data-evolution.enabled",
         "data-file.path-directory",
         "merge-engine",
         "partition",

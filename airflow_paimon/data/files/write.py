@@ -351,8 +351,9 @@ def _dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[s
     """
     rows = _spread(sample, _SAMPLE_ROWS)
     picked = []
+    numbered = SEQUENCE_NUMBER if ROW_ID_FIELD not in fields else None  # keys have numbers, rows have versions
     for field in fields:
-        if not isinstance(field.type, AtomicType) or field.name == SEQUENCE_NUMBER or field.type.root == "BOOLEAN":
+        if not isinstance(field.type, AtomicType) or field.name == numbered or field.type.root == "BOOLEAN":
             continue
         if field.type.root == "DECIMAL" and field.type.args[0] > 18:
             continue

@@ -58,6 +58,8 @@ from airflow_paimon.spark.jobs.correction_sources import (
     read_sql,
     rows_of,
     source_name,
+    view_columns,
+    without_row_columns,
 )
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
@@ -99,7 +101,8 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     def correct(identity: CommitIdentity) -> OperationResult:
         base = _read_base(context, request, branch)
         frames = _views(spark, request, base, views, sql)
-        with rows_of(spark, request, sql, frames) as rows:
+        with rows_of(spark, request, sql, frames) as found:
+            rows = without_row_columns(found, base.schema)
             check_frame(rows, base.schema, branch.label)
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
             results = _run_tasks(spark, request, base, rows)
@@ -145,10 +148,15 @@ def _views(
     """Return each view, of one pinned snapshot, that the query can mean."""
 
     def other(table: str) -> Sequence[Layer]:
-        return plan_table_read(open_table(request.warehouse, table, storage_options=request.storage_options).require())
+        view = open_table(request.warehouse, table, storage_options=request.storage_options).require()
+        return plan_table_read(view, columns=view_columns(view.schema(), sql))
+
+    def branch() -> Sequence[Layer]:
+        scan = plan_snapshot(base.table, base.head, base.schema)
+        return [plan_read(scan, columns=view_columns(base.schema, sql), time_travel=True)]
 
     plans: dict[str, Callable[[], Sequence[Layer]]] = {
-        BRANCH_VIEW: lambda: [plan_read(plan_snapshot(base.table, base.head, base.schema), time_travel=True)],
+        BRANCH_VIEW: branch,
         MAIN_VIEW: lambda: other(request.table),
         **{name: partial(other, table) for name, table in further.items()},
     }

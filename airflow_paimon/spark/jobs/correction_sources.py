@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.failures import fault_of_query, first_line
 
 if TYPE_CHECKING:
@@ -98,6 +100,20 @@ def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
 def may_mention(sql: str | None, view: str) -> bool:
     """Whether a query may read a view: its text holds the name, or puts names together (``IDENTIFIER``)."""
     return sql is None or any(word in sql.lower() for word in (view.lower(), "identifier"))
+
+
+def view_columns(schema: TableSchema, sql: str | None) -> tuple[str, ...] | None:
+    """Return the columns of a view: with row id and version of each row where the query names one of them; None = all
+    of the table's.
+    """
+    named = sql is not None and any(name.lower() in sql.lower() for name in ROW_COLUMNS)
+    return with_row_columns(schema).field_names if named else None
+
+
+def without_row_columns(rows: DataFrame, schema: TableSchema) -> DataFrame:
+    """Return the rows without row id and version, which ``*`` brings along where the query names one of them."""
+    extra = set(with_row_columns(schema).field_names) - set(schema.field_names)
+    return rows.drop(*(extra & set(rows.columns))) if extra & set(rows.columns) else rows
 
 
 def source_name(request: CorrectBranch) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
@@ -347,3 +348,18 @@ def test_the_result_says_which_columns_each_one_comes_from(
         assert correct(spark, tmp_path, sql, **asked).details.get("column_sources", {}) == expected
         with temporary_conf(spark, {SWITCH: "false"}):
             assert "column_sources" not in correct(spark, tmp_path, sql, **asked).details
+
+
+@pytest.mark.usefixtures("place")
+def test_views_have_row_ids_where_the_query_names_them(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"bucket": "-1", "row-tracking.enabled": "true"}
+    columns = [("k", "BIGINT"), ("v", "STRING"), ("dt", "STRING")]
+    main = create_table(str(tmp_path), "d.t", columns, partition_keys=["dt"], options=options)
+    put(main, [(k, f"a{k}", "a") for k in range(4)])
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    gone = read_arrow(main, columns=["k", "_ROW_ID"], where=pc.field("k") == 2).column("_ROW_ID")[0].as_py()
+    correct(spark, tmp_path, f"SELECT * FROM branch WHERE _row_id <> {gone}", partitions=["dt=a"])
+    assert [r[0] for r in rows_of(main.branch("fix"))] == [0, 1, 3]
+    sql = "SELECT m.k, concat(m.v, m._SEQUENCE_NUMBER) AS v, m.dt FROM main m"
+    correct(spark, tmp_path, sql, partitions=["dt=a"])
+    assert rows_of(main.branch("fix")) == [(k, f"a{k}1", "a") for k in range(4)]
