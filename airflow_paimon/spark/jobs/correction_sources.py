@@ -113,7 +113,8 @@ def view_columns(schema: TableSchema, sql: str | None) -> tuple[str, ...] | None
 def without_row_columns(rows: DataFrame, schema: TableSchema) -> DataFrame:
     """Return the rows without row id and version, which ``*`` brings along where the query names one of them."""
     extra = set(with_row_columns(schema).field_names) - set(schema.field_names)
-    return rows.drop(*(extra & set(rows.columns))) if extra & set(rows.columns) else rows
+    named = [column for column in rows.columns if column.upper() in extra]
+    return rows.drop(*named) if named else rows
 
 
 def source_name(request: CorrectBranch) -> str:
