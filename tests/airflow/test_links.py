@@ -95,6 +95,11 @@ def test_links_are_registered_with_the_provider() -> None:
     ("line", "settings", "url"),
     [
         ("INFO SparkUI: Bound SparkUI to 0.0.0.0, and started at http://driver:4040", {}, "http://driver:4040"),
+        (
+            "INFO Utils: Successfully started service 'SparkUI' on port 4041.",
+            {"spark.driver.host": "driver"},
+            "http://driver:4041",
+        ),
         ("\t tracking URL: http://rm:8088/proxy/application_17_0002/", {}, "http://rm:8088/proxy/application_17_0002/"),
         (
             "INFO Client: Submitted application application_17_0002",
