@@ -66,6 +66,7 @@ import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.node.Json
 import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.paimon.table.BucketMode;
 import org.apache.paimon.table.FileStoreTable;
+import org.apache.paimon.table.SpecialFields;
 import org.apache.paimon.table.Table;
 import org.apache.paimon.table.sink.CommitMessage;
 import org.apache.paimon.table.sink.RowPartitionKeyExtractor;
@@ -765,6 +766,9 @@ public final class PaimonOracle {
                 TableCommitImpl commit = table.newCommit(user)) {
             if (table.bucketMode() == BucketMode.BUCKET_UNAWARE) {
                 BaseAppendFileStoreWrite rewriter = (BaseAppendFileStoreWrite) (Object) table.store().newWrite(user);
+                if (table.coreOptions().rowTrackingEnabled()) { // as sys.compact does
+                    rewriter.withWriteType(SpecialFields.rowTypeWithRowTracking(table.rowType()));
+                }
                 AppendCompactCoordinator coordinator = new AppendCompactCoordinator(table, false);
                 for (AppendCompactTask task : coordinator.run()) {
                     messages.add(task.doCompact(table, rewriter));
