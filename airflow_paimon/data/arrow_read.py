@@ -29,9 +29,11 @@ def read_arrow(
     ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds) names. Rows come in no particular order.
 
     TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings. ``where`` keeps the
-    rows for which an expression over the table's columns is true. Only for chain tables: ``gap_policy`` chooses what a
-    day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state before it; ``chain_read`` is
-    ``full`` (full partitions), ``incremental`` (only the rows of the delta branch) or ``hybrid`` (both).
+    rows for which an expression over the table's columns is true. With row tracking, ``columns`` and ``where`` may also
+    name ``_ROW_ID`` and ``_SEQUENCE_NUMBER``, which are not read unless they are named. Only for chain tables:
+    ``gap_policy`` chooses what a day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state
+    before it; ``chain_read`` is ``full`` (full partitions), ``incremental`` (only the rows of the delta branch) or
+    ``hybrid`` (both).
 
     Raises:
         NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp,

@@ -22,6 +22,7 @@ _BY_EXIT_CODE: dict[int, type[PaimonError]] = {
     4: UnsafeOperationError,
     5: OutcomeUnknownError,
 }
+_NOT_STARTED = 127  # of a shell, and of _tied_child.py
 
 
 def result_or_raise(result: dict[str, Any], table: str) -> dict[str, Any]:
@@ -48,6 +49,13 @@ def error_without_result(request: Request, exit_code: int | None, uri: str) -> P
     if exit_code == 0 or (exit_code is not None and not 0 <= exit_code <= 128):
         return OutcomeUnknownError(
             f"{what} at {uri}: it may have landed; a retry of this task looks first", table=request.table
+        )
+    if exit_code == _NOT_STARTED:
+        return PaimonError(
+            f"{request.operation} on {request.table}: spark-submit or its Java was not found (exit code {exit_code}): "
+            f"put Spark on the worker's PATH or install the extra airflow-paimon[spark], and Java 17 or newer; the log "
+            f"above says which is missing",
+            table=request.table,
         )
     cls = _BY_EXIT_CODE.get(exit_code or 1, PaimonError)
     return cls(f"{what}; the log above says why", table=request.table)

@@ -101,7 +101,7 @@ def test_what_an_end_without_a_result_means(
 
 
 def test_a_binary_that_is_not_there(warehouse: Path) -> None:
-    with pytest.raises(PaimonError, match="127"):
+    with pytest.raises(PaimonError, match=r"not found \(exit code 127\): .*airflow-paimon\[spark\]"):
         run(SparkJobHook(options={"spark_binary": "/nowhere/spark-submit"}), request(warehouse))
 
 

@@ -164,7 +164,7 @@ def _field(letter: str, count: int, text: str) -> Element:
     if letter not in _UNITS:
         raise InvalidInputError(
             f"Unsupported formatter pattern letter {letter!r} in formatter {text!r}: partition times are made of "
-            f"y u M L d D H k m s"
+            f"y u M L d D H k m s, as in yyyy-MM-dd"
         )
     if letter in "yu":
         if count == 2:

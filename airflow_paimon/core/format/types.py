@@ -56,6 +56,10 @@ class ArrayType:
     root: str = "ARRAY"
     length: int | None = None
 
+    def __str__(self) -> str:
+        length = "" if self.length is None else f", {self.length}"
+        return f"{self.root}<{self.element}{length}>{'' if self.nullable else ' NOT NULL'}"
+
 
 @dataclass(frozen=True, slots=True)
 class MapType:
@@ -63,6 +67,9 @@ class MapType:
     value: DataType
     nullable: bool = True
     root: str = "MAP"
+
+    def __str__(self) -> str:
+        return f"{self.root}<{self.key}, {self.value}>{'' if self.nullable else ' NOT NULL'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,14 @@ class RowType:
     fields: tuple[DataField, ...]
     nullable: bool = True
     root: str = "ROW"
+
+    def __str__(self) -> str:
+        fields = ", ".join(f"{_name(field.name)} {field.type}" for field in self.fields)
+        return f"{self.root}<{fields}>{'' if self.nullable else ' NOT NULL'}"
+
+
+def _name(name: str) -> str:
+    return name if name.isidentifier() else f"`{name}`"
 
 
 DataType = AtomicType | ArrayType | MapType | RowType

@@ -48,6 +48,19 @@ def test_a_type_is_stored_as_paimon_spells_it(text: str, stored: object) -> None
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "ARRAY<INT NOT NULL> NOT NULL",
+        "MAP<STRING NOT NULL, ARRAY<DECIMAL(10, 2)>>",
+        "MULTISET<STRING>",
+        "ROW<a INT, `b c` ROW<d TIMESTAMP(3) WITH LOCAL TIME ZONE NOT NULL>> NOT NULL",
+    ],
+)
+def test_a_nested_type_is_shown_as_it_is_written(text: str) -> None:
+    assert str(parse_type_text(text, "c")) == text
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("UUID", "Column c: 'UUID' is not a type of Paimon; write e.g. BIGINT"),
