@@ -336,8 +336,12 @@ class SparkJobHook(SparkSubmitHook):
             raise InvalidInputError(
                 f"Connection {self._conn_id!r} is of type {found.conn_type!r}; for Spark it must be of type 'spark'"
             )
-        resolved: dict[str, Any] = super()._resolve_connection()
-        return resolved
+        if found.conn_type == "spark_connect":
+            raise UnsupportedFeatureError(
+                f"Connection {self._conn_id!r} is of type spark_connect: jobs don't run through Spark Connect. Use a "
+                f"connection of type 'spark', or run metadata-only operations with run_on='worker'"
+            )
+        return dict(super()._resolve_connection())
 
     def _get_spark_binary_path(self) -> list[str]:
         binary = self._connection["spark_binary"] or "spark-submit"

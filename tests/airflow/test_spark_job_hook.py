@@ -68,6 +68,14 @@ def test_missing_connection_is_an_error_not_yarn(warehouse: Path) -> None:
         SparkJobHook("nowhere")
 
 
+def test_a_connect_server_is_refused_before_anything_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_connection(monkeypatch, "connect", "spark_connect", host="127.0.0.1", port=15002)
+    with pytest.raises(
+        UnsupportedFeatureError, match=r"'connect' is of type spark_connect.*connection of type 'spark'"
+    ):
+        SparkJobHook("connect")
+
+
 def test_options_are_those_of_airflows_hook(warehouse: Path) -> None:
     with pytest.raises(InvalidInputError, match="driver_memery"):
         SparkJobHook(options={"driver_memery": "1g"})
