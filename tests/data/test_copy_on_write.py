@@ -21,10 +21,11 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table, create_table
-from airflow_paimon.core.table.scan import live_entries, read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.scan import live_entries, plan_scan, read_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
+from airflow_paimon.data.scan import plan_read
 from tests.data.row_statements import Row, planned, statement, with_ids
 
 Golden = Callable[[str], Path]
@@ -282,3 +283,20 @@ def test_ids_in_files_of_other_formats(tmp_path: Path, kind: str) -> None:
     assert [r["_SEQUENCE_NUMBER"] for r in read_arrow(table, columns=["_SEQUENCE_NUMBER"]).to_pylist()].count(3) == 1
     statement(table, renamed(i4="D"))
     assert [r[-2:] for r in with_ids(table)] == [(i, {3: 3, 4: 5, 5: 2}.get(i, 1)) for i in range(6)]
+
+
+def test_filters_skip_files_by_ids_versions_and_values(tmp_path: Path) -> None:
+    """Files of both kinds: the statistics of a stored one have two more columns than the table."""
+    table = make(tmp_path)
+    for first in (0, 10, 20):
+        insert(table, *((first + i, f"n{first + i}") for i in range(5)))
+    statement(table, renamed(i11="changed"))
+
+    def files(where: pc.Expression) -> int:
+        _, splits = plan_read(plan_scan(table), columns=["id"], where=where)
+        return sum(len(s.files) for s in splits)
+
+    assert [files(pc.field("_ROW_ID") == i) for i in (0, 6, 14, 15)] == [1, 1, 1, 0]
+    assert [files(pc.field("_SEQUENCE_NUMBER") == v) for v in (1, 2, 3, 4, 5)] == [1, 1, 2, 1, 0]
+    assert [files(pc.field("id") == i) for i in (3, 12, 15, 24)] == [1, 1, 0, 1]
+    assert [files(pc.field("name") == n) for n in ("n3", "changed", "zz")] == [1, 1, 0]
