@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
@@ -20,8 +22,9 @@ from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.scan import data_file_path
-from airflow_paimon.data.files.arrow_types import arrow_type
+from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER, arrow_type
 from airflow_paimon.data.files.evolution import nested_ids
+from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.rows_in import temporary_conf
@@ -142,8 +145,12 @@ def _is_readable(read: TableRead, written: TableSchema) -> bool:
     constants = set(read.schema.partition_keys)
     stored = [f for f in read.fields if f.name not in constants]
     return _names_are_clear(written) and all(
-        f.name in read.schema.field_names and _fits(by_id.get(f.id), f) for f in stored
+        _is_row_column(read, f) or (f.name in read.schema.field_names and _fits(by_id.get(f.id), f)) for f in stored
     )
+
+
+def _is_row_column(read: TableRead, field: DataField) -> bool:
+    return field.name in ROW_COLUMNS and field.name not in read.schema.field_names
 
 
 def _fits(source: DataField | None, target: DataField) -> bool:
@@ -190,8 +197,13 @@ def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, fil
     constants = read.schema.partition_keys
     by_id = {f.id: f for f in written.fields}
     stored = [f for f in read.fields if f.name not in constants]
+    row_columns = [f for f in stored if _is_row_column(read, f)]  # null in files that don't store them
+    position = [_ROW_INDEX] if row_columns else []
     sources = [by_id[f.id] for f in stored if f.id in by_id]
-    frame = _relation(spark, read, sources, files)
+    frame = _relation(spark, read, [*sources, *row_columns, *position], files)
+    if row_columns:
+        frame = _with_row_columns(spark, frame, row_columns, files)
+    by_id |= {f.id: f for f in row_columns}
     by_target = {f.id: by_id.get(f.id) for f in stored}
     columns = []
     for field in read.fields:
@@ -205,6 +217,37 @@ def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, fil
             same = spark_type(source.type) == target
             columns.append((column if same else column.cast(target)).alias(field.name))
     return frame.select(*columns)
+
+
+_ROW_INDEX = DataField(-1, "_tmp_metadata_row_index", AtomicType("BIGINT", (), True))
+"""What Spark's Parquet reader fills in for ``_metadata.row_index``, which would cost a struct for each row."""
+
+
+def _with_row_columns(
+    spark: SparkSession, frame: DataFrame, asked: Sequence[DataField], files: Sequence[RawFile]
+) -> DataFrame:
+    """Fill in row ids and versions that the manifest holds, by a join with the files: on their sizes, or if two have
+    the same size on their names, which takes longer.
+    """
+    from pyspark.sql import functions as sf
+
+    sizes = [f.file.file_size for f in files]
+    by_size = len(set(sizes)) == len(sizes)
+    owners = pa.table(
+        {
+            "file key": pa.array(sizes, pa.int64()) if by_size else [f.file.file_name for f in files],
+            "file first": pa.array([f.file.first_row_id for f in files], pa.int64()),
+            "file version": pa.array([f.file.max_sequence_number for f in files], pa.int64()),
+        }
+    )
+    key = sf.col("_metadata.file_size" if by_size else "_metadata.file_name").alias("file key")
+    frame = frame.select("*", key).join(sf.broadcast(spark.createDataFrame(owners)), "file key", "left")
+    filled = {
+        ROW_ID: sf.col("`file first`") + sf.col(_ROW_INDEX.name),
+        SEQUENCE_NUMBER: sf.col("`file version`"),
+    }
+    lost = sf.raise_error(sf.lit("a row of a file that is not in the plan"))
+    return frame.withColumns({f.name: sf.coalesce(f"`{f.name}`", filled[f.name], lost) for f in asked})
 
 
 def _constant_name(name: str) -> str:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.data import write_arrow
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.read import read_table
+from tests.data.chain.examples import mark_deleted
 from tests.data.row_statements import statement, with_ids
 from tests.data.test_compact import add, names, partitioned, wrong_count
 
@@ -50,3 +56,28 @@ def test_a_refusal_of_a_task_is_the_operations(spark: SparkSession, tmp_path: Pa
     with pytest.raises(FormatError, match="hold 6 rows where their manifest says 7"):
         run_spark_operation(spark, build_request("compact", {"warehouse": str(tmp_path / "wh"), "table": table.name}))
     assert table.latest_snapshot_id() == 6
+
+
+@pytest.mark.parametrize("same_size", [False, True])
+def test_row_ids_of_files_that_spark_reads_itself(spark: SparkSession, tmp_path: Path, same_size: bool) -> None:
+    """Plain and stored files, beside a file of another schema and one with deleted rows, which tasks of ours read."""
+    table = partitioned(tmp_path, **{"row-tracking.enabled": "true", "deletion-vectors.enabled": "true"})
+    for i in range(3):
+        rows = range(1000 * i, 1000 * i + (7 if same_size else 10**i))
+        add(table, *((n, f"d{n % 2 if same_size else 0}") for n in rows))
+    statement(table, lambda row: {**row, "id": -row["id"]} if row["id"] in (1001, 2000) else row)
+    add(table, (90, "gone"), (91, "gone"))
+    mark_deleted(table, ("gone",), [0])
+    alter_table(table, [AddColumn(name="n", type="INT")])
+    write_arrow(table, pa.table({"id": pa.array([99], pa.int32()), "dt": ["d1"], "n": pa.array([7], pa.int32())}))
+    expected = with_ids(table)
+    sizes = [e.file.file_size for e in live_entries(table, table.latest_snapshot()).values()]
+    assert not same_size or len(set(sizes)) < len(sizes)
+    columns = ["id", "dt", "n", "_ROW_ID", "_SEQUENCE_NUMBER"]
+    frame = read_table(spark, str(tmp_path / "wh"), "d.p", columns=columns)
+    assert "FileScan parquet" in frame._jdf.queryExecution().toString()
+    assert sorted(map(tuple, frame.collect()), key=lambda r: r[3]) == expected
+    versions = read_table(spark, str(tmp_path / "wh"), "d.p", columns=["_SEQUENCE_NUMBER"], where="id < 0").collect()
+    assert [r[0] for r in versions] == [4, 4]
+    last = read_table(spark, str(tmp_path / "wh"), "d.p", where=f"_ROW_ID >= {expected[-1][3]}").collect()
+    assert [tuple(r) for r in last] == [(99, "d1", 7)]
