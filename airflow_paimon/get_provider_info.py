@@ -31,7 +31,13 @@ def get_provider_info() -> dict[str, Any]:
             )
         ],
         "sensors": [_modules("airflow_paimon.sensors.snapshot")],
-        "hooks": [_modules("airflow_paimon.hooks.paimon", "airflow_paimon.hooks.spark_job")],
+        "hooks": [
+            _modules(
+                "airflow_paimon.hooks.paimon",
+                "airflow_paimon.hooks.spark_job",
+                "airflow_paimon.hooks.spark_connect_job",
+            )
+        ],
         "triggers": [_modules("airflow_paimon.triggers.snapshot", "airflow_paimon.triggers.spark_job")],
         "extra-links": [f"airflow_paimon.links.{name}" for name in _LINKS],
         "connection-types": [_connection_type()],

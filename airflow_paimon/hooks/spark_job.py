@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkJobHook"]
 
-_TIED_CHILD = Path(__file__).with_name("_tied_child.py")
-_RESULT_LINE = '{"operation": "'
+TIED_CHILD = Path(__file__).with_name("_tied_child.py")
+RESULT_LINE = '{"operation": "'
 _SUBMITTED = re.compile(r'"submissionId" : "([^"]+)"')
 _PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"
 _KILL_SECONDS = 4.0
@@ -363,7 +363,7 @@ class SparkJobHook(SparkSubmitHook):
 
     def _is_result(self, line: str) -> bool:
         """Keep the line by which a job prints its result out of the log: who runs the job logs the result."""
-        if not line.startswith(_RESULT_LINE):
+        if not line.startswith(RESULT_LINE):
             return False
         self._printed.append(line.strip())
         return True
@@ -372,7 +372,7 @@ class SparkJobHook(SparkSubmitHook):
         command = super()._build_spark_submit_command(application)
         environment = driver_environment(self.is_cluster, self._connection["master"])
         self._env = {**environment, **self._secret_env, **(self._env or {})}
-        return [sys.executable, "-I", "-S", str(_TIED_CHILD), str(os.getpid()), *command]
+        return [sys.executable, "-I", "-S", str(TIED_CHILD), str(os.getpid()), *command]
 
     def on_kill(self) -> None:
         """Kill the submission and, in cluster mode, the application; returns within 4 seconds."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_paimon.hooks.paimon import PaimonHook
+    from airflow_paimon.hooks.spark_connect_job import SparkConnectJobHook
     from airflow_paimon.hooks.spark_job import SparkJobHook
 
 RUN_ON = ("spark", "worker")
@@ -59,8 +60,8 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     :param table: the table, ``db.table`` (templated)
     :param paimon_conn_id: connection of type ``paimon`` (templated)
-    :param spark_conn_id: connection of type ``spark``; left out, the one that the Paimon connection names, or
-        ``spark_default`` (templated)
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; left out, the one that the Paimon
+        connection names, or ``spark_default`` (templated)
     :param run_on: left out, an operation that reads or writes rows is submitted to Spark, and one that is metadata only
         runs in the worker, in milliseconds; ``spark`` and ``worker`` choose (templated)
     :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
@@ -131,7 +132,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self.deferrable = default if deferrable is None else deferrable
         self._must_defer = bool(deferrable)
         self.poll_interval = poll_interval
-        self._spark_hook: SparkJobHook | None = None
+        self._spark_hook: SparkJobHook | SparkConnectJobHook | None = None
         self.spark_url: str | None = None
         self._result: dict[str, Any] | None = None
         self._error: dict[str, Any] | None = None
@@ -275,7 +276,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         return run_operation(request).to_json()
 
     def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
-        from airflow_paimon.hooks.spark_job import SparkJobHook
+        from airflow_paimon.hooks.spark_connect_job import open_job_hook
 
         def on_tracking_url(url: str) -> None:
             self.spark_url = url
@@ -284,7 +285,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         spark = hook.spark_settings(
             self.spark_conn_id, as_dict("spark_conf", self.spark_conf), as_dict("spark_options", self.spark_options)
         )
-        self._spark_hook = SparkJobHook(
+        self._spark_hook = open_job_hook(
             spark.conn_id, conf=spark.conf, options=spark.options, on_tracking_url=on_tracking_url
         )
         where: dict[str, Any] = {"result_name": result_name(context), "results_folder": hook.results_folder}
@@ -295,9 +296,11 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             defer_until_over(self, context, job, spark.conn_id)
         return self._spark_hook.run_job(request, texts=self._texts(), **where)
 
-    def _defers(self, spark: SparkJobHook) -> bool:
+    def _defers(self, spark: SparkJobHook | SparkConnectJobHook) -> bool:
         if self.deferrable and not (self._must_defer or spark.is_cluster):
-            self.log.info("Not deferred: in deploy mode client the driver runs in the worker and ends with the task")
+            self.log.info(
+                "Not deferred: the job runs in the worker (deploy mode client, Spark Connect) and ends with the task"
+            )
             return False
         return self.deferrable
 

@@ -87,13 +87,13 @@ def _check_texts(params: Mapping[str, Any]) -> None:
 
 def _check_spark(params: Mapping[str, Any]) -> None:
     """Build the hook that will submit the jobs: it refuses a missing connection and unknown options."""
-    from airflow_paimon.hooks.spark_job import SparkJobHook
+    from airflow_paimon.hooks.spark_connect_job import open_job_hook
 
     spark = PaimonHook(params["paimon_conn_id"]).spark_settings(
         params["spark_conn_id"], params["spark_conf"], params["spark_options"]
     )
     try:
-        SparkJobHook(spark.conn_id, conf=spark.conf, options=spark.options)
+        open_job_hook(spark.conn_id, conf=spark.conf, options=spark.options)
     except (AirflowException, TypeError, ValueError) as error:
         if isinstance(error, PaimonError):
             raise

@@ -43,6 +43,7 @@ from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.operations import operation_of, resolve, run_operation
 from airflow_paimon.core.requests.result import OperationResult, failure_json
 from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.spark.connect import connect_session, uses_connect
 from airflow_paimon.spark.parent_watch import end_with_parent
 
 log = logging.getLogger("airflow_paimon")
@@ -169,7 +170,7 @@ def _without_pandas(request: Request) -> Iterator[None]:
     PyArrow and PySpark import it where it is installed, only to recognise its objects, and go on without it. Python
     workers are not affected.
     """
-    if getattr(request, "function", None) is not None:
+    if getattr(request, "function", None) is not None or uses_connect():  # a Connect client needs it
         yield
         return
     finder = _NoPandas()
@@ -221,13 +222,16 @@ def _stop(spark: Any) -> None:
 def _session(request: Request) -> Any:
     from pyspark.sql import SparkSession
 
+    name = f"airflow-paimon {request.operation} {request.table}"
+    if uses_connect():
+        return connect_session(request, name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         from airflow_paimon.spark.java import find_java
 
         if (home := find_java(Path(".java"))) is not None:
             os.environ["JAVA_HOME"] = str(home)
     _choose_python()
-    builder = SparkSession.builder.appName(f"airflow-paimon {request.operation} {request.table}")
+    builder = SparkSession.builder.appName(name)
     if operation_of(request.operation).needs_spark and request.engine == "connector":
         _switch_extensions_on(builder)
     _leave_ui_out(builder)
@@ -240,7 +244,7 @@ def _session(request: Request) -> Any:
 
 def _choose_python() -> None:
     """Let the tasks of a local master run in this Python; Spark's default is the first ``python3`` of the PATH."""
-    if "PYSPARK_PYTHON" in os.environ or "SPARK_REMOTE" in os.environ:
+    if "PYSPARK_PYTHON" in os.environ:
         return
     from pyspark import SparkConf, SparkContext
 
@@ -269,8 +273,6 @@ def _switch_extensions_on(builder: Any) -> None:
 
 def _leave_ui_out(builder: Any) -> None:
     """Start no web UI for a local master unless the settings name it: it is a tenth of what a session's start costs."""
-    if "SPARK_REMOTE" in os.environ:
-        return
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()  # the settings of spark-submit and of the cluster are the JVM's
