@@ -298,9 +298,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     def _defers(self, spark: SparkJobHook | SparkConnectJobHook) -> bool:
         if self.deferrable and not (self._must_defer or spark.is_cluster):
-            self.log.info(
-                "Not deferred: the job runs in the worker (deploy mode client, Spark Connect) and ends with the task"
-            )
+            self.log.info("Not deferred: this job runs in the worker (deploy mode client or Spark Connect)")
             return False
         return self.deferrable
 

@@ -125,7 +125,7 @@ def test_rows_through_a_connect_server(connected: Path, run_dag: RunDag, tmp_pat
 def make_view(warehouse: Path) -> pa.Table:
     from airflow_paimon import open_table
 
-    return read_arrow(open_table("d.t", str(warehouse), branch="fix"))
+    return read_arrow(open_table(str(warehouse), "d.t", branch="fix"))
 
 
 def test_killing_the_task_ends_what_runs_on_the_server(connected: Path, server: tuple[int, int]) -> None:
