@@ -338,8 +338,8 @@ class SparkJobHook(SparkSubmitHook):
             )
         if found.conn_type == "spark_connect":
             raise UnsupportedFeatureError(
-                f"Connection {self._conn_id!r} is of type spark_connect: jobs don't run through Spark Connect. Use a "
-                f"connection of type 'spark', or run metadata-only operations with run_on='worker'"
+                f"Connection {self._conn_id!r} is of type spark_connect, which spark-submit can't use: open it with "
+                f"open_job_hook, as the operators do, or use a connection of type 'spark'"
             )
         return dict(super()._resolve_connection())
 
