@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches.published import last_publish, publishes, verify_publish, verify_rollback
+from airflow_paimon.core.branches.published import last_publish, publishes, undone_by, verify_publish, verify_rollback
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -175,6 +175,21 @@ def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> No
     again = undo.plan_undo({**params, "tag": planned["tag"]})
     repeated = run(main, "rollback_to", tag=again["tag"], keep_later=True)
     assert "Nothing to undo" in undo.verify_undone(params, again, repeated.to_json())["lines"][0]
+
+
+def test_a_publish_whose_undo_was_undone_can_be_undone_again(warehouse: Path) -> None:
+    main, _ = corrected(warehouse)
+    run(main, "merge_branch", branch="fix")
+    wrong, published = names(main), last_publish(main)
+    run(main, "rollback_to", tag=published.undo_tag, keep_later=True)
+    (first_undo,) = undone_by(publishes(main)).values()
+    run(main, "rollback_to", tag=first_undo.undo_tag, keep_later=True)
+    assert names(main) == wrong
+    planned = undo.plan_undo(form("data_correction_undo", {"table": "d.t"}))
+    assert planned["tag"] == published.undo_tag
+    result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
+    assert (result.changed, result.snapshot_after) == (True, 6)
+    assert undone_by(publishes(main))[published.undo_tag].snapshot.id == 6
 
 
 def test_an_undo_that_does_not_hold_what_it_went_back_to_is_reported(warehouse: Path) -> None:

@@ -2,14 +2,20 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from airflow_paimon.core.branches.published import last_publish
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, overlap, waits_for
+from tests.core.tables import append, make_table
+from tests.core.tables import run as operate
 from tests.plugin.conftest import Get
 from tests.plugin.test_page import texts
 
@@ -95,6 +101,13 @@ def runs(server: Any) -> Iterator[None]:
         ("waiting", "running", {**ours, "partitions": ["dt=1"]}, {"approve": "awaiting_input"}),
         ("elsewhere", "running", {"table": "d.t"}, {}),
         ("other", "running", {**ours, "table": "d.other"}, {}),
+        (
+            "taken_back",
+            "success",
+            {**ours, "table": "undone.t", "branch": "fix"},
+            {"merge": "success", "verify": "success"},
+        ),
+        ("wrong", "failed", {**ours, "table": "undone.t"}, {"correct": "failed", "how_to_go_on": "failed"}),
     ]
     version = uuid4()
     with create_session() as session:
@@ -160,12 +173,47 @@ def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
 
 @pytest.mark.usefixtures("runs")
 def test_the_forms_are_given_what_they_want(get: Get) -> None:
-    page = get("/paimon/lake/d/t?tab=corrections").text
-    forms = [json.loads(texts(f)) for f in re.findall(r'<pre id="form-\d+">(.*?)</pre>', page, re.DOTALL)]
+    forms = forms_of(get("/paimon/lake/d/t?tab=corrections").text)
     assert forms[:2] == [
         {"table": "d.t", "paimon_conn_id": "lake"},
         {"table": "d.t", "paimon_conn_id": "lake", "tag": "airflow-paimon-undo-publish-1"},
     ]
+
+
+@pytest.fixture
+def undone(lake: Path) -> Iterator[Table]:
+    """A table whose publish was undone."""
+    table = make_table(lake, "undone.t")
+    append(table, "1")
+    operate(table, "create_branch", branch="fix")
+    append(table.branch("fix"), "1", rows=7)
+    operate(table, "merge_branch", branch="fix", operation_id="publish-1")
+    operate(table, "rollback_to", tag=last_publish(table).undo_tag, keep_later=True, operation_id="undo-1")
+    yield table
+    shutil.rmtree(lake / "undone.db")
+
+
+def forms_of(page: str) -> list[dict[str, Any]]:
+    return [json.loads(texts(f)) for f in re.findall(r'<pre id="form-\d+">(.*?)</pre>', page, re.DOTALL)]
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_publish_that_was_undone_is_not_offered_to_be_undone_again(get: Get, undone: Table) -> None:
+    page = get("/paimon/lake/undone/t?tab=corrections").text
+    shown = texts(page)
+    assert re.search(r"taken_back data_correction .* published, undone since .* fix undone by snapshot 3", shown)
+    assert "Undo this rollback data_correction_undo Snapshot 3 went back to snapshot 1" in shown
+    tags = [form.get("tag") for form in forms_of(page) if "tag" in form]
+    assert tags == ["airflow-paimon-undo-undo-1"]
+
+
+@pytest.mark.usefixtures("runs", "undone")
+def test_the_state_of_a_run_leads_to_the_log_that_explains_it(get: Get) -> None:
+    page = get("/paimon/lake/undone/t?tab=corrections").text
+    assert re.search(
+        r'href="/dags/data_correction/runs/wrong/tasks/how_to_go_on" data-airflow-link>failed: correct', page
+    )
+    assert re.search(r'href="/dags/data_correction/runs/taken_back/tasks/verify" data-airflow-link>published', page)
 
 
 @pytest.mark.usefixtures("runs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,20 @@ def publishes(view: Table) -> list[Published]:
     return sorted(found, key=lambda p: p.snapshot.id)
 
 
+def undone_by(points: Sequence[Published]) -> dict[str, Published]:
+    """Map the undo tag of each publish or rollback that was undone to the rollback that did it.
+
+    ``points``: what ``publishes`` found. A rollback that was undone in turn undoes nothing.
+    """
+    found: dict[str, Published] = {}
+    for point in reversed(points):
+        later = (p for p in points if p.snapshot.id > point.snapshot.id and p.undo_tag not in found)
+        undo = next((p for p in later if p.target == point.before.id), None)
+        if undo is not None:
+            found[point.undo_tag] = undo
+    return found
+
+
 def last_publish(main: Table) -> Published:
     """Find the publish to undo: the newest one of a branch.
 
@@ -83,7 +97,7 @@ def last_publish(main: Table) -> Published:
             f"after it. Name a tag to go back to",
             table=main.name,
         )
-    undone = next((p for p in known if p.snapshot.id > latest.snapshot.id and p.target == latest.before.id), None)
+    undone = undone_by(known).get(latest.undo_tag)
     if undone is not None:
         raise InvalidInputError(
             f"{main.label}: the last publish, snapshot {latest.snapshot.id}, was undone already, by snapshot "

@@ -6,13 +6,13 @@ Airflow 3.3 has no address that opens a trigger form filled in, so the page show
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from airflow_paimon.core.branches.published import Published, publishes
+from airflow_paimon.core.branches.published import Published, publishes, undone_by
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.plugin import auth, runs
@@ -25,6 +25,7 @@ from airflow_paimon.runbooks.leftovers import run_digest
 
 _APPROVE = "approve"
 _MOST_POINTS = 20
+_EXPLAINS = ("how_to_go_on", "rejected", "verify", "remove", "find")
 _COLUMNS = (
     Column("Run"),
     Column("DAG"),
@@ -53,15 +54,19 @@ def show(context: PageContext) -> Panel:
     )
     views = {run.run_id: _view(run) for run in found}
     flying = [v for v in views.values() if v.state not in ("success", "failed")]
-    undo = {p.branch: p for p in points if p.branch}
-    rows = [_row(context, run, views[run.run_id], flying, undo) for run in found]
+    by_branch, undone = {p.branch: p for p in points if p.branch}, undone_by(points)
+    rows = [
+        _row(context, run, views[run.run_id], flying, point, undone.get(point.undo_tag) if point else None)
+        for run in found
+        for point in [by_branch.get(_branch(run)) if _has_published(run) else None]
+    ]
     sheet = Sheet(title="Runs", columns=_COLUMNS, rows=rows, total=len(rows), empty=_EMPTY)
     notes = [] if len(allowed) == len(DAGS) else ["Runs of DAGs that you may not read are not shown."]
     missing = [d for d in DAGS if d not in known]
     if missing:
         names = ", ".join(missing)
         notes.append(f"This Airflow does not have the DAGs {names}: Documentation, Runbook says how to add them.")
-    forms = [f for f in _forms(context, points) if f["dag_id"] in known]
+    forms = [f for f in _forms(context, points, undone) if f["dag_id"] in known]
     return Panel(template="corrections.html", sheets=[sheet], notes=notes, data={"forms": forms})
 
 
@@ -76,7 +81,12 @@ def _view(run: TableRun) -> RunView:
 
 
 def _row(
-    context: PageContext, run: TableRun, view: RunView, flying: Sequence[RunView], undo: dict[str, Published]
+    context: PageContext,
+    run: TableRun,
+    view: RunView,
+    flying: Sequence[RunView],
+    point: Published | None,
+    undone: Published | None,
 ) -> list[Cell]:
     address = f"{context.airflow}/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}"
     became, mark = outcome(view)
@@ -88,7 +98,7 @@ def _row(
         Cell(run.dag_id),
         _moment(run.began, context.now_ms),
         text(run.by),
-        Cell(became, mark=mark),
+        _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
         Cell(waiting, mark="warn") if waiting else text(None),
         _approval(run, view, address, context.now_ms),
         text(run.conf.get("reason")),
@@ -96,8 +106,15 @@ def _row(
         Cell(branch, href=context.asked.href(tab="history", branch=branch, q=""))
         if branch in context.branches
         else text(branch),
-        _undo(context, run, undo.get(branch)),
+        _undo(context, point, undone),
     ]
+
+
+def _state(became: str, mark: str, run: TableRun, address: str) -> Cell:
+    """What became of a run, with a link to the log that says why and what helps, or what was verified."""
+    task = next((t for t in _EXPLAINS if run.tasks.get(t) in ("success", "failed")), "")
+    title = f"The log of task {task}" if task else ""
+    return Cell(became, mark=mark, title=title, href=f"{address}/tasks/{task}" if task else "", airflow=bool(task))
 
 
 def _branch(run: TableRun) -> str:
@@ -118,9 +135,11 @@ def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Cell:
     return Cell(f"{asked.answer} by {asked.answered_by or 'nobody'}", title=asked.subject, href=link, airflow=True)
 
 
-def _undo(context: PageContext, run: TableRun, point: Published | None) -> Cell:
-    if point is None or not _has_published(run):
+def _undo(context: PageContext, point: Published | None, undone: Published | None) -> Cell:
+    if point is None:
         return text(None)
+    if undone is not None:
+        return Cell(f"undone by snapshot {undone.snapshot.id}", mark="muted")
     link = f"{context.asked.href(q=point.undo_tag)}#{CORRECT}"
     return Cell(f"snapshot {point.before.id}", title=f"Tag {point.undo_tag}", href=link)
 
@@ -129,19 +148,22 @@ def _has_published(run: TableRun) -> bool:
     return any(run.tasks.get(task) == "success" for task in ("merge", "fast_forward"))
 
 
-def _forms(context: PageContext, points: Sequence[Published]) -> list[dict[str, Any]]:
-    """What each trigger form wants to be given for this table."""
+def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[str, Published]) -> list[dict[str, Any]]:
+    """What each trigger form wants to be given for this table. What was undone is not offered to be undone again."""
     table = {"table": context.main.name}
     if context.conn_id != PaimonHook.default_conn_name:
         table["paimon_conn_id"] = context.conn_id
     forms = [_form(context, CORRECT, "Correct this table", table, "")]
     asked = [p for p in points if p.undo_tag == context.asked.q]
-    rest = [p for p in reversed(points) if p not in asked]
+    rest = [p for p in reversed(points) if p not in asked and p.undo_tag not in undone]
     for point in [*asked, *rest][:_MOST_POINTS]:
-        about = f"{point.operation} of {point.branch}" if point.branch else point.operation
+        about = f"published branch {point.branch}" if point.branch else f"went back to snapshot {point.target}"
         when = ago(point.snapshot.time_millis, context.now_ms)
-        hint = f"Snapshot {point.snapshot.id} ({about}), {when}: back to {point.before.id}"
-        forms.append(_form(context, UNDO, "Undo", {**table, "tag": point.undo_tag}, hint))
+        hint = (
+            f"Snapshot {point.snapshot.id} {about}, {when}: its partitions get back what they held in {point.before.id}"
+        )
+        title = "Undo this publish" if point.branch else "Undo this rollback"
+        forms.append(_form(context, UNDO, title, {**table, "tag": point.undo_tag}, hint))
     if context.branches:
         chosen = [] if context.view.branch_name == MAIN else [context.view.branch_name]
         conf = {**table, **({"branches": chosen} if chosen else {})}
