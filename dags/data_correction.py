@@ -63,7 +63,8 @@ PARAMS = {
         format="multiline",
         title="SQL",
         description="One SELECT that gives the corrected rows, with all columns of the table. The view `branch` is the "
-        "table as it was when this run began (the correction's branch), `main` the table as readers see it now.",
+        "table as it was when this run began (the correction's branch), `main` the table as readers see it now. "
+        "Example: SELECT * EXCEPT (amount), CAST(amount / 100 AS INT) AS amount FROM branch WHERE dt = '2026-11-18'",
     ),
     "partitions": Param(
         None,

@@ -20,6 +20,7 @@ _KINDS = ("+I", "-U", "+U", "-D")
 _RETRACTS = pa.array([1, 3], pa.int8())
 _WIDE = 76
 _TEXT = ("CHAR", "VARCHAR", "STRING")
+_SQL_NAMES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "DATE")
 _BYTES = ("BINARY", "VARBINARY", "BYTES")
 
 
@@ -123,7 +124,8 @@ def _fitted(column: pa.Array, data_type: DataType, where: str, label: str) -> pa
         column = column.dictionary_decode()
     if not _fits(column.type, data_type):
         raise InvalidInputError(
-            f"{where} is {_name(data_type)}; a column of Arrow type {column.type} does not fit", table=label
+            f"{where} is {_name(data_type)}; a column of Arrow type {column.type} does not fit{_way_out(data_type)}",
+            table=label,
         )
     if column.type != target:
         try:
@@ -139,6 +141,11 @@ def _fitted(column: pa.Array, data_type: DataType, where: str, label: str) -> pa
         column = fitted
     _check_length(column, data_type, where, label)
     return column
+
+
+def _way_out(data_type: DataType) -> str:
+    """How a query gives a column this type, where Spark's name for it is the same."""
+    return f". In SQL: CAST(... AS {data_type.root})" if data_type.root in _SQL_NAMES else ""
 
 
 def _name(data_type: DataType) -> str:
