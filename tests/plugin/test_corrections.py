@@ -184,8 +184,9 @@ def test_the_forms_are_given_what_they_want(get: Get) -> None:
 def undone(lake: Path) -> Iterator[Table]:
     """A table whose publish was undone."""
     table = make_table(lake, "undone.t")
-    append(table, "1")
-    operate(table, "create_branch", branch="fix")
+    append(table, "1", rows=1200)
+    operate(table, "create_tag", tag="before")
+    operate(table, "create_branch", branch="fix", tag="before")
     append(table.branch("fix"), "1", rows=7)
     operate(table, "merge_branch", branch="fix", operation_id="publish-1")
     operate(table, "rollback_to", tag=last_publish(table).undo_tag, keep_later=True, operation_id="undo-1")
