@@ -62,24 +62,24 @@ PARAMS = {
         type=["null", "string"],
         format="multiline",
         title="SQL",
-        description="One SELECT that gives the corrected rows, with all columns of the table. The view `branch` is the "
-        "table as it was when this run began (the correction's branch), `main` the table as readers see it now. "
-        "Example: SELECT * EXCEPT (amount), CAST(amount / 100 AS INT) AS amount FROM branch WHERE dt = '2026-11-18'",
+        description="One UPDATE, DELETE, MERGE or INSERT on `branch`, the table as it was when this run began (the "
+        "correction's branch), such as: UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18'. Or one SELECT "
+        "that gives the corrected rows, with all columns of the table. `main` is the table as readers see it now.",
     ),
     "partitions": Param(
         None,
         type=["null", "array"],
         items={"type": "string"},
         title="Partitions",
-        description="One a line, such as dt=2026-11-18. With mode overwrite exactly these are replaced by the SELECT's "
-        "rows; one that gets no rows becomes empty, and rows of any other partition are refused.",
+        description="Of a SELECT only: one a line, such as dt=2026-11-18. With mode overwrite exactly these are "
+        "replaced by its rows; one that gets no rows becomes empty, and rows of any other partition are refused.",
     ),
     "mode": Param(
         "overwrite",
         enum=["overwrite", "upsert"],
         title="Mode",
-        description="overwrite: the partitions become exactly the rows of the SELECT. upsert: its rows replace those "
-        "with the same key, the others stay (primary-key tables only).",
+        description="Of a SELECT only. overwrite: the partitions become exactly its rows. upsert: its rows replace "
+        "those with the same key, the others stay (primary-key tables only).",
     ),
     "reason": Param(
         None,
@@ -148,7 +148,15 @@ PARAMS = {
         items={"type": "string"},
         section=MORE,
         title="Further views",
-        description="Other tables for the SELECT, one a line, as name=database.table.",
+        description="Other tables for the SQL, one a line, as name=database.table, name=database.table$branch_b or "
+        "either with @ and a version: a tag, a snapshot id, branch.tag or branch.snapshot.",
+    ),
+    "all_rows": Param(
+        False,
+        type="boolean",
+        section=MORE,
+        title="Every row",
+        description="Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table.",
     ),
     "sample_rows": Param(
         5,
@@ -284,6 +292,7 @@ def report(**context: Any) -> dict[str, Any]:
             ti.xcom_pull(task_ids="diff"),
             ti.xcom_pull(task_ids="wait")["snapshot_id"],
             asked_by(context),
+            (ti.xcom_pull(task_ids="correct") or {}).get("details"),
         )
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
@@ -380,6 +389,7 @@ with DAG(
         sql=given("sql"),
         function=given("function"),
         view=given("views"),
+        all_rows="{{ params.all_rows }}",
         mode="{{ params.mode }}",
         partitions=given("partitions"),
         engine="{{ params.engine }}",

@@ -28,7 +28,13 @@ from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.merge.column_files import beside, columns_of_files
 from airflow_paimon.data.merge.deduplicate import drop_retracts, merge_rules, merge_runs
 from airflow_paimon.data.merge.sections import Section
-from airflow_paimon.data.row_columns import ROW_COLUMNS, fill_row_columns, stored_row_fields, with_row_columns
+from airflow_paimon.data.row_columns import (
+    POSITION_COLUMNS,
+    ROW_COLUMNS,
+    fill_row_columns,
+    stored_row_fields,
+    with_row_columns,
+)
 from airflow_paimon.data.scan import Deletion, ReadSplit, TableRead
 
 
@@ -80,7 +86,7 @@ class _SplitReader:
         names = {*self._read.columns, *self._read.rows.columns, *self._read.rows.points}
         stored = [f for f in self._read.schema.fields if f.name not in self._constant]
         found = [f for f in stored if f.name in names]
-        found += [f for n, f in ROW_COLUMNS.items() if n in names]
+        found += [f for n, f in {**ROW_COLUMNS, **POSITION_COLUMNS}.items() if n in names]
         # a batch without columns has no number of rows
         return tuple(found or stored[:1] or self._read.schema.fields[:1])
 
@@ -237,7 +243,7 @@ class _SplitReader:
         """Add the partition columns, apply the filter, and return the columns in the requested order."""
         read = self._read
         columns = {}
-        for f in (*read.schema.fields, *ROW_COLUMNS.values()):
+        for f in (*read.schema.fields, *ROW_COLUMNS.values(), *POSITION_COLUMNS.values()):
             if f.name in self._constant:
                 columns[f.name] = repeated(self._constant[f.name], f.type, batch.num_rows)
             elif f.name in batch.schema.names:

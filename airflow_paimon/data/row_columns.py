@@ -21,9 +21,20 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import Bounds
-from airflow_paimon.data.files.arrow_types import ROW_ID, ROW_ID_FIELD, SEQUENCE_FIELD, SEQUENCE_NUMBER
+from airflow_paimon.data.files.arrow_types import (
+    FILE_NAME,
+    FILE_NAME_FIELD,
+    FILE_POSITION,
+    FILE_POSITION_FIELD,
+    ROW_ID,
+    ROW_ID_FIELD,
+    SEQUENCE_FIELD,
+    SEQUENCE_NUMBER,
+)
 
 ROW_COLUMNS = {ROW_ID: ROW_ID_FIELD, SEQUENCE_NUMBER: SEQUENCE_FIELD}
+POSITION_COLUMNS = {FILE_NAME: FILE_NAME_FIELD, FILE_POSITION: FILE_POSITION_FIELD}
+"""Where a row of a table without primary key lies; not to be named by users (``scan.with_positions``)."""
 
 
 def with_row_columns(schema: TableSchema) -> TableSchema:
@@ -70,7 +81,9 @@ def check_row_ids(files: Iterable[DataFile], table: str) -> None:
 
 
 def fill_row_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.RecordBatch:
-    """Fill in ids and versions that the manifest holds. ``start``: the position of the batch's first row in the file.
+    """Fill in ids and versions that the manifest holds, and positions.
+
+    ``start``: the position of the batch's first row in the file.
 
     Raises:
         FormatError: a row without an id.
@@ -82,6 +95,10 @@ def fill_row_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.Re
             batch = _replaced(batch, ROW_ID, pc.coalesce(batch.column(ROW_ID), ids))
         if batch.column(ROW_ID).null_count:
             raise FormatError(f"Data file {file.file_name} holds rows whose {ROW_ID} is null; run check_table")
+    if FILE_NAME in batch.schema.names:
+        batch = _replaced(batch, FILE_NAME, pa.repeat(file.file_name, batch.num_rows))
+    if FILE_POSITION in batch.schema.names:
+        batch = _replaced(batch, FILE_POSITION, pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64)))
     if SEQUENCE_NUMBER in batch.schema.names:
         changed_in = pa.scalar(file.max_sequence_number, pa.int64())
         batch = _replaced(batch, SEQUENCE_NUMBER, pc.coalesce(batch.column(SEQUENCE_NUMBER), changed_in))

@@ -32,7 +32,7 @@ from airflow_paimon.data.files.pruning import (
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge.column_files import plan_column_files
 from airflow_paimon.data.merge.sections import Section, plan_sections
-from airflow_paimon.data.row_columns import ROW_COLUMNS, check_row_ids, row_bounds, with_row_columns
+from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, check_row_ids, row_bounds, with_row_columns
 
 Deletion = tuple[str, DeletionVectorRange]
 """The index file with a deletion vector, and its position in it."""
@@ -56,7 +56,7 @@ class TableRead:
     @property
     def fields(self) -> tuple[DataField, ...]:
         """The output columns, in order."""
-        by_name = {**ROW_COLUMNS, **{f.name: f for f in self.schema.fields}}
+        by_name = {**ROW_COLUMNS, **POSITION_COLUMNS, **{f.name: f for f in self.schema.fields}}
         return tuple(by_name[name] for name in self.columns)
 
     @property
@@ -141,6 +141,11 @@ def plan_read(
     if not read.is_keyed and ROW_COLUMNS.keys() & {*read.columns, *read.rows.columns}:
         check_row_ids((f for s in splits for f in s.files), label)
     return read, splits
+
+
+def with_positions(read: TableRead) -> TableRead:
+    """Return the read with the columns of ``POSITION_COLUMNS`` before its own."""
+    return replace(read, columns=(*POSITION_COLUMNS, *read.columns))
 
 
 def _bound_filter(schema: TableSchema, where: pc.Expression | None, predicate: Predicate | None, label: str) -> Filter:

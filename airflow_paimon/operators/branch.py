@@ -305,16 +305,17 @@ class DiffBranchesOperator(PaimonOperator):
 
 class CorrectBranchOperator(PaimonOperator):
     """
-    Write the rows of a query or a function into a branch, copy-on-write by whole bucket.
+    Change a branch by a statement, or write the rows of a query or a function into it.
 
     :param branch: the branch to write (templated)
-    :param sql: one SELECT over the views ``branch``, ``main`` and those of ``view``: the text, or a file ending in
-        ``.sql`` beside the DAG (templated)
+    :param sql: one UPDATE, DELETE, MERGE or INSERT on the view ``branch``, or one SELECT, over the views ``branch``,
+        ``main`` and those of ``view``: the text, or a file ending in ``.sql`` beside the DAG (templated)
     :param function: ``module:name`` instead of ``sql``, called with the Spark session and the views; ship its module
         with ``spark_options={"py_files": ...}`` (templated). Of the two, one must be None when they are rendered
-    :param view: further views, as ``["name=db.table"]`` (templated)
-    :param mode: ``overwrite``: the partitions become exactly these rows; ``upsert``: rows by key (templated)
-    :param partitions: the partitions to overwrite, such as ``["dt=2025-01-01"]`` (templated)
+    :param view: further views, as ``["name=db.table"]``, ``["name=db.table$branch_b@version"]`` (templated)
+    :param all_rows: confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table (templated)
+    :param mode: of a SELECT: ``overwrite``: the partitions become exactly its rows; ``upsert``: by key (templated)
+    :param partitions: of a SELECT: the partitions to overwrite, such as ``["dt=2025-01-01"]`` (templated)
     """
 
     operation = "correct_branch"
@@ -328,6 +329,7 @@ class CorrectBranchOperator(PaimonOperator):
         sql: str | None = None,
         function: str | None = None,
         view: Sequence[str] | str = (),
+        all_rows: bool | str = False,
         mode: str = "overwrite",
         partitions: Sequence[str] | str = (),
         **kwargs: Any,
@@ -339,6 +341,7 @@ class CorrectBranchOperator(PaimonOperator):
         self.sql = sql
         self.function = function
         self.view = view
+        self.all_rows = all_rows
         self.mode = mode
         self.partitions = partitions
 

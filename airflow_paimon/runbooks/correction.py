@@ -54,9 +54,11 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
         raise InvalidInputError("Give SQL or a function, one of the two", table=main.name)
-    if params["mode"] == "upsert" and not schema.primary_keys:
+    if kind := _kind(params):
+        _check_statement(main, params, kind)
+    elif params["mode"] == "upsert" and not schema.primary_keys:
         raise InvalidInputError(f"{main.name} has no primary key: use mode overwrite", table=main.name)
-    if params["mode"] == "overwrite" and schema.partition_keys and not params["partitions"]:
+    elif params["mode"] == "overwrite" and schema.partition_keys and not params["partitions"]:
         keys = ", ".join(schema.partition_keys)
         raise InvalidInputError(
             f"{main.name} is partitioned by {keys}: name the partitions to overwrite", table=main.name
@@ -68,6 +70,26 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         parse_partition_spec(text, schema.partition_keys, partition_types(schema))
 
 
+def _kind(params: Mapping[str, Any]) -> str | None:
+    """Return the kind of the form's statement; None for a SELECT or a function."""
+    from airflow_paimon.runbooks.select_list import statement_kind
+
+    return statement_kind(params["sql"]) if params["sql"] else None
+
+
+def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
+    if params["partitions"] or params["mode"] != "overwrite":
+        raise InvalidInputError(
+            f"{main.name}: {kind} says by itself which rows change: leave Partitions empty and Mode at overwrite, as "
+            f"both are for a SELECT",
+            table=main.name,
+        )
+    if params["engine"] == "connector":
+        raise InvalidInputError(
+            f"{main.name}: Engine connector takes a SELECT; {kind} runs on the embedded engine", table=main.name
+        )
+
+
 def _check_texts(params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.table.options import parse_duration
     from airflow_paimon.core.table.paths import check_branch_name
@@ -76,7 +98,9 @@ def _check_texts(params: Mapping[str, Any]) -> None:
         check_branch_name(params["branch"])
     for view in params["views"] or ():
         if not all(view.partition("=")):
-            raise InvalidInputError(f"View {view!r} is not of the form name=database.table")
+            raise InvalidInputError(
+                f"View {view!r} is not of the form name=database.table, or name=database.table@version"
+            )
     for name in ("undo_retention", "tag_retention"):
         if params[name].strip().lower() != "forever":
             parse_duration(params[name], name)
@@ -106,7 +130,7 @@ def _check_select(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.runbooks.select_list import check_select
 
     schema, head = main.schema(), main.latest_snapshot()
-    if not params["sql"] or head is None or head.schema_id != schema.id:
+    if not params["sql"] or _kind(params) or head is None or head.schema_id != schema.id:
         return
     if params["branch"] and main.branch(params["branch"]).exists():
         return
@@ -135,6 +159,7 @@ def plan_publish(
     diff: Mapping[str, Any],
     branch_snapshot: int,
     asked_by: str | None = None,
+    corrected: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Render the request and the diff, and plan the publish: what could not be published is not worth an approval.
 
@@ -163,7 +188,7 @@ def plan_publish(
         f"{plan['main_snapshot']}. Publishing by {params['publish']} replaces {counted(plan['files_deleted'], 'file')} "
         f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
     )
-    parts = [describe_request(params, asked_by), render_markdown(diff["details"]), facts]
+    parts = [describe_request(params, asked_by, corrected), render_markdown(diff["details"]), facts]
     return {
         "subject": f"Publish the correction of {planned['table']} ({counted(plan['partitions'], 'partition')})?",
         "markdown": "\n\n".join(parts),
@@ -172,13 +197,25 @@ def plan_publish(
     }
 
 
-def describe_request(params: Mapping[str, Any], asked_by: str | None) -> str:
-    """Render who wants what, and why, for the approver: the form's texts are shown as they are, never as markup."""
+def describe_request(
+    params: Mapping[str, Any], asked_by: str | None, corrected: Mapping[str, Any] | None = None
+) -> str:
+    """Render who wants what, and why, for the approver: the form's texts are shown as they are, never as markup.
+
+    ``corrected``: the details of ``correct_branch``'s result.
+    """
     lines = [f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}"]
     lines.append(f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}")
     if params["partitions"]:
         lines.append(f"- Partitions: {', '.join(escape(p) for p in params['partitions'])}")
-    lines.append(f"- Mode: {params['mode']}, engine: {params['engine']}")
+    kind = _kind(params)
+    if kind is None:
+        lines.append(f"- Mode: {params['mode']}, engine: {params['engine']}")
+    elif corrected is None:
+        lines.append(f"- Statement: {kind}, engine: {params['engine']}")
+    else:
+        done = ", ".join(f"{corrected.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
+        lines.append(f"- Statement: {corrected.get('statement', kind)}, engine: {params['engine']}; rows: {done}")
     lines += [f"- Further view: {escape(view)}" for view in params["views"] or ()]
     if params["function"]:
         lines.append(f"- Function: {escape(params['function'])}")

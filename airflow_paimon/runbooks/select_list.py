@@ -28,6 +28,8 @@ _CLAUSES = frozenset({"where", "group", "having", "order", "limit", "union", "in
 _VALUES = frozenset({"null", "true", "false", "current_date", "current_time", "current_timestamp", "localtimestamp",
                      "current_user", "session_user", "user", "current_catalog", "current_database",
                      "current_schema", "current_timezone"})  # fmt: skip
+_STATEMENTS = ("update", "delete", "merge", "insert")
+_INNER_COMMENT = re.compile(r"/\*(?:(?!\*/|/\*).)*\*/", re.DOTALL)
 _NESTED_COMMENT = re.compile(r"/\*(?:(?!\*/).)*/\*", re.DOTALL)
 _VIEWS = ("branch", "main")
 
@@ -51,6 +53,26 @@ class Column:
 
     name: str | None
     source: str | None = None
+
+
+def statement_kind(sql: str) -> str | None:
+    """Return UPDATE, DELETE, MERGE or INSERT for SQL that changes rows by itself; None for a SELECT or unclear SQL.
+
+    Only the words outside of parentheses are looked at: ``WITH x AS (SELECT ...) UPDATE branch ...`` is an UPDATE.
+    """
+    plain = sql
+    while (shorter := _INNER_COMMENT.sub(" ", plain)) != plain:
+        plain = shorter
+    tokens, depth = _tokens(plain), 0
+    if not tokens or not tokens[0].is_word("with", *_STATEMENTS):
+        return None
+    for token in tokens:
+        depth += _step(token)
+        if depth == 0 and token.is_word(*_STATEMENTS):
+            return token.text.upper()
+        if depth == 0 and token.is_word(*_QUERIES) and not token.is_word("with"):
+            return None
+    return None
 
 
 def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], table: str) -> None:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_paimon.spark.datasource import register
     from airflow_paimon.spark.read import read_table
+    from airflow_paimon.spark.statements.sql import sql
     from airflow_paimon.spark.write import write_table
 
-__all__ = ["read_table", "register", "write_table"]
+__all__ = ["read_table", "register", "sql", "write_table"]
 
 _HOMES = {
     "read_table": "airflow_paimon.spark.read",
     "register": "airflow_paimon.spark.datasource",
+    "sql": "airflow_paimon.spark.statements.sql",
     "write_table": "airflow_paimon.spark.write",
 }
 

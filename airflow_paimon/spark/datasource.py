@@ -38,7 +38,7 @@ from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
-from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.core.table.table import Table, open_table, parse_version
 from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
@@ -137,7 +137,7 @@ class PaimonDataSource(DataSource):
 
     def _version(self) -> int | str | None:
         text = self._get("version")
-        return int(text) if text is not None and text.isdigit() else text
+        return None if text is None else parse_version(text)
 
     def _columns(self) -> list[str]:
         return [c.strip() for c in (self._get("columns") or "").split(",") if c.strip()]

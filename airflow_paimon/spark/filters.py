@@ -60,6 +60,18 @@ def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -
     return Where(_predicate(condition, known - blurred), found if found <= known else None)
 
 
+def condition_predicate(condition: Any, schema: TableSchema, ids: frozenset[int]) -> Predicate | None:
+    """Return what a resolved condition says of a table's rows, as far as it can prune.
+
+    ``ids``: those of the table's columns in the plan; parts with columns of other tables are left out.
+    """
+    if _kind(condition) == "And":
+        return _all_of(condition_predicate(side, schema, ids) for side in (condition.left(), condition.right()))
+    if not all(int(a.exprId().id()) in ids for a in _items(condition.references().toSeq())):
+        return None
+    return _predicate(condition, frozenset(schema.field_names) - frozenset(finer_than_micros(schema.fields)))
+
+
 def _kind(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 

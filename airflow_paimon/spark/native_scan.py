@@ -22,7 +22,7 @@ from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.scan import data_file_path
-from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER, arrow_type
+from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID, SEQUENCE_NUMBER, arrow_type
 from airflow_paimon.data.files.evolution import nested_ids
 from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -46,6 +46,8 @@ _READER_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
+_METADATA = {FILE_NAME: "_metadata.file_name", FILE_POSITION: "_metadata.row_index"}
+"""What Spark's reader knows of a row besides its columns."""
 _WIDER = {
     "TINYINT": ("SMALLINT", "INT", "BIGINT"),
     "SMALLINT": ("INT", "BIGINT"),
@@ -143,7 +145,9 @@ def _names_are_clear(schema: TableSchema) -> bool:
 def _is_readable(read: TableRead, written: TableSchema) -> bool:
     by_id = {f.id: f for f in written.fields}
     constants = set(read.schema.partition_keys)
-    stored = [f for f in read.fields if f.name not in constants]
+    stored = [f for f in read.fields if f.name not in constants and f.name not in _METADATA]
+    if any(f.name in _METADATA for f in read.fields) and any(_is_row_column(read, f) for f in stored):
+        return False  # the join that fills in row ids hides the metadata of files
     return _names_are_clear(written) and all(
         _is_row_column(read, f) or (f.name in read.schema.field_names and _fits(by_id.get(f.id), f)) for f in stored
     )
@@ -208,7 +212,9 @@ def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, fil
     columns = []
     for field in read.fields:
         target = spark_type(field.type)
-        if field.name in constants:
+        if field.name in _METADATA:
+            columns.append(frame[_METADATA[field.name]].alias(field.name))
+        elif field.name in constants:
             columns.append(frame[_constant_name(field.name)].alias(field.name))
         elif (source := by_target[field.id]) is None:
             columns.append(sf.lit(None).cast(target).alias(field.name))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.runbooks.select_list import check_select
+from airflow_paimon.runbooks.select_list import check_select, statement_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,3 +86,17 @@ def _columns(spark: SparkSession, sql: str) -> list[str] | None:
         return spark.sql(f"SELECT * FROM (\n{sql}\n)").columns
     except (AnalysisException, ParseException):
         return None
+
+
+def test_statements_are_told_from_queries_by_the_words_outside_of_parentheses() -> None:
+    kinds = {
+        "UPDATE branch SET amount = 1": "UPDATE",
+        "-- why\n/* a /* nested */ one */ delete FROM branch WHERE id IN (SELECT id FROM main)": "DELETE",
+        "MERGE INTO branch USING fixes ON true WHEN MATCHED THEN DELETE": "MERGE",
+        "WITH a AS (SELECT 1 AS id), b AS (SELECT 2 AS id) INSERT INTO branch SELECT * FROM a": "INSERT",
+        "WITH `update` AS (SELECT 1 AS id) SELECT * FROM `update`": None,
+        "SELECT * FROM branch WHERE note = 'UPDATE'": None,
+        "(SELECT * FROM branch)": None,
+        "": None,
+    }
+    assert {sql: statement_kind(sql) for sql in kinds} == kinds

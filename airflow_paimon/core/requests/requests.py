@@ -125,15 +125,21 @@ class DiffBranches(Request):
 class CorrectBranch(Request):
     operation = "correct_branch"
     branch: str = flag("Branch to write", "")
-    sql: str | None = flag("Path of a file with one SELECT over the views branch, main and those of --view")
+    sql: str | None = flag(
+        "Path of a file with one UPDATE, DELETE, MERGE or INSERT on the view branch, or with one SELECT; they see the "
+        "views branch, main and those of --view"
+    )
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
-    view: tuple[str, ...] = flag("Further view, name=db.table (repeat)", (), repeat=True)
+    view: tuple[str, ...] = flag("Further view, name=db.table[$branch_b][@VERSION] (repeat)", (), repeat=True)
+    all_rows: bool = flag("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table", False)
     mode: str = flag(
-        "overwrite: replace the partitions with the rows; upsert: insert or update rows by primary key",
+        "Of a SELECT: overwrite: replace the partitions with the rows; upsert: insert or update rows by primary key",
         "overwrite",
         choices=("overwrite", "upsert"),
     )
-    partitions: tuple[str, ...] = flag("Partitions to overwrite, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+    partitions: tuple[str, ...] = flag(
+        "Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)", (), repeat=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

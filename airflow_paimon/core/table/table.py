@@ -283,6 +283,23 @@ def _one_branch(identifier: Identifier, branch: str) -> str:
     return branch if branch != MAIN else identifier.branch
 
 
+def parse_version(text: str) -> int | str:
+    """Return the version that a text means: digits are a snapshot id, anything else names one (``resolve_version``)."""
+    return int(text) if text.isdigit() else text
+
+
+def split_version(text: str) -> tuple[str, int | str | None]:
+    """Divide ``db.t$branch_b@VERSION`` into the table's name and the version, None without one.
+
+    Raises:
+        InvalidInputError: nothing after the ``@``.
+    """
+    name, at, version = (part.strip() for part in text.partition("@"))
+    if at and not version:
+        raise InvalidInputError(f"{text!r} names no version: a tag, a snapshot id, branch.tag or branch.snapshot")
+    return name, parse_version(version) if at else None
+
+
 def resolve_version(
     table: Table, version: int | str | None = None, timestamp: int | str | None = None
 ) -> tuple[Table, Snapshot | None]:

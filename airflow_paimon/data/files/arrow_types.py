@@ -98,6 +98,11 @@ SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, AtomicType("BIGI
 VALUE_KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, AtomicType("TINYINT", (), False))
 ROW_ID_FIELD = DataField(ROW_ID_ID, ROW_ID, AtomicType("BIGINT", (), False))
 
+FILE_NAME, FILE_POSITION = "__airflow_paimon_file", "__airflow_paimon_position"
+"""Columns that no file holds: a row's data file, and its place there, deleted rows counted as well."""
+FILE_NAME_FIELD = DataField(-1, FILE_NAME, AtomicType("STRING"))
+FILE_POSITION_FIELD = DataField(-2, FILE_POSITION, AtomicType("BIGINT"))
+
 
 def file_fields(fields: tuple[DataField, ...], key_fields: tuple[DataField, ...]) -> tuple[DataField, ...]:
     """Return the columns of a data file: for a primary-key table keys, sequence number and kind come first."""

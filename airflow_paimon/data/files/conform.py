@@ -16,7 +16,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.data.files.arrow_types import ROW_KIND, VALUE_KIND, arrow_type
 
-_KINDS = ("+I", "-U", "+U", "-D")
+ROW_KINDS = ("+I", "-U", "+U", "-D")
+"""The texts of ``_row_kind``, by their number in ``_VALUE_KIND``."""
 _RETRACTS = pa.array([1, 3], pa.int8())
 _WIDE = 76
 _TEXT = ("CHAR", "VARCHAR", "STRING")
@@ -60,11 +61,13 @@ def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> 
     texts = _one(rows.column(ROW_KIND))
     if pa.types.is_dictionary(texts.type):
         texts = texts.dictionary_decode()
-    known = pa.array(_KINDS)
+    known = pa.array(ROW_KINDS)
     kinds = pc.index_in(texts.cast(pa.string()), value_set=known).cast(pa.int8())
     if kinds.null_count:
         strange = texts.filter(kinds.is_null())[0].as_py()
-        raise InvalidInputError(f"{label}: {ROW_KIND} must be one of {' '.join(_KINDS)}, not {strange!r}", table=label)
+        raise InvalidInputError(
+            f"{label}: {ROW_KIND} must be one of {' '.join(ROW_KINDS)}, not {strange!r}", table=label
+        )
     if not schema.primary_keys and pc.any(pc.is_in(kinds, value_set=_RETRACTS)).as_py():
         raise InvalidInputError(
             f"{label} has no primary key, so rows can't be deleted by {ROW_KIND}: overwrite the partition instead",

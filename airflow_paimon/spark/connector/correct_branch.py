@@ -21,7 +21,7 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.core.table.table import open_table
+from airflow_paimon.core.table.table import open_table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted, require_visible
@@ -85,8 +85,11 @@ def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str
         MAIN_VIEW: reader.read(main, base.main_head, main.schema()),
     }
     for name, table in further.items():
-        other = open_table(request.warehouse, table, storage_options=request.storage_options).require()
-        frames[name] = reader.read(other, other.latest_snapshot(), other.schema())
+        db_table, version = split_version(table)
+        other = open_table(request.warehouse, db_table, storage_options=request.storage_options).require()
+        view, snapshot = resolve_version(other, version)
+        travels = version is not None and snapshot is not None
+        frames[name] = reader.read(view, snapshot, view.schema(snapshot.schema_id if travels and snapshot else None))
     return frames
 
 

@@ -30,23 +30,25 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
-from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
-from airflow_paimon.data.layers import Layer, plan_table_read
+from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.column_sources import column_sources
+from airflow_paimon.spark.jobs.correct_statement import correct_by_statement, statement_of
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
     correct_idempotently,
     properties,
     read_base,
+    read_heads,
     result_of,
     with_column_sources,
 )
@@ -66,6 +68,8 @@ from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.read import slim_split
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf
+from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.spark.statements.views import plan_view
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
 
@@ -97,6 +101,9 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     sql = read_sql(request)
     views = further_views(request)
     branch = branch_to_correct(context, request)
+    statement = statement_of(spark, request, sql)
+    if statement is not None:
+        return _by_statement(spark, context, request, branch, statement, views)
 
     def correct(identity: CommitIdentity) -> OperationResult:
         base = _read_base(context, request, branch)
@@ -111,17 +118,51 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     return correct_idempotently(context, request, sql, correct)
 
 
+def _by_statement(
+    spark: SparkSession,
+    context: Context,
+    request: CorrectBranch,
+    branch: Table,
+    statement: Statement,
+    views: dict[str, str],
+) -> OperationResult:
+    def overwrite(asked: CorrectBranch, identity: CommitIdentity, rows: Callable[[], DataFrame]) -> OperationResult:
+        base = _with_live(context, read_heads(context, asked, branch))
+        frame = rows()
+        check_frame(frame, base.schema, branch.label)
+        return _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity)
+
+    def frames(base: Base) -> dict[str, DataFrame]:
+        refuse_blurred(base)
+        return _views(spark, request, base, views, statement.text)
+
+    return correct_by_statement(spark, context, request, branch, statement, frames, overwrite)
+
+
 def _read_base(context: Context, request: CorrectBranch, branch: Table) -> _Base:
     """Read the head, the live buckets in the chosen partitions, and their numbers at the branch point."""
-    found = read_base(context, request, branch)
-    schema, head, chosen = found.schema, found.head, found.choice.selection(found.schema)
-    blurred = finer_than_micros(schema.fields)
+    return _with_live(context, read_base(context, request, branch))
+
+
+def refuse_blurred(base: Base) -> None:
+    """Refuse a table with columns that Spark would cut off.
+
+    Raises:
+        UnsupportedFeatureError: names the column.
+    """
+    blurred, branch = finer_than_micros(base.schema.fields), base.table
     if blurred:
         raise UnsupportedFeatureError(
             f"{branch.label}: column {blurred[0]!r} is finer than microseconds, which Spark would cut off in every row "
             f"that is rewritten; write the rows with airflow_paimon.data.write_arrow",
             table=branch.name,
         )
+
+
+def _with_live(context: Context, found: Base) -> _Base:
+    branch = found.table
+    schema, head, chosen = found.schema, found.head, found.choice.selection(found.schema)
+    refuse_blurred(found)
     base = branch_point(context.table, branch)
     at_base = plan_snapshot(branch, base, schema, chosen)
     live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, chosen)
@@ -143,13 +184,12 @@ def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
 
 
 def _views(
-    spark: SparkSession, request: CorrectBranch, base: _Base, further: dict[str, str], sql: str | None
+    spark: SparkSession, request: CorrectBranch, base: Base, further: dict[str, str], sql: str | None
 ) -> dict[str, DataFrame]:
     """Return each view, of one pinned snapshot, that the query can mean."""
 
     def other(table: str) -> Sequence[Layer]:
-        view = open_table(request.warehouse, table, storage_options=request.storage_options).require()
-        return plan_table_read(view, columns=view_columns(view.schema(), sql))
+        return plan_view(request.warehouse, table, request.storage_options, lambda schema: view_columns(schema, sql))
 
     def branch() -> Sequence[Layer]:
         scan = plan_snapshot(base.table, base.head, base.schema)

@@ -98,13 +98,19 @@ def branch_to_correct(context: Context, request: CorrectBranch) -> Table:
 
 def read_base(context: Context, request: CorrectBranch, branch: Table) -> Base:
     """Read the heads of the branch and of main, and check the request against the schema."""
+    found = read_heads(context, request, branch)
+    _check_request(branch, found.schema, request)
+    return found
+
+
+def read_heads(context: Context, request: CorrectBranch, branch: Table) -> Base:
+    """Like ``read_base``, for a statement, which says by itself what it replaces."""
     schema, head = branch.schema(), branch.latest_snapshot()
     if head is None:
         raise UnsafeOperationError(
             f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main",
             table=branch.name,
         )
-    _check_request(branch, schema, request)
     return Base(
         table=branch,
         schema=schema,

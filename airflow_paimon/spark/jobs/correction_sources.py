@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.table.table import split_version
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.failures import fault_of_query, first_line
+from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,10 +43,12 @@ def read_sql(request: CorrectBranch) -> str | None:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidInputError(
-            f"{request.table}: --sql takes the path of a file with one SELECT, and {request.sql!r} can't be read: {why}"
+            f"{request.table}: --sql takes the path of a file with SQL, and {request.sql!r} can't be read: {why}"
         ) from None
     if not text:
-        raise InvalidInputError(f"{request.table}: the file {request.sql} (--sql) is empty; write one SELECT into it")
+        raise InvalidInputError(
+            f"{request.table}: the file {request.sql} (--sql) is empty; write one statement or SELECT into it"
+        )
     return text
 
 
@@ -54,7 +58,7 @@ def text_digest(text: str) -> str:
 
 
 def further_views(request: CorrectBranch) -> dict[str, str]:
-    """Return the tables of ``--view name=db.t`` by view name.
+    """Return the tables of ``--view name=db.t[$branch_b][@VERSION]`` by view name.
 
     Raises:
         InvalidInputError: not of that form, a name used twice, or one of ours.
@@ -63,7 +67,8 @@ def further_views(request: CorrectBranch) -> dict[str, str]:
     for text in request.view:
         name, equals, table = (part.strip() for part in text.partition("="))
         if not equals or not name.isidentifier() or not table:
-            raise InvalidInputError(f"--view {text!r} is not of the form name=db.table")
+            raise InvalidInputError(f"--view {text!r} is not of the form name=db.table, or name=db.table@version")
+        split_version(table)
         if name.lower() in {BRANCH_VIEW, MAIN_VIEW, *(v.lower() for v in views)}:
             raise InvalidInputError(f"--view {text!r}: there is a view {name!r} already; give another name")
         views[name] = table
@@ -79,22 +84,8 @@ def rows_of(
     Raises:
         InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.
     """
-    for name, frame in views.items():
-        _register(spark, name, frame)
-    try:
+    with registered(spark, views):
         yield _query(spark, sql) if sql is not None else _call(spark, str(request.function), views)
-    finally:
-        for name in views:
-            spark.catalog.dropTempView(name)
-
-
-def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
-    from pyspark.errors import AnalysisException
-
-    try:
-        frame.createTempView(name)
-    except AnalysisException:
-        raise InvalidInputError(f"The Spark session has a temporary view {name!r} already; drop it first") from None
 
 
 def may_mention(sql: str | None, view: str) -> bool:

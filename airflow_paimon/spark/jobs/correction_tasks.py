@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
@@ -16,6 +18,9 @@ from airflow_paimon.core.requests.partitions import PartitionChoice, partition_t
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.files.conform import ROW_KINDS
+from airflow_paimon.data.merge.deduplicate import UPDATE_BEFORE, Indices
 from airflow_paimon.data.merge.row_sorter import RowSorter
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -37,7 +42,8 @@ class Correction:
     """What all tasks of a correction have in common. Picklable.
 
     ``live`` holds pickled ``LiveBucket``s under the partition's bytes as we write them, and the bucket; a task
-    unpickles those that it has rows for. ``read`` reads them.
+    unpickles those that it has rows for. ``read`` reads them. ``drops_matches``: rows of kind ``-U`` only count: a
+    statement matched them and leaves them as they are.
     """
 
     write: TableWrite
@@ -45,16 +51,20 @@ class Correction:
     live: Mapping[BucketKey, bytes]
     read: TableRead | None = None
     dry_run: bool = False
+    drops_matches: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketResult:
-    """``rows``: how many rows of the user came to the bucket. ``message`` None in a dry run."""
+    """``rows``: how many rows of the user came to the bucket; ``kinds``: how many of each ``_row_kind``, with a primary
+    key. ``message`` None in a dry run, and where nothing changes.
+    """
 
     key: BucketKey
     values: tuple[Any, ...]
     rows: int
     message: CommitMessage | None
+    kinds: Mapping[str, int] = field(default_factory=dict)
 
 
 def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -> Iterator[BucketResult]:
@@ -69,19 +79,37 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
         yield from _write_plain(correction, conformed)
         return
     values: dict[BucketKey, tuple[Any, ...]] = {}
-    rows: Counter[BucketKey] = Counter()
+    kinds: dict[BucketKey, Counter[str]] = {}
     with RowSorter(write.schema, write.label) as sorter:
         for batch in conformed:
             for part in distribute(write, batch):
                 check_partition(correction, part.values)
                 key = BucketKey(part.partition, part.bucket)
                 values.setdefault(key, part.values)
-                rows[key] += part.num_rows
+                kinds.setdefault(key, Counter()).update(_kinds(part.batch, part.indices))
                 if write.is_keyed:
                     sorter.add(key, part.batch, part.indices)
-        messages = _check_keys(sorter, values) if correction.dry_run else _rewrite_all(correction, sorter, values)
+        if correction.dry_run:
+            messages = _check_keys(sorter, values)
+        else:
+            still = {k for k, found in kinds.items() if correction.drops_matches and not found.keys() - {"-U"}}
+            _check_keys(sorter, still)
+            messages = _rewrite_all(correction, sorter, {k: v for k, v in values.items() if k not in still})
     for key, found in values.items():
-        yield BucketResult(key=key, values=found, rows=rows[key], message=messages.get(key))
+        total = sum(kinds[key].values())
+        yield BucketResult(key=key, values=found, rows=total, message=messages.get(key), kinds=dict(kinds[key]))
+
+
+def _kinds(batch: pa.RecordBatch, indices: Indices | None) -> dict[str, int]:
+    """Count the rows of each kind."""
+    kinds = np.asarray(batch.column(VALUE_KIND).to_numpy())
+    counts = np.bincount(kinds if indices is None else kinds[indices], minlength=len(ROW_KINDS))
+    return {kind: int(n) for kind, n in zip(ROW_KINDS, counts, strict=True) if n}
+
+
+def _without_matches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.filter(pc.not_equal(batch.column(VALUE_KIND), UPDATE_BEFORE))
 
 
 def _check_keys(sorter: RowSorter, buckets: Iterable[BucketKey]) -> dict[BucketKey, CommitMessage]:
@@ -97,7 +125,9 @@ def _rewrite_all(
     messages: dict[BucketKey, CommitMessage] = {}
     try:
         for key, values in buckets.items():
-            messages[key] = _rewrite(correction, key, values, sorter.rows(key))
+            changes = sorter.rows(key)
+            changes = _without_matches(changes) if correction.drops_matches else changes
+            messages[key] = _rewrite(correction, key, values, changes)
     except BaseException:  # such as a key that comes twice in a later bucket
         discard_files(correction.write, messages.values())
         raise

@@ -363,3 +363,72 @@ def test_views_have_row_ids_where_the_query_names_them(spark: SparkSession, tmp_
     sql = "SELECT m.k, concat(m.v, m._SEQUENCE_NUMBER) AS v, m.dt FROM main m"
     correct(spark, tmp_path, sql, partitions=["dt=a"])
     assert rows_of(main.branch("fix")) == [(k, f"a{k}1", "a") for k in range(4)]
+
+
+@pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
+def test_statements_change_the_branch_and_are_published(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
+    main, fix = make_branch(tmp_path, primary=primary)
+    before = rows_of(main)
+    planned = correct(spark, tmp_path, "UPDATE branch SET v = 'x' WHERE dt = 'a' AND k < 2", dry_run=True)
+    assert (planned.changed, planned.details["rows_updated"], rows_of(fix)) == (True, 2, before)
+    result = correct(spark, tmp_path, "UPDATE branch SET v = concat(branch.v, '!') WHERE dt = 'a' AND k < 2;")
+    assert (result.details["statement"], result.details["rows_updated"]) == ("UPDATE", 2)
+    assert (result.changed, result.snapshot_before, result.snapshot_after) == (True, 3, 4)
+    assert result.details["changed_partitions"] == ["dt=a"]
+    assert others(fix, "a") == others(main, "a")
+    correct(spark, tmp_path, "DELETE FROM branch WHERE dt = 'a' AND k IN (SELECT k + 1 FROM main WHERE k = 8)")
+    merge = """MERGE INTO branch USING (SELECT k, v, dt FROM old WHERE dt = 'b' AND k < 2) s
+        ON branch.k = s.k AND branch.dt = s.dt WHEN MATCHED THEN UPDATE SET v = upper(s.v)
+        WHEN NOT MATCHED BY SOURCE AND branch.dt = 'b' AND branch.k = 7 THEN DELETE"""
+    correct(spark, tmp_path, merge, view=["old=d.t@base"])
+    correct(spark, tmp_path, "INSERT INTO branch SELECT 90, 'new', 'b'")
+    insert = "INSERT OVERWRITE branch PARTITION (dt = 'c') SELECT k, 'c' FROM old WHERE k = 1 AND dt = 'c'"
+    correct(spark, tmp_path, insert, view=["old=d.t@fix.3"])
+    rows = {(r[2], r[0]): r for r in before if r[2] != "c" and (r[2], r[0]) not in {("a", 9), ("b", 7)}}
+    rows |= {("a", k): (k, f"a{k}!", "a") for k in range(2)} | {("b", k): (k, f"B{k}", "b") for k in range(2)}
+    rows |= {("b", 90): (90, "new", "b"), ("c", 1): (1, "c", "c")}
+    assert rows_of(fix) == sorted(rows.values())
+    assert rows_of(main) == before
+    put(main, [(50, "meanwhile", "d")])
+    run(tmp_path, "merge_branch", branch="fix")
+    assert rows_of(main) == sorted([*rows.values(), (50, "meanwhile", "d")])
+
+
+def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path)
+    update = "UPDATE branch SET v = 'x' WHERE k = 1"
+    refused: dict[str, dict[str, Any]] = {
+        "UPDATE main SET v = 'x' WHERE k = 1": {},
+        "DELETE FROM branch": {},
+        update: {"partitions": ["dt=a"]},
+        f"{update} AND v = 'a1'": {"mode": "upsert"},
+        "UPDATE branch SET nope = 'x' WHERE k = 1": {},
+        "INSERT OVERWRITE branch SELECT 1, 'x', 'a'": {},
+    }
+    messages = [
+        "name it branch",
+        "--all-rows",
+        "are for a SELECT",
+        "are for a SELECT",
+        "no column 'nope'",
+        "--all-rows",
+    ]
+    for (text, options), message in zip(refused.items(), messages, strict=True):
+        with pytest.raises(InvalidInputError, match=message):
+            correct(spark, tmp_path, text, **options)
+    assert fix.latest_snapshot_id() == 3
+    result = correct(spark, tmp_path, "DELETE FROM branch", all_rows=True, operation_id="all")
+    again = correct(spark, tmp_path, "DELETE FROM branch", all_rows=True, operation_id="all")
+    assert (result.details["rows_deleted"], rows_of(fix)) == (30, [])
+    assert again.details == {**result.details, "replayed": True}
+
+
+def test_a_running_writer_of_main_wins_over_an_update(spark: SparkSession, tmp_path: Path) -> None:
+    """A writer of main that goes on counting from the branch point is newer than the published correction."""
+    main, fix = make_branch(tmp_path)
+    correct(spark, tmp_path, "UPDATE branch SET v = 'fixed' WHERE dt = 'a'")
+    at_base = {f.max_sequence_number for s in plan_scan(main).splits if s.values[0] == "a" for f in s.files}
+    assert {f.max_sequence_number for s in plan_scan(fix).splits if s.values[0] == "a" for f in s.files} <= at_base
+    run(tmp_path, "merge_branch", branch="fix")
+    put(main, [(1, "newer", "a")])
+    assert [r[1] for r in rows_of(main) if r[2] == "a"][:3] == ["fixed", "newer", "fixed"]

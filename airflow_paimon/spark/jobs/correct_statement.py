@@ -1,0 +1,163 @@
+"""correct_branch with an UPDATE, DELETE, MERGE or INSERT on the view ``branch``: one statement, one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.branches.publish_plan import highest_sequence
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.jobs.correction import Base, correct_idempotently, properties, read_heads, result_of
+from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
+from airflow_paimon.spark.progress import progress
+from airflow_paimon.spark.statements.evaluate import statement_errors
+from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
+from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.parse import parse_statement
+from airflow_paimon.spark.statements.run import commit_statement, evaluate
+from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
+from airflow_paimon.spark.statements.views import named_ctes, registered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ALL_ROWS = "--all-rows"
+
+
+def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -> Statement | None:
+    """Return the statement in the file of ``--sql``; None for a SELECT, a function, or what Spark will refuse.
+
+    Raises:
+        InvalidInputError: its target is not ``branch``, or flags are given that only a SELECT takes.
+    """
+    if sql is None or not has_jvm(spark):
+        return None
+    try:
+        statement = parse_statement(spark, sql)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--sql: {error.message}", table=request.table) from None
+    if statement is None:
+        return None
+    target = statement.target
+    if tuple(part.lower() for part in target.name) != (BRANCH_VIEW,):
+        raise InvalidInputError(
+            f"--sql: the target of a statement is the branch that is corrected, so name it {BRANCH_VIEW}, not "
+            f"{target.text!r}{target.at.where}"
+        )
+    if request.partitions or request.mode != "overwrite":
+        raise InvalidInputError(
+            f"--sql: {statement.kind} says by itself which rows change; --partitions and --mode are for a SELECT"
+        )
+    return statement
+
+
+def correct_by_statement(
+    spark: SparkSession,
+    context: Context,
+    request: CorrectBranch,
+    branch: Table,
+    statement: Statement,
+    views: Callable[[Base], Mapping[str, DataFrame]],
+    overwrite: Callable[[CorrectBranch, CommitIdentity, Callable[[], DataFrame]], OperationResult],
+) -> OperationResult:
+    """Run a statement on the branch. ``overwrite`` writes the rows of an INSERT OVERWRITE as those of a SELECT.
+
+    Raises:
+        InvalidInputError: what Spark or ``check_statement`` says is wrong; nothing was changed.
+        ConflictError: other writers kept changing the same files.
+    """
+
+    def correct(identity: CommitIdentity) -> OperationResult:
+        base = read_heads(context, request, branch)
+        dynamic = is_dynamic(spark)
+        check_statement(statement, base.schema, all_rows=request.all_rows, flag=ALL_ROWS, dynamic=dynamic)
+        what = f"correct_branch {branch.label}: {statement.kind}"
+        with ExitStack() as stack:
+            stack.enter_context(registered(spark, views(base)))
+            stack.enter_context(statement_errors(statement, branch.name))
+            stack.enter_context(named_ctes(spark, statement))
+            stack.enter_context(progress(spark, what))
+            if statement.kind == "INSERT OVERWRITE":
+                as_select = _as_select(request, statement, base, dynamic)
+                return overwrite(as_select, identity, lambda: insert_rows(spark, statement, base.schema))
+            return _change(spark, context, request, statement, base, identity)
+
+    return correct_idempotently(context, request, statement.text, correct)
+
+
+def _as_select(request: CorrectBranch, statement: Statement, base: Base, dynamic: bool) -> CorrectBranch:
+    """Return the request that replaces what the INSERT OVERWRITE replaces."""
+    mode, partition = overwritten(statement, base.schema, dynamic)
+    if mode == "dynamic_overwrite":
+        raise UnsupportedFeatureError(
+            "--sql: INSERT OVERWRITE of the partitions that occur in the rows is not done on a branch; name them with "
+            "PARTITION (...)"
+        )
+    static = "/".join(f"{k}={v}" for k, v in (partition or {}).items())
+    return replace(request, partitions=(static,) if static else ())
+
+
+def _change(
+    spark: SparkSession,
+    context: Context,
+    request: CorrectBranch,
+    statement: Statement,
+    base: Base,
+    identity: CommitIdentity,
+) -> OperationResult:
+    limits = _limits(context, base) if base.schema.primary_keys else None
+    if request.dry_run:
+        outcome = evaluate(spark, statement, base.table, limits=limits, dry_run=True)
+        return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
+
+    def described(outcome: Outcome) -> Mapping[str, str]:
+        return properties(request, _details(statement, base, outcome))
+
+    receipt, outcome = commit_statement(spark, statement, base.table, identity, described, limits)
+    return _result(context, request, base, receipt, _details(statement, base, outcome))
+
+
+def _result(
+    context: Context, request: CorrectBranch, base: Base, receipt: Receipt, details: dict[str, Any]
+) -> OperationResult:
+    if receipt.snapshot is None:
+        return base.result(context, request, details, changed=False)
+    if receipt.replayed:
+        return result_of(context, request, receipt.snapshot)
+    return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
+
+
+def _limits(context: Context, base: Base) -> dict[BucketKey, int]:
+    """Return the highest sequence number of each bucket at the branch point.
+
+    See docs/design.md, A running writer keeps winning.
+    """
+    stored = StoredPartitions(base.schema)
+    plan = plan_snapshot(base.table, branch_point(context.table, base.table), base.schema)
+    return {BucketKey(stored.canonical(s.partition), s.bucket): highest_sequence(s.files) for s in plan.splits}
+
+
+def _details(statement: Statement, base: Base, outcome: Outcome) -> dict[str, Any]:
+    values = StoredPartitions(base.schema).values
+    names = sorted({partition_text(base.schema, values(m.partition)) for m in outcome.messages})
+    return {
+        "statement": statement.kind,
+        "rows": outcome.rows,
+        **outcome.details(),
+        "changed_partitions": names[:100],
+        "partition_count": len(names),
+        "branch_snapshot": base.head.id,
+        "main_snapshot": base.main_head.id if base.main_head is not None else None,
+    }

@@ -1,0 +1,144 @@
+"""Statements on tables without primary key: only the files that hold changed rows are written again.
+
+The changed rows go to the task that writes their file, with their place in it and their new values; that task reads the
+file and leaves out, replaces or keeps each row. Row ids stay with their rows (``data/copy_on_write.py``).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write
+from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION
+from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.in_process import fits_in_process
+from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read, with_positions
+from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
+from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
+from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.statements.evaluate import (
+    Evaluation,
+    statement_errors,
+)
+from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
+from airflow_paimon.spark.statements.insert import inserted
+from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
+from airflow_paimon.spark.tasks import map_in_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST_TASKS = 64
+_TASK = "__airflow_paimon_task"
+_INSERT_TASKS = 4
+"""Tasks that write the inserted rows of one partition, so that they don't become very many small files."""
+
+
+def change_append(spark: SparkSession, statement: Statement, table: Table, dry_run: bool) -> Outcome:
+    """Evaluate a statement on the head and write the touched files again; nothing is committed.
+
+    Raises:
+        InvalidInputError: Spark refuses the statement, or a row is matched twice.
+    """
+    plan = plan_copy_on_write(table)
+    schema = plan.write.schema
+    evaluation = Evaluation(spark, statement, schema, list(POSITION_COLUMNS), whole=False)
+    predicate = None if statement.insert else evaluation.run(evaluation.empty_target()).predicate
+    columns = [*schema.field_names, *(n for n in ROW_COLUMNS if plan.tracks_rows and n in statement.text.upper())]
+    read, splits = plan_read(plan.scan, columns=columns, predicate=predicate, time_travel=True)
+    read = with_positions(read)
+    parts = [part for split in splits for part in split.divided()]
+    rewrite = plan_rewrite(statement, plan, read, parts, dry_run)
+    with temporary_conf(spark, BATCH_CONF), statement_errors(statement, table.name):
+        if statement.insert is None:
+            rows = evaluation.run(view_frame(spark, [(read, splits)])).rows
+        else:
+            rows = inserted(spark, statement, schema, list(POSITION_COLUMNS))
+        results = _run(rows, rewrite, parts)
+    return Outcome(
+        read=plan.scan,
+        write=plan.write,
+        messages=tuple(m for r in results for m in r.messages),
+        updated=sum(r.updated for r in results),
+        deleted=sum(r.deleted for r in results),
+        inserted=sum(r.inserted for r in results),
+        rewritten=frozenset(name for r in results for name in r.files),
+    )
+
+
+def plan_rewrite(
+    statement: Statement, plan: CopyOnWrite, read: TableRead, parts: Sequence[ReadSplit], dry_run: bool
+) -> Rewrite:
+    files = {p.files[0].file_name: pickle.dumps(_with_bucket(p), pickle.HIGHEST_PROTOCOL) for p in parts}
+    if len(files) != len(parts):
+        raise UnsupportedFeatureError(
+            f"{plan.scan.table.label}: two data files have one name, by which rows can't be told apart"
+        )
+    schema = plan.write.schema
+    full = replace(schema, fields=tuple(replace(f, default_value=None) for f in schema.fields))
+    names = set(update_columns(statement, schema))
+    updates = replace(full, fields=tuple(f for f in full.fields if f.name in names), partition_keys=())
+    return Rewrite(
+        plan=plan.for_tasks(),
+        read=read,
+        files=files,
+        updates=updates,
+        full=full,
+        counts_matches=statement.counts_matches,
+        dry_run=dry_run,
+    )
+
+
+def _with_bucket(part: ReadSplit) -> tuple[ReadSplit, Any]:
+    """Return what a task needs of a file: how to read it, and the file as the commit will name it."""
+    return slim_split(part), part.files[0]
+
+
+def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit]) -> list[Rewritten]:
+    few = few_rows(rows)
+    if few is not None:
+        names = set(few.column(FILE_NAME).unique().to_pylist())
+        if fits_in_process(f for p in parts for f in p.files if f.file_name in names):
+            inserted = pc.is_null(few.column(FILE_NAME))
+            changed = few.filter(pc.invert(inserted)).sort_by([(FILE_NAME, "ascending"), (FILE_POSITION, "ascending")])
+            ordered = pa.concat_tables([few.filter(inserted), changed])
+            return [rewrite_files(rewrite, ordered.to_batches(BATCH_ROWS))]
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return ship(lambda: [rewrite_files(rewrite, batches)])
+
+    def discard(done: Sequence[Rewritten]) -> None:
+        discard_files(rewrite.plan.write, [m for r in done for m in r.messages])
+
+    placed = _placed(rows, rewrite, [p.files[0].file_name for p in parts])
+    return collect(map_in_arrow(placed, work, SCHEMA), refused=discard)
+
+
+def _placed(rows: DataFrame, rewrite: Rewrite, names: Sequence[str]) -> DataFrame:
+    """Bring the changes of a file to one task, in the order of its rows, and files to different tasks."""
+    from pyspark.sql import functions as sf
+
+    tasks = max(1, min(MOST_TASKS, len(names)))
+    keys = [sf.col(f"`{k}`") for k in rewrite.full.partition_keys if k in rows.columns]
+    spread = sf.pmod(sf.spark_partition_id(), sf.lit(_INSERT_TASKS))
+    task = sf.pmod(sf.hash(*keys) + spread if keys else spread, sf.lit(tasks))
+    if names:
+        numbers = {name: i % tasks for i, name in enumerate(names)}
+        known = sf.map_from_arrays(sf.array(*map(sf.lit, numbers)), sf.array(*map(sf.lit, numbers.values())))
+        task = sf.coalesce(sf.element_at(known, sf.col(FILE_NAME)), task)
+    numbered = rows.withColumn(_TASK, task.cast("int"))
+    by_id = getattr(numbered, "repartitionById", numbered.repartition)
+    moved: DataFrame = by_id(tasks, sf.col(_TASK))
+    return moved.drop(_TASK).sortWithinPartitions(sf.col(FILE_NAME).asc_nulls_first(), FILE_POSITION)

@@ -1,0 +1,172 @@
+"""Statements on primary-key tables: the buckets that hold changed rows are written again, whole.
+
+That is what corrections do (docs/design.md, A running writer keeps winning), with two differences: what the statement
+says holds whatever the merge engine, ``sequence.field`` or ``ignore-delete`` would make of a change; and a row may not
+be matched twice.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_paimon.core.branches.publish_plan import highest_sequence
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.requests.partitions import choose_partitions
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.files.arrow_types import ROW_KIND
+from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.in_process import fits_in_process
+from airflow_paimon.data.rewrite import NEW_BUCKET
+from airflow_paimon.data.scan import ReadSplit, plan_read
+from airflow_paimon.data.write import TableWrite, distribute, plan_write
+from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
+from airflow_paimon.spark.rows_in import BATCH_CONF, conform, distributed, temporary_conf
+from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.statements.evaluate import (
+    CHANGE,
+    DELETED,
+    INSERTED,
+    MATCHED,
+    MOVED,
+    UPDATED,
+    Evaluation,
+    statement_errors,
+)
+from airflow_paimon.spark.statements.insert import inserted
+from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.spark.task_results import SCHEMA, collect, ship
+from airflow_paimon.spark.tasks import map_in_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KINDS = {INSERTED: "+I", UPDATED: "+U", DELETED: "-D", MATCHED: "-U"}
+_MERGE_OPTIONS = ("sequence.field", "merge-engine", "ignore-delete", "partial-update.")
+"""Parts of the names of options that decide between versions of a key."""
+
+
+def change_keyed(
+    spark: SparkSession, statement: Statement, table: Table, limits: Mapping[BucketKey, int] | None, dry_run: bool
+) -> Outcome:
+    """Evaluate a statement on the head and write the touched buckets; nothing is committed.
+
+    ``limits``: the highest sequence number that each bucket may hold; None = what it holds now.
+
+    Raises:
+        InvalidInputError: Spark refuses the statement, a row is matched twice, a key would change or come twice.
+    """
+    write = plan_write(table)
+    plan = plan_snapshot(table, write.planned_on, write.schema)
+    write = replace(write, schema=without_merging(write.schema))
+    evaluation = Evaluation(spark, statement, plan.schema, (), whole=True)
+    if statement.insert is None:
+        empty = evaluation.run(evaluation.empty_target())
+        layer = plan_read(plan, predicate=empty.predicate, time_travel=True)
+        changed = evaluation.run(view_frame(spark, [layer])).rows
+    else:
+        changed = inserted(spark, statement, plan.schema, ())
+    rows = _with_kinds(changed)
+    correction = _correction(plan, write, limits, dry_run)
+    with temporary_conf(spark, BATCH_CONF), statement_errors(statement, plan.table.name):
+        results = _run(rows, plan, correction)
+    return _outcome(plan, write, results)
+
+
+def without_merging(schema: TableSchema) -> TableSchema:
+    """Return the schema by which a change replaces the row that is there, whatever the table's options say.
+
+    Without default values as well: a statement that says NULL means it.
+    """
+    options = {k: v for k, v in schema.options.items() if not any(part in k for part in _MERGE_OPTIONS)}
+    fields = tuple(replace(f, default_value=None) for f in schema.fields)
+    return replace(schema, options=options, fields=fields)
+
+
+def _with_kinds(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    moved = sf.raise_error(sf.lit("a MERGE can't change the key, partition or bucket of a row"))
+    kind = sf.when(sf.col(CHANGE) == MOVED, moved.cast("string"))
+    for name, text in _KINDS.items():
+        kind = kind.when(sf.col(CHANGE) == name, sf.lit(text))
+    return rows.withColumn(ROW_KIND, kind).drop(CHANGE)
+
+
+def _correction(plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, int] | None, dry_run: bool) -> Correction:
+    read, splits = plan_read(plan, time_travel=True)
+    by_key: dict[BucketKey, ReadSplit] = {_key(plan, s.bucket): slim_split(s) for s in splits}
+    live = {}
+    for split in plan.splits:
+        key = _key(plan, split)
+        slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
+        limit = highest_sequence(split.files) if limits is None else limits.get(key, NEW_BUCKET)
+        known = LiveBucket(bucket=slim, split=by_key.get(key), max_sequence=limit)
+        live[key] = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
+    for key, limit in (limits or {}).items():
+        if key not in live:  # emptied on the branch since
+            gone = BucketSplit(key.partition, (), key.bucket, write.buckets_of(key.partition), ())
+            live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
+    everywhere = choose_partitions(plan.schema, (), plan.table.label)
+    return Correction(write=write, choice=everywhere, live=live, read=read, dry_run=dry_run, drops_matches=True)
+
+
+def _key(plan: ScanPlan, split: BucketSplit) -> BucketKey:
+    return BucketKey(StoredPartitions(plan.schema).canonical(split.partition), split.bucket)
+
+
+def _run(rows: DataFrame, plan: ScanPlan, correction: Correction) -> list[BucketResult]:
+    write = correction.write
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return ship(lambda: correct_buckets(correction, batches))
+
+    def discard(results: Sequence[BucketResult]) -> None:
+        discard_files(write, [r.message for r in results if r.message is not None])
+
+    few = few_rows(rows)
+    if few is not None and _touches_little(few, plan, write):
+        return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
+    return collect(map_in_arrow(distributed(rows, write), work, SCHEMA), refused=discard)
+
+
+def _touches_little(rows: pa.Table, plan: ScanPlan, write: TableWrite) -> bool:
+    spread = (distribute(write, conform(b, write.schema, write.label)) for b in rows.to_batches())
+    touched = {BucketKey(p.partition, p.bucket) for parts in spread for p in parts}
+    return fits_in_process(f for s in plan.splits if _key(plan, s) in touched for f in s.files)
+
+
+def _outcome(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult]) -> Outcome:
+    live = {_key(plan, s): s for s in plan.splits}
+    kinds: Counter[str] = Counter()
+    messages: list[CommitMessage] = []
+    for result in results:
+        kinds.update(result.kinds)
+        split = live.get(result.key)
+        found = result.message
+        if found is not None and split is not None:
+            found = replace(found, partition=split.partition, replaced=split.files)
+        if found is not None:
+            messages.append(found)
+    return Outcome(
+        read=plan,
+        write=write,
+        messages=tuple(messages),
+        updated=kinds["+U"],
+        deleted=kinds["-D"],
+        inserted=kinds["+I"],
+        rewritten=frozenset(
+            f.file_name for r in results if r.kinds.keys() - {"-U"} and r.key in live for f in live[r.key].files
+        ),
+    )

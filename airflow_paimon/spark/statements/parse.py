@@ -1,0 +1,199 @@
+"""Spark's parser says what a statement is; its plan becomes a ``Statement``. There is no grammar of SQL here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.spark.failures import first_line
+from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.statements.statement_plan import (
+    Action,
+    Assignment,
+    Clause,
+    Fragment,
+    InsertInto,
+    Kind,
+    Statement,
+    Target,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ACTIONS: dict[str, tuple[Action, bool]] = {
+    "UpdateAction": ("update", False),
+    "UpdateStarAction": ("update", True),
+    "DeleteAction": ("delete", False),
+    "InsertAction": ("insert", False),
+    "InsertStarAction": ("insert", True),
+}
+TAKEN = "UPDATE, DELETE FROM, MERGE INTO, INSERT INTO or INSERT OVERWRITE"
+
+
+def parse_statement(spark: SparkSession, text: str) -> Statement | None:
+    """Parse one statement; None if it is anything else than a change of a table's rows, such as a SELECT.
+
+    Raises:
+        InvalidInputError: not one statement, by Spark's parser, with its position; or two targets.
+        UnsupportedFeatureError: a form of these statements that is not executed here, or a session without a JVM.
+    """
+    from pyspark.errors import ParseException
+
+    if not has_jvm(spark):
+        raise UnsupportedFeatureError("Statements need a Spark session with a JVM; a Spark Connect client has none")
+    try:
+        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    except ParseException as error:
+        raise InvalidInputError(f"Spark can't parse the statement: {first_line(str(error))}") from None
+    ctes: tuple[tuple[str, Fragment], ...] = ()
+    if kind_of(plan) == "UnresolvedWith" and kind_of(plan.child()) in _PARSERS:
+        if plan.allowRecursion():
+            raise UnsupportedFeatureError("WITH RECURSIVE before a statement is not executed; put it into a subquery")
+        ctes = tuple((str(r._1()), Fragment(node=r._2().child())) for r in sequence_items(plan.cteRelations()))
+        plan = plan.child()
+    parser = _PARSERS.get(kind_of(plan))
+    if parser is None:
+        _refuse_several(plan)
+        return None
+    return parser(plan, text, ctes)
+
+
+def _refuse_several(plan: Any) -> None:
+    """Refuse ``FROM s INSERT INTO a ... INSERT INTO b ...`` and scripts, which parse as one plan."""
+    kinds = [kind_of(c) for c in sequence_items(plan.children())]
+    if any(k in _PARSERS for k in kinds):
+        raise InvalidInputError("The statement has more than one target; give one statement for each table")
+    if kind_of(plan) == "CompoundBody":
+        raise InvalidInputError(f"A script (BEGIN ... END) is not executed; give one {TAKEN}")
+
+
+def _update(plan: Any, text: str, ctes: Any) -> Statement:
+    clause = Clause(action="update", assignments=_assignments(plan.assignments()))
+    condition = _where(plan.condition().get()) if plan.condition().isDefined() else None
+    return Statement(
+        kind="UPDATE", text=text, target=_target(plan.table()), condition=condition, matched=(clause,), ctes=ctes
+    )
+
+
+def _delete(plan: Any, text: str, ctes: Any) -> Statement:
+    condition = _where(plan.condition())
+    clause = Clause(action="delete")
+    return Statement(
+        kind="DELETE", text=text, target=_target(plan.table()), condition=condition, matched=(clause,), ctes=ctes
+    )
+
+
+def _merge(plan: Any, text: str, ctes: Any) -> Statement:
+    if plan.withSchemaEvolution():
+        raise UnsupportedFeatureError("MERGE WITH SCHEMA EVOLUTION is not executed; add the columns first")
+    return Statement(
+        kind="MERGE",
+        text=text,
+        target=_target(plan.targetTable()),
+        condition=_fragment(plan.mergeCondition()),
+        source=_fragment(plan.sourceTable()),
+        matched=_clauses(plan.matchedActions()),
+        not_matched=_clauses(plan.notMatchedActions()),
+        not_matched_by_source=_clauses(plan.notMatchedBySourceActions()),
+        ctes=ctes,
+    )
+
+
+def _insert(plan: Any, text: str, ctes: Any) -> Statement:
+    if plan.ifPartitionNotExists():
+        raise UnsupportedFeatureError("INSERT ... IF NOT EXISTS is not executed")
+    kind: Kind = "INSERT OVERWRITE" if plan.overwrite() else "INSERT"
+    partition, nulls = _partition(plan.partitionSpec())
+    insert = InsertInto(
+        columns=tuple(str(c) for c in sequence_items(plan.userSpecifiedCols())),
+        partition=partition,
+        null_partition=nulls,
+        by_name=bool(plan.byName()),
+    )
+    source = _fragment(plan.query())
+    return Statement(kind=kind, text=text, target=_target(plan.table()), source=source, insert=insert, ctes=ctes)
+
+
+def _replace_where(plan: Any, text: str, ctes: Any) -> Statement:
+    raise UnsupportedFeatureError(f"INSERT INTO ... REPLACE WHERE is not executed; give one {TAKEN}")
+
+
+_PARSERS = {
+    "UpdateTable": _update,
+    "DeleteFromTable": _delete,
+    "MergeIntoTable": _merge,
+    "InsertIntoStatement": _insert,
+    "OverwriteByExpression": _replace_where,
+}
+
+
+def _partition(spec: Any) -> tuple[tuple[tuple[str, str | None], ...], frozenset[str]]:
+    """Return the columns of PARTITION (...): Spark holds each value as text, and null as null inside an option."""
+    found: list[tuple[str, str | None]] = []
+    nulls = set()
+    for pair in sequence_items(spec.toSeq()):
+        name, value = str(pair._1()), pair._2()
+        if value.isDefined() and value.get() is None:
+            nulls.add(name)
+        found.append((name, None if not value.isDefined() or value.get() is None else str(value.get())))
+    return tuple(found), frozenset(nulls)
+
+
+def _clauses(actions: Any) -> tuple[Clause, ...]:
+    out = []
+    for node in sequence_items(actions):
+        action, star = _ACTIONS[kind_of(node)]
+        condition = _fragment(node.condition().get()) if node.condition().isDefined() else None
+        assignments = () if star or action == "delete" else _assignments(node.assignments())
+        out.append(Clause(action=action, condition=condition, assignments=assignments, star=star))
+    return tuple(out)
+
+
+def _assignments(nodes: Any) -> tuple[Assignment, ...]:
+    return tuple(
+        Assignment(
+            key=tuple(str(p) for p in sequence_items(n.key().nameParts())),
+            at=_fragment(n.value()),  # Spark gives the key the position of the whole SET
+            value=_fragment(n.value()),
+        )
+        for n in sequence_items(nodes)
+    )
+
+
+def _target(plan: Any) -> Target:
+    alias, relation = None, plan
+    if kind_of(plan) == "SubqueryAlias":
+        alias, relation = str(plan.identifier().name()), plan.child()
+    if kind_of(relation) != "UnresolvedRelation":
+        raise UnsupportedFeatureError("The target of a statement must be the name of a table")
+    parts = tuple(str(p) for p in sequence_items(relation.multipartIdentifier()))
+    at = _fragment(relation)
+    own = at.text.replace("`", "").replace(" ", "") == ".".join(parts)
+    # Spark may give the position of the whole statement
+    return Target(name=parts, alias=alias, at=at if own else Fragment())
+
+
+def _where(node: Any) -> Fragment | None:
+    """Return a condition; None for TRUE, which Spark puts where a DELETE has no WHERE."""
+    return None if kind_of(node) == "Literal" and node.value() is True else _fragment(node)
+
+
+def _fragment(node: Any) -> Fragment:
+    origin = node.origin()
+    start, stop, text = origin.startIndex(), origin.stopIndex(), origin.sqlText()
+    if not (start.isDefined() and stop.isDefined() and text.isDefined()):
+        return Fragment(node=node)
+    line = origin.line().get() if origin.line().isDefined() else 0
+    column = origin.startPosition().get() + 1 if origin.startPosition().isDefined() else 0
+    return Fragment(text=str(text.get())[start.get() : stop.get() + 1], line=line, column=column, node=node)
+
+
+def kind_of(node: Any) -> str:
+    """Return the name of a plan's or an expression's class."""
+    return str(node.getClass().getSimpleName())
+
+
+def sequence_items(sequence: Any) -> list[Any]:
+    """Return the elements of a Scala sequence."""
+    return [sequence.apply(i) for i in range(sequence.size())]

@@ -1,0 +1,85 @@
+"""Runs a statement: evaluated on the head, written, committed once; all of it again when another writer was faster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.files import commit_buckets
+from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.spark.statements.append import change_append
+from airflow_paimon.spark.statements.keyed import change_keyed
+from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.statement_plan import Statement
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+TRIES = 5
+"""How often a statement is computed again before other writers' commits make it a conflict."""
+
+Properties = Callable[[Outcome], Mapping[str, str]]
+
+
+def evaluate(
+    spark: SparkSession,
+    statement: Statement,
+    table: Table,
+    *,
+    limits: Mapping[BucketKey, int] | None = None,
+    dry_run: bool = False,
+) -> Outcome:
+    """Compute UPDATE, DELETE, MERGE or INSERT INTO on the head; nothing is committed. A dry run writes no file either.
+
+    Raises:
+        InvalidInputError: Spark refuses the statement, or it would match a row twice or change a key.
+    """
+    if table.schema().primary_keys:
+        return change_keyed(spark, statement, table, limits, dry_run)
+    return change_append(spark, statement, table, dry_run)
+
+
+def commit_statement(
+    spark: SparkSession,
+    statement: Statement,
+    table: Table,
+    identity: CommitIdentity,
+    properties: Properties,
+    limits: Mapping[BucketKey, int] | None = None,
+) -> tuple[Receipt, Outcome]:
+    """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed.
+
+    Raises:
+        ConflictError: other writers kept changing the same files.
+    """
+    for number in range(1, TRIES + 1):
+        outcome = evaluate(spark, statement, table, limits=limits)
+        try:
+            receipt = _commit(table, statement, outcome, identity, properties(outcome))
+        except REFUSALS as error:
+            outcome.discard()
+            if not isinstance(error, ConflictError) or number == TRIES:
+                raise
+            log.warning("%s: another writer committed first (%s); running it again", table.label, error.message)
+            continue
+        if receipt.replayed:  # another try of the operation was faster, with files of its own
+            outcome.discard()
+        return receipt, outcome
+    raise AssertionError("unreachable")
+
+
+def _commit(
+    table: Table, statement: Statement, outcome: Outcome, identity: CommitIdentity, properties: Mapping[str, str]
+) -> Receipt:
+    common: dict[str, Any] = {"identity": identity, "properties": properties, "operation": statement.kind}
+    if table.schema().primary_keys:
+        return commit_buckets(table, outcome.messages, **common)
+    return commit_rewrite(table, outcome.messages, read=outcome.read, **common)

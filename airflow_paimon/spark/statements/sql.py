@@ -1,0 +1,174 @@
+"""``sql``: one UPDATE, DELETE, MERGE or INSERT on a Paimon table, parsed and evaluated by Spark, as one commit."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data.arguments import check_operation_id
+from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
+from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.statements.evaluate import statement_errors
+from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
+from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
+from airflow_paimon.spark.statements.run import TRIES, commit_statement
+from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
+from airflow_paimon.spark.statements.views import named_ctes, plan_view, registered
+from airflow_paimon.spark.write import write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OPERATION = "sql"
+DETAILS = "airflow-paimon.details"
+"""Snapshot property with the result's details, by which a retry gives the first try's result."""
+
+
+def sql(
+    spark: SparkSession,
+    warehouse: str,
+    statement: str,
+    views: Mapping[str, Any] | None = None,
+    operation_id: str | None = None,
+    all_rows: bool = False,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Run one UPDATE, DELETE FROM, MERGE INTO, INSERT INTO or INSERT OVERWRITE on ``db.t`` or ``db.`t$branch_b```.
+
+    Returns the operation's result (docs/design.md, One result), with the rows updated, deleted and inserted, and the
+    files and bytes rewritten and kept. Spark parses the statement and evaluates it, as one commit: semantics and errors
+    are Spark's. On a table with a primary key the touched buckets are written again, on others the touched files.
+
+    Args:
+        views: Further tables by the name that the statement gives them: ``db.t``, ``db.t$branch_b`` or either with
+            ``@VERSION`` (a tag, a snapshot id, ``branch.tag``, ``branch.snapshot``), or a DataFrame. Temporary views
+            of the session can be named as well.
+        operation_id: A retry with the same id returns the first try's result; another statement under it is refused.
+        all_rows: Confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table.
+
+    Raises:
+        InvalidInputError: what Spark says is wrong, with its position; every row without ``all_rows``; a key changed.
+        NotFoundError: no such table or branch. UnsupportedFeatureError: a table or form that is not written here.
+        ConflictError: other writers kept changing the same files.
+    """
+    started = time.monotonic()
+    if not isinstance(statement, str):
+        raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
+    parsed = parse_statement(spark, statement)
+    if parsed is None:
+        raise InvalidInputError(f"sql takes one {TAKEN}; spark.sql() runs other statements")
+    table = open_table(warehouse, table_of(parsed.target), storage_options=storage_options).require()
+    check_operation_id(table, operation_id)
+    require_committable(table)
+    check_statement(parsed, table.schema(), all_rows=all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
+    named = _check_views(parsed, views or {})
+    asked = {"statement": statement, "all_rows": all_rows, "views": {n: _text(v) for n, v in named.items()}}
+    figures: dict[str, Any] = {}
+
+    def write(identity: CommitIdentity) -> tuple[Receipt, tuple[CommitMessage, ...]]:
+        with _named(spark, warehouse, parsed, named, storage_options), statement_errors(parsed, table.name):
+            receipt, found = _run(spark, parsed, table, identity)
+        figures.update(found)
+        return receipt, ()
+
+    def report(landed: Snapshot | None) -> Mapping[str, Any]:
+        if landed is not None and not figures:
+            figures.update(json.loads(landed.properties.get(DETAILS, "{}")))
+        return report_write(table, landed) if parsed.insert is not None else {}
+
+    written = write_once(table, OPERATION, digest_of(asked), operation_id, write, report)
+    details = {"statement": parsed.kind, **figures, **written.report}
+    details |= {"replayed": True} if written.replayed else {}
+    return write_result(table, OPERATION, written, details, started)
+
+
+def _check_views(statement: Statement, views: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse names that are not names, and one that would hide the target."""
+    for name in views:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidInputError(f"A view needs a plain name, such as fixes, not {name!r}")
+        target = statement.target
+        if name.lower() == (target.alias or target.name[-1]).lower():
+            raise InvalidInputError(
+                f"The view {name!r} would hide the target {target.text}{target.at.where}; give another name"
+            )
+    lower = [n.lower() for n in views]
+    if len(set(lower)) < len(lower):
+        raise InvalidInputError("Two views have the same name but for case; give each a name of its own")
+    return views
+
+
+def _text(view: Any) -> str:
+    return view if isinstance(view, str) else "DataFrame"
+
+
+@contextmanager
+def _named(
+    spark: SparkSession,
+    warehouse: str,
+    statement: Statement,
+    views: Mapping[str, Any],
+    storage_options: Mapping[str, Any] | None,
+) -> Iterator[None]:
+    """Register the views, each of one pinned snapshot, and the tables of WITH."""
+    frames: dict[str, DataFrame] = {
+        name: view_frame(spark, plan_view(warehouse, view, storage_options)) if isinstance(view, str) else view
+        for name, view in views.items()
+    }
+    with registered(spark, frames), statement_errors(statement, statement.target.text), named_ctes(spark, statement):
+        yield
+
+
+def _run(
+    spark: SparkSession, statement: Statement, table: Table, identity: CommitIdentity
+) -> tuple[Receipt, Mapping[str, Any]]:
+    if statement.insert is not None:
+        return _insert(spark, statement, table, identity)
+    receipt, outcome = commit_statement(spark, statement, table, identity, _properties)
+    return receipt, {} if receipt.replayed else outcome.details()
+
+
+def _insert(
+    spark: SparkSession, statement: Statement, table: Table, identity: CommitIdentity
+) -> tuple[Receipt, Mapping[str, Any]]:
+    schema = table.schema()
+    mode, partition = overwritten(statement, schema, is_dynamic(spark))
+    frame = insert_rows(spark, statement, schema)
+    policy = parse_on_stale(table, None)
+    receipt, messages = commit_in_tries(
+        table, mode, partition, identity, policy, lambda write: write_files(frame, write), TRIES
+    )
+    if receipt.replayed:
+        return receipt, {}
+    new = [f for m in messages for f in m.new_files]
+    before = live_entries(table, receipt.before)
+    after = live_entries(table, receipt.snapshot).keys() if receipt.snapshot is not None else before.keys()
+    gone = [e.file for i, e in before.items() if i not in after]
+    return receipt, {
+        "rows_updated": 0,
+        "rows_deleted": sum(f.row_count for f in gone),
+        "rows_inserted": sum(f.row_count for f in new),
+        "files_added": len(new),
+        "bytes_added": sum(f.file_size for f in new),
+        "files_rewritten": len(gone),
+        "bytes_rewritten": sum(f.file_size for f in gone),
+        "files_kept": len(before) - len(gone),
+        "bytes_kept": sum(e.file.file_size for e in before.values()) - sum(f.file_size for f in gone),
+    }
+
+
+def _properties(outcome: Outcome) -> Mapping[str, str]:
+    return {"airflow-paimon.operation": OPERATION, DETAILS: json.dumps(dict(outcome.details()))}

@@ -1,0 +1,262 @@
+"""A parsed statement as a value, and what can be refused by looking at it and the table's columns (pure).
+
+Spark's parser makes the value (``parse.py``). A ``Fragment`` is a part of the statement: its text and position for
+messages, and Spark's node, with which it is evaluated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.schema import TableSchema
+
+Kind = Literal["UPDATE", "DELETE", "MERGE", "INSERT", "INSERT OVERWRITE"]
+Action = Literal["update", "delete", "insert"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """A part of the statement. ``line`` and ``column`` count from 1; 0 = unknown."""
+
+    text: str = ""
+    line: int = 0
+    column: int = 0
+    node: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def where(self) -> str:
+        """The position, for the end of a message."""
+        return f" (line {self.line}, position {self.column})" if self.line else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """``SET key = value``. ``key``: the parts of the name, with what qualifies it."""
+
+    key: tuple[str, ...]
+    at: Fragment
+    value: Fragment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """What happens to rows: ``WHEN [NOT] MATCHED ... THEN``, or the whole of an UPDATE or DELETE.
+
+    ``star``: ``UPDATE SET *`` and ``INSERT *``: every column gets the source's column of its name.
+    """
+
+    action: Action
+    condition: Fragment | None = None
+    assignments: tuple[Assignment, ...] = ()
+    star: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The table that a statement changes, as the statement names it."""
+
+    name: tuple[str, ...]
+    alias: str | None
+    at: Fragment
+
+    @property
+    def text(self) -> str:
+        return ".".join(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsertInto:
+    """What INSERT has besides its query. ``partition``: the columns of PARTITION (...) with their texts; a column
+    without a value has None. ``null_partition``: those given as NULL."""
+
+    columns: tuple[str, ...] = ()
+    partition: tuple[tuple[str, str | None], ...] = ()
+    null_partition: frozenset[str] = frozenset()
+    by_name: bool = False
+
+    @property
+    def static(self) -> dict[str, str | None]:
+        """The columns of PARTITION that have a value, None = null."""
+        return {n: v for n, v in self.partition if v is not None or n in self.null_partition}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement.
+
+    Attributes:
+        condition: WHERE, or the ON of a MERGE; None = every row.
+        source: The source of a MERGE, or the query of an INSERT.
+        matched: The clause of an UPDATE or DELETE, or the WHEN MATCHED clauses in order.
+        ctes: Names and plans of WITH, in order.
+    """
+
+    kind: Kind
+    text: str
+    target: Target
+    condition: Fragment | None = None
+    source: Fragment | None = None
+    matched: tuple[Clause, ...] = ()
+    not_matched: tuple[Clause, ...] = ()
+    not_matched_by_source: tuple[Clause, ...] = ()
+    insert: InsertInto | None = None
+    ctes: tuple[tuple[str, Fragment], ...] = ()
+
+    @property
+    def clauses(self) -> tuple[Clause, ...]:
+        return (*self.matched, *self.not_matched, *self.not_matched_by_source)
+
+    @property
+    def counts_matches(self) -> bool:
+        """Whether a target row matched by two source rows is an error: Spark's rule."""
+        alone = len(self.matched) == 1 and self.matched[0].action == "delete" and self.matched[0].condition is None
+        return self.kind == "MERGE" and bool(self.matched) and not alone
+
+
+def update_columns(statement: Statement, schema: TableSchema) -> tuple[str, ...]:
+    """Return the columns that a row changed in place can get a new value in, in the table's order."""
+    updates = [c for c in statement.clauses if c.action == "update"]
+    if any(c.star for c in updates):
+        return schema.field_names
+    named = {column_of(statement, a, schema) for c in updates for a in c.assignments}
+    return tuple(n for n in schema.field_names if n in named)
+
+
+def column_of(statement: Statement, assignment: Assignment, schema: TableSchema) -> str:
+    """Return the table's column that an assignment names, with or without the target's name before it.
+
+    Raises:
+        InvalidInputError: no such column. UnsupportedFeatureError: a field inside a column.
+    """
+    parts, target = assignment.key, statement.target
+    qualifiers = [(target.alias,)] if target.alias else [target.name[i:] for i in range(len(target.name))]
+    for qualifier in [(), *qualifiers]:
+        n = len(qualifier)
+        if len(parts) <= n or [p.lower() for p in parts[:n]] != [q.lower() for q in qualifier]:
+            continue
+        found = find_column(parts[n], schema)
+        if found is not None and len(parts) == n + 1:
+            return found
+        if found is not None:
+            raise UnsupportedFeatureError(
+                f"{statement.kind} on {target.text}: {'.'.join(parts)!r} is a field inside column {found!r}"
+                f"{assignment.at.where}; assign the whole column, such as named_struct(...)"
+            )
+    raise unknown_column(statement, ".".join(parts), assignment.at, schema)
+
+
+def find_column(name: str, schema: TableSchema) -> str | None:
+    """Find a column by name, regardless of case; an exact match first."""
+    if name in schema.field_names:
+        return name
+    found = [f for f in schema.field_names if f.lower() == name.lower()]
+    return found[0] if len(found) == 1 else None
+
+
+def unknown_column(statement: Statement, name: str, at: Fragment, schema: TableSchema) -> InvalidInputError:
+    return InvalidInputError(
+        f"{statement.kind} on {statement.target.text}: the table has no column {name!r}{at.where} (columns: "
+        f"{', '.join(schema.field_names)})"
+    )
+
+
+def assigned(statement: Statement, clause: Clause, schema: TableSchema) -> dict[str, Fragment]:
+    """Return the values that a clause gives to columns; empty for a star.
+
+    Raises:
+        InvalidInputError: no such column, or one assigned twice.
+    """
+    out: dict[str, Fragment] = {}
+    for assignment in clause.assignments:
+        name = column_of(statement, assignment, schema)
+        if name in out:
+            raise InvalidInputError(
+                f"{statement.kind} on {statement.target.text}: column {name!r} is assigned twice{assignment.at.where}"
+            )
+        out[name] = assignment.value
+    return out
+
+
+def check_statement(
+    statement: Statement, schema: TableSchema, *, all_rows: bool, flag: str, dynamic: bool = False
+) -> None:
+    """Refuse what is wrong whatever the rows are.
+
+    ``flag``: how the caller confirms a statement on every row. ``dynamic``: INSERT OVERWRITE replaces the partitions of
+    its rows (``spark.sql.sources.partitionOverwriteMode``).
+
+    Raises:
+        InvalidInputError: an unknown column, one assigned twice, a key that would change, every row without ``flag``.
+    """
+    for clause in statement.clauses:
+        assigned(statement, clause, schema)
+    if statement.kind == "UPDATE":
+        _check_keys(statement, schema)
+    if statement.insert is not None:
+        _check_insert(statement, statement.insert, schema)
+    if not all_rows and _takes_all(statement, dynamic and bool(schema.partition_keys)):
+        what = "replaces every row" if statement.kind == "INSERT OVERWRITE" else "has no WHERE, so it takes every row"
+        raise InvalidInputError(f"{statement.kind} on {statement.target.text} {what}; confirm that with {flag}")
+
+
+def fixed_columns(schema: TableSchema) -> tuple[str, ...]:
+    """Return the columns that no UPDATE may change: those that decide where a row with a primary key lies.
+
+    Without a primary key a row can move: its old file is written without it, and a new one with it, in one commit.
+    """
+    fixed = {*schema.primary_keys, *schema.partition_keys, *schema.bucket_keys} if schema.primary_keys else ()
+    return tuple(n for n in schema.field_names if n in fixed)
+
+
+def _check_keys(statement: Statement, schema: TableSchema) -> None:
+    fixed = fixed_columns(schema)
+    for clause in statement.matched:
+        for assignment in clause.assignments:
+            name = column_of(statement, assignment, schema)
+            if name in fixed:
+                raise InvalidInputError(
+                    f"{statement.kind} on {statement.target.text}: column {name!r}{assignment.at.where} belongs to the "
+                    f"primary key, the partition or the bucket of its row and can't be changed in place; INSERT the "
+                    f"row with its new value and DELETE the old one"
+                )
+
+
+def _check_insert(statement: Statement, insert: InsertInto, schema: TableSchema) -> None:
+    named: list[str] = []
+    for name in [*insert.columns, *(n for n, _ in insert.partition)]:
+        found = find_column(name, schema)
+        if found is None:
+            raise unknown_column(statement, name, Fragment(), schema)
+        named.append(found)
+    twice = sorted({n for n in named if named.count(n) > 1})
+    if twice:
+        raise InvalidInputError(f"{statement.kind} on {statement.target.text} names column {twice[0]!r} twice")
+    for name, _ in insert.partition:
+        if find_column(name, schema) not in schema.partition_keys:
+            raise InvalidInputError(
+                f"{statement.kind} on {statement.target.text}: PARTITION names {name!r}, which is not a partition "
+                f"column (those are: {', '.join(schema.partition_keys) or 'none'})"
+            )
+
+
+def _takes_all(statement: Statement, dynamic: bool) -> bool:
+    if statement.kind in ("UPDATE", "DELETE"):
+        return statement.condition is None
+    insert = statement.insert
+    return statement.kind == "INSERT OVERWRITE" and insert is not None and not insert.static and not dynamic
+
+
+def table_of(target: Target) -> str:
+    """Return the table that ``db.t`` or ```db`.`t$branch_b` `` names.
+
+    Raises:
+        InvalidInputError: a name with another number of parts.
+    """
+    if len(target.name) != 2:
+        raise InvalidInputError(
+            f"The target {target.text!r}{target.at.where} is not a table of this warehouse: name it as db.t, or as "
+            f"db.`t$branch_b` for a branch of it"
+        )
+    return target.text

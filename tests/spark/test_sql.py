@@ -1,0 +1,328 @@
+"""``sql``: what UPDATE, DELETE, MERGE and INSERT leave in tables with and without primary key, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow
+from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.spark import sql
+from airflow_paimon.spark.rows_in import temporary_conf
+from tests.spark.jobs.operations import in_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = (("k", "INT NOT NULL"), ("v", "STRING"), ("n", "INT"), ("dt", "STRING NOT NULL"))
+KINDS = {"keyed": {"bucket": "2"}, "append": {"bucket": "-1"}, "tracked": {"row-tracking.enabled": "true"}}
+
+
+def make(warehouse: Path, kind: str = "append", **options: str) -> Table:
+    keyed = kind == "keyed"
+    table = create_table(
+        str(warehouse),
+        "d.t",
+        COLUMNS,
+        partition_keys=["dt"],
+        primary_keys=["dt", "k"] if keyed else [],
+        options={**KINDS[kind], **options},
+    )
+    for dt in "ab":
+        rows = [{"k": k, "v": f"{dt}{k}", "n": k if k % 4 else None, "dt": dt} for k in range(10)]
+        write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
+    return table
+
+
+def rows_of(table: Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(r.values()) for r in read_arrow(table).to_pylist()), key=repr)
+
+
+def before() -> dict[tuple[str, int], list[Any]]:
+    return {(dt, k): [k, f"{dt}{k}", k if k % 4 else None, dt] for dt in "ab" for k in range(10)}
+
+
+def expected(rows: dict[Any, list[Any]]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(r) for r in rows.values()), key=repr)
+
+
+@pytest.fixture(params=["keyed here", "keyed in tasks", "append here", "tracked in tasks"])
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The kind of table, and where the changes of few rows are written: the results must be the same."""
+    name, _, place = str(request.param).partition(" ")
+    with nullcontext() if place == "here" else in_tasks():
+        yield name
+
+
+def counts(result: dict[str, Any]) -> tuple[int, int, int]:
+    details = result["details"]
+    return details["rows_updated"], details["rows_deleted"], details["rows_inserted"]
+
+
+def test_update_changes_rows_whose_condition_is_true(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    table = make(tmp_path, kind)
+    text = "UPDATE d.t SET v = concat(t.v, '!'), n = n + 1 WHERE dt = 'a' AND n > 2"
+    result = sql(spark, str(tmp_path), text)
+    rows = before()
+    for (dt, _), row in rows.items():
+        if dt == "a" and row[2] is not None and row[2] > 2:
+            row[1], row[2] = row[1] + "!", row[2] + 1
+    assert rows_of(table) == expected(rows)
+    assert counts(result) == (5, 0, 0)
+    assert (result["operation"], result["changed"], result["snapshot_before"], result["snapshot_after"]) == (
+        "sql", True, 2, 3)  # fmt: skip
+    assert result["details"]["statement"] == "UPDATE"
+
+
+def test_delete_keeps_rows_for_which_the_condition_is_null(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    table = make(tmp_path, kind)
+    result = sql(spark, str(tmp_path), "DELETE FROM d.t AS x WHERE NOT x.n > 5")
+    rows = {key: row for key, row in before().items() if row[2] is None or row[2] > 5}
+    assert rows_of(table) == expected(rows)
+    assert counts(result) == (0, 8, 0)
+
+
+def test_merge_takes_the_first_clause_that_holds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    table = make(tmp_path, kind)
+    source = [(1, "a", 1), (2, "a", 2), (3, "a", None), (20, "a", 5), (21, "a", -1), (22, "c", 7)]
+    spark.createDataFrame(source, "k int, dt string, n int").createOrReplaceTempView("fixes")
+    text = """MERGE INTO d.t USING fixes AS s ON t.k = s.k AND t.dt = s.dt
+        WHEN MATCHED AND s.n > 1 THEN DELETE
+        WHEN MATCHED AND s.n = 1 THEN UPDATE SET v = 'one', n = s.n * 100
+        WHEN MATCHED THEN UPDATE SET t.v = concat(t.v, coalesce(string(s.n), 'none'))
+        WHEN NOT MATCHED AND n < 0 THEN INSERT (k, dt) VALUES (k, dt)
+        WHEN NOT MATCHED THEN INSERT (k, v, n, dt) VALUES (s.k, 'new', s.n, s.dt)
+        WHEN NOT MATCHED BY SOURCE AND t.dt = 'b' AND t.k > 7 THEN DELETE
+        WHEN NOT MATCHED BY SOURCE AND t.dt = 'b' THEN UPDATE SET n = -1"""
+    result = sql(spark, str(tmp_path), text)
+    rows = before()
+    rows["a", 1][1:3] = ["one", 100]
+    del rows["a", 2]
+    rows["a", 3][1] = "a3none"
+    rows["a", 20], rows["a", 21], rows["c", 22] = [20, "new", 5, "a"], [21, None, None, "a"], [22, "new", 7, "c"]
+    for k in range(10):
+        rows["b", k][2] = -1
+    del rows["b", 8], rows["b", 9]
+    assert rows_of(table) == expected(rows)
+    assert counts(result) == (10, 3, 3)
+
+
+def test_merge_with_stars(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    table = make(tmp_path, kind)
+    spark.createDataFrame(
+        [("x", 1, "a", 1, 0), ("y", 2, "c", 30, 0)], "v string, n long, dt string, k int, more int"
+    ).createOrReplaceTempView("fixes")
+    text = """MERGE INTO d.t x USING fixes ON x.k = fixes.k AND x.dt = fixes.dt
+        WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"""
+    assert counts(sql(spark, str(tmp_path), text)) == (1, 0, 1)
+    rows = before()
+    rows["a", 1], rows["c", 30] = [1, "x", 1, "a"], [30, "y", 2, "c"]
+    assert rows_of(table) == expected(rows)
+
+
+def _refusal(spark: SparkSession, warehouse: Path, text: str) -> str:
+    with pytest.raises(InvalidInputError) as caught:
+        sql(spark, str(warehouse), text)
+    return caught.value.message
+
+
+def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(tmp_path, "keyed")
+    spark.createDataFrame([(1, "a"), (1, "a")], "k int, dt string").createOrReplaceTempView("twice")
+    on = "ON t.k = s.k AND t.dt = s.dt"
+    refused = {
+        "UPDATE d.t SET v = 'x', nope = 1 WHERE k = 1": r"no column 'nope' \(line 1, position 32\)",
+        "UPDATE d.t SET v = nope(v) WHERE k = 1": r"UNRESOLVED_ROUTINE.*nope.*\(line 1, position 20\)",
+        "UPDATE d.t SET v = 'x'\nWHERE nope = 1": r"UNRESOLVED_COLUMN.*\(line 2, position 7\)",
+        "UPDATE d.t SET v = 'x', v = 'y' WHERE k = 1": "assigned twice",
+        "UPDATE d.t SET k = 2 WHERE k = 1": r"column 'k' \(line 1, position 20\) belongs to the primary key",
+        "UPDATE d.t SET n = 'many' WHERE k = 1": "CAST_INVALID_INPUT|cannot be cast|INCOMPATIBLE",
+        "UPDATE d.t SET n = 1 / (k - 1) WHERE true AND k = 1": "CAST_OVERFLOW_IN_TABLE_INSERT",  # Spark's word for it
+        "UPDATE d.t SET n = (SELECT k FROM twice) WHERE k = 1": "SCALAR_SUBQUERY_TOO_MANY_ROWS",
+        "UPDATE d.t SET v = 'x'": "no WHERE.*all_rows=True",
+        "DELETE FROM d.t": "no WHERE.*all_rows=True",
+        "DELETE FROM d.t WHERE rand() > 0.5": "deterministic",
+        "INSERT OVERWRITE d.t VALUES (1, 'x', 1, 'a')": "replaces every row.*all_rows=True",
+        "DELETE FROM d.t WHERE k = 1; DELETE FROM d.t WHERE k = 2": r"PARSE_SYNTAX_ERROR.*\(line 1, pos 29\)",
+        "UPDATE d.t SET WHERE k = 1": "can't parse",
+        "-- nothing": "can't parse",
+        "SELECT * FROM d.t": "takes one UPDATE",
+        "DROP TABLE d.t": "takes one UPDATE",
+        "FROM twice INSERT INTO d.t SELECT 1, 'x', 1, dt INSERT INTO d.u SELECT 1, 'x', 1, dt": "more than one target",
+        "UPDATE t SET v = 'x' WHERE k = 1": "not a table of this warehouse",
+        f"MERGE INTO d.t USING twice s {on} WHEN MATCHED THEN UPDATE SET v = 'x'": "more than once",
+        "MERGE INTO d.t USING twice s ON t.k = s.k WHEN MATCHED AND t.dt = 'b' THEN UPDATE SET *": "UNRESOLVED_COLUMN",
+        "MERGE INTO d.t USING (SELECT 1 k, 'b' dt) s ON t.k = s.k WHEN MATCHED THEN UPDATE SET dt = s.dt": "the key",
+        "MERGE INTO d.t USING twice s ON t.k = (SELECT 1) WHEN MATCHED THEN DELETE": "can't hold a subquery",
+        "INSERT INTO d.t (k, dt) SELECT 1": "INSERT_COLUMN_ARITY_MISMATCH",
+        "INSERT INTO d.t PARTITION (v = 'x') SELECT 1, 1, 'a'": "not a partition column",
+    }
+    said = {text: _refusal(spark, tmp_path, text) for text in refused}
+    assert {t: said[t] for t, message in refused.items() if not re.search(message, said[t])} == {}
+    with pytest.raises(NotFoundError):
+        sql(spark, str(tmp_path), "DELETE FROM d.missing WHERE k = 1")
+    with pytest.raises(InvalidInputError, match="would hide the target"):
+        sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k = 1", views={"t": "d.t"})
+    for text in (
+        "INSERT INTO d.t REPLACE WHERE k = 1 SELECT * FROM twice",
+        "UPDATE IDENTIFIER('d.t') SET v = 1 WHERE k = 1",
+    ):
+        with pytest.raises(UnsupportedFeatureError):
+            sql(spark, str(tmp_path), text)
+    assert table.latest_snapshot_id() == 2
+    assert rows_of(table) == expected(before())
+
+
+@pytest.mark.parametrize("place", ["here", "in tasks"])
+def test_append_refuses_a_row_matched_twice_even_if_one_match_does_nothing(
+    spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    table = make(tmp_path, "tracked")
+    spark.createDataFrame([(1, 1), (1, 2)], "k int, n int").createOrReplaceTempView("twice")
+    with nullcontext() if place == "here" else in_tasks():
+        with pytest.raises(InvalidInputError, match="MERGE_CARDINALITY_VIOLATION"):
+            text = "MERGE INTO d.t USING twice s ON t.k = s.k WHEN MATCHED AND s.n = 1 THEN UPDATE SET v = 'x'"
+            sql(spark, str(tmp_path), text)
+        assert table.latest_snapshot_id() == 2
+        gone = sql(spark, str(tmp_path), "MERGE INTO d.t USING twice s ON t.k = s.k WHEN MATCHED THEN DELETE")
+    assert counts(gone) == (0, 2, 0)
+    assert rows_of(table) == expected({key: row for key, row in before().items() if key[1] != 1})
+
+
+def test_only_files_that_can_hold_such_rows_are_read_and_only_touched_ones_are_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make(tmp_path)
+    files = {s.values[0]: s.files[0] for s in plan_scan(table).splits}
+    rows = [{"k": k, "v": "late", "n": k, "dt": "a"} for k in range(100, 110)]
+    write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
+    hidden = tmp_path / "d.db/t/dt=a/bucket-0" / files["a"].file_name
+    kept = hidden.read_bytes()
+    hidden.unlink()  # reading it would fail
+    result = sql(spark, str(tmp_path), "UPDATE d.t SET v = 'x' WHERE dt = 'a' AND k BETWEEN 103 AND 104")
+    hidden.write_bytes(kept)
+    details = result["details"]
+    assert counts(result) == (2, 0, 0)
+    assert (details["files_rewritten"], details["files_added"], details["files_kept"]) == (1, 1, 2)
+    assert details["bytes_kept"] == files["a"].file_size + files["b"].file_size
+    live = {f.file_name for s in plan_scan(table).splits for f in s.files}
+    assert {files["a"].file_name, files["b"].file_name} < live
+    late = [r for r in rows_of(table) if r[0] >= 100]
+    assert [r[1] for r in late] == ["x" if r[0] in (103, 104) else "late" for r in late]
+    nothing = sql(spark, str(tmp_path), "UPDATE d.t SET v = 'x' WHERE k = 5000")
+    assert (nothing["changed"], counts(nothing), nothing["snapshot_after"]) == (False, (0, 0, 0), 4)
+
+
+def test_subqueries_views_and_with_see_other_tables_and_versions(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(tmp_path, "tracked")
+    warehouse = str(tmp_path)
+    ids = dict(zip(*(read_arrow(table, columns=["v", "_ROW_ID"]).columns), strict=True))
+    ids = {v.as_py(): i.as_py() for v, i in ids.items()}
+    views = {"first": "d.t@1", "now": "d.t"}
+    text = """WITH small AS (SELECT k FROM first WHERE k < 3)
+        UPDATE d.t AS x SET n = (SELECT max(k) FROM first), v = concat(v, '!')
+        WHERE x.k IN (SELECT k FROM small) AND EXISTS (SELECT 1 FROM now WHERE now.k = x.k AND now.dt = 'b')"""
+    assert counts(sql(spark, warehouse, text, views=views)) == (6, 0, 0)
+    rows = before()
+    for (dt, k), row in rows.items():
+        if k < 3:
+            row[1:3] = [f"{dt}{k}!", 9]
+    assert rows_of(table) == expected(rows)
+    after = read_arrow(table, columns=["v", "_ROW_ID", "_SEQUENCE_NUMBER"]).to_pylist()
+    assert {r["v"].rstrip("!"): r["_ROW_ID"] for r in after} == ids
+    assert {r["_SEQUENCE_NUMBER"] for r in after if r["v"].endswith("!")} == {3}
+    assert not spark.catalog.tableExists("first")
+    moved = sql(spark, warehouse, "UPDATE d.t SET dt = 'z' WHERE k = 4 AND _ROW_ID >= 0")
+    assert counts(moved) == (2, 0, 0)
+    after = read_arrow(table, columns=["v", "_ROW_ID", "dt"]).to_pylist()
+    assert {r["v"].rstrip("!"): r["_ROW_ID"] for r in after} == ids
+    assert {r["v"] for r in after if r["dt"] == "z"} == {"a4", "b4"}
+
+
+def test_insert_by_position_by_name_and_into_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(tmp_path, "keyed")
+    warehouse = str(tmp_path)
+    rows = before()
+    assert counts(sql(spark, warehouse, "INSERT INTO d.t VALUES (50, 'x', 5L, 'a'), (51, NULL, 6L, 'c')")) == (0, 0, 2)
+    rows["a", 50], rows["c", 51] = [50, "x", 5, "a"], [51, None, 6, "c"]
+    sql(spark, warehouse, "INSERT INTO d.t (dt, k) SELECT 'c', 52")
+    sql(spark, warehouse, "INSERT INTO d.t BY NAME SELECT 'c' AS dt, 53 AS k")
+    sql(spark, warehouse, "INSERT INTO d.t PARTITION (dt = 'c') SELECT 54, 'y', 4")
+    rows["c", 52], rows["c", 53], rows["c", 54] = [52, None, None, "c"], [53, None, None, "c"], [54, "y", 4, "c"]
+    assert rows_of(table) == expected(rows)
+    result = sql(spark, warehouse, "INSERT OVERWRITE d.t PARTITION (dt = 'a') SELECT 1, 'only', 1")
+    rows = {key: row for key, row in rows.items() if key[0] != "a"} | {("a", 1): [1, "only", 1, "a"]}
+    assert rows_of(table) == expected(rows)
+    assert counts(result)[2] == 1
+    with temporary_conf(spark, {"spark.sql.sources.partitionOverwriteMode": "dynamic"}):
+        sql(spark, warehouse, "INSERT OVERWRITE d.t SELECT 2, 'c only', 2, 'c'")
+    rows = {key: row for key, row in rows.items() if key[0] != "c"} | {("c", 2): [2, "c only", 2, "c"]}
+    assert rows_of(table) == expected(rows)
+    sql(spark, warehouse, "INSERT OVERWRITE d.t VALUES (1, 'all', 1, 'd')", all_rows=True)
+    assert rows_of(table) == [(1, "all", 1, "d")]
+    sql(spark, warehouse, "DELETE FROM d.t WHERE true", all_rows=True)
+    assert rows_of(table) == []
+
+
+def test_a_statement_means_what_it_says_whatever_the_options_decide_between_versions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make(tmp_path, "keyed", **{"sequence.field": "n", "ignore-delete": "true", "bucket": "1"})
+    sql(spark, str(tmp_path), "UPDATE d.t SET n = NULL, v = 'older' WHERE k = 3")
+    sql(spark, str(tmp_path), "UPDATE d.t SET n = -5 WHERE k = 5")
+    sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k = 9")
+    rows = {key: row for key, row in before().items() if key[1] != 9}
+    for dt in "ab":
+        rows[dt, 3], rows[dt, 5] = [3, "older", None, dt], [5, f"{dt}5", -5, dt]
+    assert rows_of(table) == expected(rows)
+
+
+def test_an_operation_id_makes_a_statement_run_once(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(tmp_path, "append")
+    text = "UPDATE d.t SET n = n + 1 WHERE k = 1"
+    first = sql(spark, str(tmp_path), text, operation_id="fix-1")
+    again = sql(spark, str(tmp_path), text, operation_id="fix-1")
+    assert again["details"].pop("replayed") is True
+    assert {**again, "duration_s": 0} == {**first, "duration_s": 0}
+    assert sorted(r[2] for r in rows_of(table) if r[0] == 1) == [2, 2]
+    with pytest.raises(InvalidInputError, match="another request"):
+        sql(spark, str(tmp_path), text.replace("k = 1", "k = 2"), operation_id="fix-1")
+    assert table.latest_snapshot_id() == 3
+
+
+@pytest.mark.parametrize("name", ["keyed", "append"])
+def test_a_commit_in_between_is_not_lost(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """The statement's own function commits to the same rows while it is evaluated for the first time."""
+    table = make(tmp_path, name)
+    marker = tmp_path / "met"
+
+    def meddle(n: int) -> int:
+        if not marker.exists():
+            marker.touch()
+            from airflow_paimon.core.table.table import open_table
+
+            rows = pa.table(
+                {"k": pa.array([1], pa.int32()), "v": ["late"], "n": pa.array([70], pa.int32()), "dt": ["a"]}
+            )
+            table = open_table(str(tmp_path), "d.t")
+            if name == "keyed":
+                write_arrow(table, rows)
+            else:
+                write_arrow(table, rows, mode="overwrite", partition={"dt": "a"})
+        return n + 1
+
+    spark.udf.register("meddle", meddle, "int")
+    sql(spark, str(tmp_path), "UPDATE d.t SET n = meddle(n) WHERE k = 1 AND n IS NOT NULL")
+    assert marker.exists()
+    assert table.latest_snapshot_id() == 4
+    assert [r for r in rows_of(table) if r[0] == 1] == [(1, "b1", 2, "b"), (1, "late", 71, "a")]
