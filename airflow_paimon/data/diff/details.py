@@ -79,6 +79,10 @@ def _partition(name: str, found: Findings, skipped: Skipped, with_samples: bool)
 
 def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
     notes = _not_visible(plan)
+    if plan.partitions_absent:
+        shown = plan.partitions_absent[:_NAMED]
+        more = ", ..." if len(plan.partitions_absent) > _NAMED else ""
+        notes.append(f"neither side has partition {', '.join(shown)}{more}: check how it is written")
     if not exact:
         notes.append(
             "unchanged is an upper bound: buckets that are the same on both sides were not read, and some of them hold "

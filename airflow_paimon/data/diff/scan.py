@@ -78,7 +78,8 @@ class DiffPlan:
     ``skipped`` and ``rows_before`` go by canonical partition: equal values can be two partitions (0.0 and -0.0).
     ``rows_before``: of an append table, the rows in the differing buckets of ``before``. ``shared_row_ids``: of a
     row-tracking table, the first ``_ROW_ID`` that means different rows on the two sides; 0: rows can't be paired by id.
-    ``hidden_before``, ``hidden_after``: differing files that are not shown.
+    ``hidden_before``, ``hidden_after``: differing files that are not shown. ``partitions_absent``: partitions that were
+    asked for and that neither side has.
     """
 
     before: Side
@@ -94,6 +95,7 @@ class DiffPlan:
     hidden_before: Hidden = Hidden()
     hidden_after: Hidden = Hidden()
     main_snapshot: int | None = None
+    partitions_absent: tuple[str, ...] = ()
     shared_row_ids: int = 0
 
     @property
@@ -142,6 +144,7 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
         hidden_before=_hidden(found.hidden_before),
         hidden_after=_hidden(found.hidden_after),
         main_snapshot=main.latest_snapshot_id(),
+        partitions_absent=tuple(t for t in request.partitions if not found.has(choose_partitions(schema, [t], t))),
         shared_row_ids=_shared_row_ids(main, branch, other, before, (schema, other_schema), found),
     )
 
@@ -238,6 +241,7 @@ class _Buckets:
         self.skipped_buckets = 0
         self.hidden_before: list[_InPartition] = []
         self.hidden_after: list[_InPartition] = []
+        self._partitions = {key.partition for key in (*moved, *live)}
         for key in sorted(moved):
             if choice.matches(self._values(key)):
                 now = live.get(key, [])
@@ -246,6 +250,10 @@ class _Buckets:
         for key, entries in live.items():
             if key not in moved and choice.matches(self._values(key)):
                 self._skip(key, entries)
+
+    def has(self, choice: PartitionChoice) -> bool:
+        """Whether either side has such a partition."""
+        return any(choice.matches(self._stored.values(partition)) for partition in self._partitions)
 
     def _values(self, key: BucketKey) -> tuple[Any, ...]:
         return self._stored.values(key.partition)

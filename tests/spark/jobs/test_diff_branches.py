@@ -56,7 +56,9 @@ def test_counts_and_samples_by_partition(spark: SparkSession, tmp_path: Path, pr
     assert [p["partition"] for p in against_main["partitions"]] == ["dt=a", "dt=c"]
     assert against_main["partitions"][1]["deleted"] == 1
     only_c = diff(spark, tmp_path, against="main", partitions=["dt=c"])
-    assert [p["partition"] for p in only_c["partitions"]] == ["dt=c"]
+    assert [p["partition"] for p in only_c["partitions"]] == ["dt=c"] and not only_c["notes"]
+    none = diff(spark, tmp_path, against="main", partitions=["dt=a", "dt=2026-02-31"])
+    assert none["notes"] == ["neither side has partition dt=2026-02-31: check how it is written"]
 
 
 def test_identical_buckets_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
