@@ -44,6 +44,8 @@ MOVED = "move"
 
 _ACTION, _IN_TARGET, _IN_SOURCE = "__airflow_paimon_action", "__airflow_paimon_target", "__airflow_paimon_source"
 _POSITION = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
+_BARE_POSITION = re.compile(r"; line (\d+) pos (\d+);?$")
+"""How errors of analysis say it, the position counted from 0."""
 _JOINS = {(False, False): "inner", (True, False): "right", (False, True): "left", (True, True): "full"}
 """By whether there are clauses for NOT MATCHED, and for NOT MATCHED BY SOURCE; the target is on the left."""
 
@@ -66,6 +68,7 @@ def statement_errors(statement: Statement, table: str) -> Iterator[None]:
             raise
         at = _POSITION.search(text)
         where = f" (line {at[1]}, position {at[2]})" if at else ""
+        fault = _BARE_POSITION.sub(lambda found: f" (line {found[1]}, position {int(found[2]) + 1})", fault)
         raise InvalidInputError(f"{statement.kind} on {statement.target.text}: {fault}{where}", table=table) from None
 
 
