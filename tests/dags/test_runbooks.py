@@ -61,7 +61,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         "no column amuont (did you mean amount?)",
     ),
     "a missing column": ({"sql": "SELECT dt, id, amount FROM branch"}, InvalidInputError, "missing: note"),
-    "no query": ({"sql": "DELETE FROM branch"}, InvalidInputError, "one SELECT"),
+    "no query": ({"sql": "DROP TABLE branch"}, InvalidInputError, "one SELECT"),
+    "a statement with partitions": ({"sql": "DELETE FROM branch WHERE id = 1"}, InvalidInputError, "for a SELECT"),
     "a bad lag": ({"wait_max_commit_lag": "soon"}, InvalidInputError, "wait_max_commit_lag"),
 }
 
