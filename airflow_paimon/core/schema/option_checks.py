@@ -99,3 +99,29 @@ def _parsed(parse: Callable[[str, str], object], key: str, value: str) -> None:
 
 def _refusal(key: str, value: str, allowed: str) -> InvalidInputError:
     return InvalidInputError(f"Table option {key} can't be {value!r}; give {allowed}")
+
+
+def check_same_layout(old: TableSchema, new: TableSchema, key: str, has_data: bool) -> None:
+    """Check that a change of option ``key`` turns neither deletion vectors nor fixed buckets on or off in a table with
+    data, which Paimon refuses as well.
+
+    Without the option Paimon's readers ignore deletion vectors that are there; with it they skip what a primary-key
+    table has not compacted. A key that lies in a fixed bucket would get a second one.
+
+    Raises:
+        InvalidInputError: it does.
+    """
+    before, after = TableOptions(old.options), TableOptions(new.options)
+    if not has_data:
+        return
+    if before.deletion_vectors != after.deletion_vectors and not before.flag("deletion-vectors.modifiable"):
+        raise InvalidInputError(
+            f"Option {key}: on a table with data, readers would show deleted rows again or skip rows that are not "
+            f"compacted yet; set it on a new table and copy the rows, or compact every partition with Paimon's "
+            f"connector after setting deletion-vectors.modifiable=true"
+        )
+    if before.bucket != after.bucket and -1 in (before.bucket, after.bucket):
+        raise InvalidInputError(
+            f"Option {key}: the buckets of a table with data can't change from {before.bucket} to {after.bucket}, as "
+            f"a row would be looked for in another bucket than its own; set it on a new table and copy the rows"
+        )

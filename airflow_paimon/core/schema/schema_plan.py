@@ -17,7 +17,7 @@ from airflow_paimon.core.format.types import (
     RowType,
     with_nullable,
 )
-from airflow_paimon.core.schema.option_checks import check_options
+from airflow_paimon.core.schema.option_checks import check_options, check_same_layout
 from airflow_paimon.core.schema.type_text import parse_type_text
 
 _IMMUTABLE = frozenset(
@@ -228,12 +228,15 @@ def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> Table
     _check_option(schema, change.key, has_data)
     new = replace(schema, options={**schema.options, change.key: str(change.value)})
     check_options(new, only=change.key)
+    check_same_layout(schema, new, change.key, has_data)
     return new
 
 
 def _remove_option(schema: TableSchema, change: RemoveOption, has_data: bool) -> TableSchema:
     _check_option(schema, change.key, has_data)
-    return replace(schema, options={k: v for k, v in schema.options.items() if k != change.key})
+    new = replace(schema, options={k: v for k, v in schema.options.items() if k != change.key})
+    check_same_layout(schema, new, change.key, has_data)
+    return new
 
 
 def _check_option(schema: TableSchema, key: str, has_data: bool) -> None:

@@ -99,6 +99,39 @@ def test_refused_changes_leave_the_schema(tmp_path: Path, change: object) -> Non
 
 
 @pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({"deletion-vectors.enabled": "true"}, [SetOption(key="deletion-vectors.enabled", value="false")]),
+        ({"deletion-vectors.enabled": "true"}, [RemoveOption(key="deletion-vectors.enabled")]),
+        ({}, [SetOption(key="deletion-vectors.enabled", value="true")]),
+        ({"bucket": "2"}, [SetOption(key="bucket", value="-1")]),
+        ({"bucket": "2"}, [RemoveOption(key="bucket")]),
+        ({"bucket": "-1"}, [SetOption(key="bucket", value="2")]),
+    ],
+)
+def test_files_of_a_table_keep_the_way_in_which_they_are_read(
+    tmp_path: Path, options: dict[str, str], changes: list[SetOption | RemoveOption]
+) -> None:
+    """Else Paimon's readers show deleted rows again, and a key gets a second bucket."""
+    full, empty = (make_table(tmp_path / "wh", name, **options) for name in ("d.full", "d.empty"))
+    append(full, "a")
+    with pytest.raises(InvalidInputError, match=changes[0].key):
+        alter_table(full, changes)
+    assert full.schema_ids() == [0]
+    assert alter_table(empty, changes).id == 1
+
+
+def test_deletion_vectors_where_the_table_says_that_they_may_change(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    alter_table(table, [SetOption(key="deletion-vectors.modifiable", value="true")])
+    new = alter_table(
+        table, [SetOption(key="deletion-vectors.enabled", value="true"), SetOption(key="bucket", value="4")]
+    )
+    assert (new.options["deletion-vectors.enabled"], new.options["bucket"]) == ("true", "4")
+
+
+@pytest.mark.parametrize(
     ("old", "new", "fine"),
     [
         ("TINYINT", "INT", True), ("INT", "SMALLINT", False), ("INT", "DOUBLE", True), ("BIGINT", "DOUBLE", False),
