@@ -180,6 +180,7 @@ def _decide(context: Context, request: PublishBranch, branch: Table, g: _Gathere
             f"corrected rows to main instead",
             table=main.name,
         )
+    _check_deletion_vectors(main, g)
     name = bucket_namer(main_schema)
     if isinstance(request, FastForward):
         changes = fast_forward_buckets(main.name, g.sides, name, discard_main=request.discard_main)
@@ -228,6 +229,19 @@ def _decide(context: Context, request: PublishBranch, branch: Table, g: _Gathere
         known={i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group},
         follows=None if isinstance(request, FastForward) else _reach(g),
     )
+
+
+def _check_deletion_vectors(main: Table, g: _Gathered) -> None:
+    """Options are not published, and without this one Paimon's readers ignore deletion vectors."""
+    theirs, ours = (
+        TableOptions(schemas[-1].options).deletion_vectors for schemas in (g.branch_schemas, g.main_schemas)
+    )
+    if theirs and not ours:
+        raise UnsafeOperationError(
+            f"{main.name}: deletion-vectors.enabled is set on the branch and not on main, where readers would show the "
+            f"deleted rows; set it on main first, or make a new branch from main's head and correct it again",
+            table=main.name,
+        )
 
 
 def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondition:

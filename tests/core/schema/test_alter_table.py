@@ -128,3 +128,17 @@ def test_concurrent_changes_all_take_effect(table: Table) -> None:
     assert {f"c{i}" for i in range(6)} <= set(table.schema().field_names)
     ids = [f.id for f in table.schema().fields]
     assert len(set(ids)) == len(ids) and table.schema_ids() == list(range(7))
+
+
+def test_a_branch_with_deletion_vectors_is_not_published_onto_a_main_without(tmp_path: Path) -> None:
+    """Options stay on their side; Paimon's readers of main would show the deleted rows."""
+    table = make_table(tmp_path / "wh", primary=False, **{"deletion-vectors.modifiable": "true"})
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    run(table, "alter_table", branch="fix", change=["set deletion-vectors.enabled=true"])
+    append(table.branch("fix"), "b")
+    with pytest.raises(UnsafeOperationError, match=r"deletion-vectors\.enabled is set on the branch"):
+        run(table, "merge_branch", branch="fix")
+    assert table.latest_snapshot_id() == 1
+    run(table, "alter_table", change=["set deletion-vectors.enabled=true"])
+    assert run(table, "merge_branch", branch="fix").changed
