@@ -52,7 +52,7 @@ def operator_signature(
     for base in thing.__mro__:
         if base.__module__.startswith("airflow_paimon.") and (base is thing or base.__name__ != "PaimonOperator"):
             for parameter in list(inspect.signature(base.__init__).parameters.values())[1:]:
-                if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                     shown.setdefault(parameter.name, parameter.replace(annotation=inspect.Parameter.empty))
     rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
     return str(inspect.Signature([*shown.values(), rest])), None
