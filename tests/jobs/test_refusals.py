@@ -93,7 +93,7 @@ REFUSED = [
     (FIX.replace("HERE/good.sql", "'SELECT * FROM branch'"), "invalid-input", "--sql takes the path of a file"),
     (FIX.replace("good.sql", "none.sql"), "invalid-input", "can't be read: No such file or directory"),
     (FIX.replace("good.sql", "binary.sql"), "invalid-input", "can't be read: it is not UTF-8 text"),
-    (FIX.replace("good.sql", "empty.sql"), "invalid-input", "write one SELECT into it"),
+    (FIX.replace("good.sql", "empty.sql"), "invalid-input", "write one statement or SELECT into it"),
     (FIX.replace("--partitions=dt=20261118", ""), "invalid-input", "--partitions dt=..."),
     (FIX.replace("fix", "empty"), "unsafe", "create it from a tag or a snapshot of main"),
     # chain tables

@@ -76,6 +76,9 @@ class Page:
         if any(word in arguments for word in ("params.", "macros.", "given.")):
             context: Any = {"params": task.dag.params.dump(), "macros": SimpleNamespace(paimon=macros)}
             task.render_template_fields(context)
+        if "ti.xcom_pull" in arguments:  # what an earlier task of a run gave
+            self.ran.append(task.operation)
+            return
         values = {name: task._value(spec) for name, spec in _argument_fields(task.operation).items()}
         if values.get("sql"):  # the operator hands the statement over as a file
             values["sql"] = str(self.warehouse.with_suffix(".sql"))
@@ -137,7 +140,8 @@ class Page:
             hook = PaimonHook(connection=Connection(conn_id=words[0], conn_type="paimon", extra=json.dumps(extra)))
             assert (hook.warehouse and hook.storage_options is None) or isinstance(hook.storage_options, dict)
         else:
-            assert options["--conn-type"] == "spark" and set(extra) <= {"deploy-mode", "queue", "namespace"}
+            known = {"spark": {"deploy-mode", "queue", "namespace", "rest-port"}, "spark_connect": set()}
+            assert set(extra) <= known[options["--conn-type"]]
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.table import open_table, split_version
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
-from airflow_paimon.spark.statements.evaluate import Evaluation
 from airflow_paimon.spark.statements.statement_plan import Statement
 
 if TYPE_CHECKING:
@@ -39,6 +38,9 @@ def registered(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[
 @contextmanager
 def named_ctes(spark: SparkSession, statement: Statement) -> Iterator[None]:
     """Give the queries of a statement's WITH their names inside the context; a later one may use an earlier one."""
+    # A correction is checked before PySpark is imported, with this module.
+    from airflow_paimon.spark.statements.evaluate import Evaluation
+
     with ExitStack() as stack:
         for name, plan in statement.ctes:
             stack.enter_context(registered(spark, {name: Evaluation.frame_of(spark, plan.node)}))

@@ -135,7 +135,8 @@ def test_a_retry_gives_the_first_tries_result(spark: SparkSession, tmp_path: Pat
     first = correct(spark, tmp_path, sql, partitions=["dt=a"], operation_id="op")
     again = correct(spark, tmp_path, sql, partitions=["dt=a"], operation_id="op")
     assert (again.changed, again.snapshot_before, again.snapshot_after) == (True, 3, first.snapshot_after)
-    assert dict(again.details) == {**first.details, "replayed": True}
+    made = {k: v for k, v in first.details.items() if k != "column_sources"}  # of the plan, which a replay doesn't make
+    assert dict(again.details) == {**made, "replayed": True}
     assert rows_of(fix)[0] == (0, "a0+", "a")
     with pytest.raises(InvalidInputError, match="another request"):
         correct(spark, tmp_path, sql + " AND k > 1", partitions=["dt=a"], operation_id="op")
