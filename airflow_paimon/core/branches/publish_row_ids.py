@@ -30,7 +30,7 @@ class RewrittenFiles:
     """
 
     rewrite: Rewrite | None
-    made: dict[tuple[FileId, str], ManifestEntry] = field(default_factory=dict)
+    made: dict[tuple[FileId, IdSpace], ManifestEntry] = field(default_factory=dict)
 
     def entries_of(self, published: Publication) -> dict[int, ManifestEntry]:
         """Return the entries to commit in place of those that can't be taken by reference, by their position.
@@ -46,15 +46,15 @@ class RewrittenFiles:
             return {}
         own = {e.identifier: e for c in d.changes for e in c.add}
         wanted = [found.entries[at].identifier for at in found.rewrite]
-        missing = [own[i] for i in wanted if (i, d.id_space.text) not in self.made]
+        missing = [own[i] for i in wanted if (i, d.id_space) not in self.made]
         if missing:
             log.info("%s: writing %d files again with other row ids", d.target.name, len(missing))
             for old, new in zip(missing, self.rewrite(d.source, missing, d.id_space), strict=True):
-                self.made[old.identifier, d.id_space.text] = new
+                self.made[old.identifier, d.id_space] = new
         out = {}
         for at in found.rewrite:
             entry = found.entries[at]
-            new = self.made[entry.identifier, d.id_space.text]
+            new = self.made[entry.identifier, d.id_space]
             out[at] = entry._replace(file=new.file._replace(schema_id=entry.file.schema_id))
         return out
 
