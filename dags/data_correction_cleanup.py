@@ -77,12 +77,15 @@ def find(**context: Any) -> list[dict[str, Any]]:
 
 @task
 def remove(**context: Any) -> None:
-    """Remove what was listed to go, if it is still what it was."""
+    """Remove what was listed to go, if it is still what it was. Skipped when that is nothing."""
     if context["params"]["only_list"]:
         raise AirflowSkipException("Only list is on: nothing is removed")
     with in_airflows_terms():
         listed = context["ti"].xcom_pull(task_ids="find")
-        report_lines(*leftovers.remove_leftovers(context["params"], listed, in_use(context)))
+        removed, lines = leftovers.remove_leftovers(context["params"], listed, in_use(context))
+    report_lines(*lines)
+    if not removed:
+        raise AirflowSkipException("There was nothing to remove")
 
 
 with DAG(

@@ -263,12 +263,15 @@ def undo_hint(table: str, tag: str, within: str | None = None) -> list[str]:
 
 def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Say in a few words whether main was changed, and in lines what this run left in the table."""
-    from airflow_paimon.core.branches.published import publishes
+    from airflow_paimon.core.branches.published import publishes, standing_publishes
 
     branch, base = planned["branch"], planned["base_snapshot"]
     tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()
     published = [p for p in publishes(main) if p.branch == branch]
-    if published:
+    if published and all(p.snapshot.id != published[-1].snapshot.id for p in standing_publishes(main)):
+        outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of main, and undone since"
+        lines = [f"Undone: {outcome}"]
+    elif published:
         outcome = f"main holds the correction since snapshot {published[-1].snapshot.id}"
         lines = [f"Published: {outcome}", *undo_hint(main.name, published[-1].undo_tag)]
     else:

@@ -60,9 +60,9 @@ def run_tag(owner: str) -> str:
 
 def find_leftovers(main: Table) -> list[Leftover]:
     """Find what correction runs made and did not delete, in the order of the branches' names, then of the tags'."""
-    from airflow_paimon.core.branches.published import publishes
+    from airflow_paimon.core.branches.published import standing_publishes
 
-    published, tags = publishes(main), {t for t in main.tag_names() if t.startswith(RUN_TAG_PREFIX)}
+    published, tags = standing_publishes(main), {t for t in main.tag_names() if t.startswith(RUN_TAG_PREFIX)}
     found = [one for name in main.branch_names() if (one := _of_branch(main, name, published, tags)) is not None]
     used = {one.tag for one in found}
     return [*found, *(Leftover(owner=None, branch=None, tag=tag) for tag in sorted(tags - used))]
@@ -122,7 +122,7 @@ def clean_up_run(
     from airflow_paimon.core.branches.published import publishes
 
     if any(p.branch == planned["branch"] for p in publishes(main)):
-        return ["Nothing was cleaned up: main holds the correction, and the branch shows what it should hold"]
+        return ["Nothing was cleaned up: the correction was published, and the branch shows what main then got"]
     mine = next((one for one in find_leftovers(main) if one.owner == owner), None)
     if mine is not None and mine.foreign:
         commits = counted(mine.foreign, "commit")
@@ -203,18 +203,21 @@ def describe(listed: Sequence[Mapping[str, Any]], table: str) -> list[str]:
     return lines
 
 
-def remove_leftovers(params: Mapping[str, Any], listed: Sequence[Mapping[str, Any]], in_use: InUse) -> list[str]:
-    """Remove what was listed to go, and is still what it was; give lines, a summary first.
+def remove_leftovers(
+    params: Mapping[str, Any], listed: Sequence[Mapping[str, Any]], in_use: InUse
+) -> tuple[int, list[str]]:
+    """Remove what was listed to go, and is still what it was; return how many are gone, and lines, a summary first.
 
     Raises:
         PaimonError: the storage failed; what is removed stays removed, a second try goes on.
     """
     main = open_main(params).require()
     now = {one.label: one for one in find_leftovers(main)}
-    lines, removed = [], 0
+    lines, removed, gone = [], 0, 0
     for one in (_leftover(o) for o in listed if o["keep"] is None):
         current = now.get(one.label)
         if current is None:
+            gone += 1
             lines.append(f"{one.label}: gone already")
         elif current != one or (keep := _keep(params, one, in_use)):
             lines.append(f"{one.label}: stays: {keep if current == one else 'it was written since it was listed'}")
@@ -226,7 +229,7 @@ def remove_leftovers(params: Mapping[str, Any], listed: Sequence[Mapping[str, An
                 continue
             removed += 1
             lines.append(f"{one.label}: deleted")
-    return [f"{main.name}: {counted(removed, 'leftover')} removed", *lines]
+    return removed + gone, [f"{main.name}: {counted(removed, 'leftover')} removed", *lines]
 
 
 def _leftover(listed: Mapping[str, Any]) -> Leftover:

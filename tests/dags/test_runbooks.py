@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches.published import last_publish, publishes, undone_by, verify_publish, verify_rollback
+from airflow_paimon.core.branches.published import (
+    last_publish,
+    publishes,
+    standing_publishes,
+    undone_by,
+    verify_publish,
+    verify_rollback,
+)
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -368,7 +375,7 @@ def test_a_run_leaves_alone_what_is_published_foreign_or_switched_off(warehouse:
     assert lines == ["Nothing was cleaned up: branch fix has 1 commit of another job"] and branches == ["fix"]
     run(main, "merge_branch", branch="fix")
     lines, branches, _ = clean_up(main, {"verify": "corrupt"})
-    assert "main holds the correction" in lines[0] and branches == ["fix"]
+    assert "the correction was published" in lines[0] and branches == ["fix"]
 
 
 def listed(main: Table, running: Collection[str | None] = (), **conf: Any) -> dict[str, str | None]:
@@ -404,13 +411,47 @@ def test_the_cleanup_removes_a_published_branch_that_was_kept(warehouse: Path) -
     assert main.branch_names() == []
 
 
+@pytest.mark.parametrize("undo_of_undo", [False, True])
+def test_the_cleanup_keeps_a_branch_whose_publish_was_undone(warehouse: Path, undo_of_undo: bool) -> None:
+    main = left_by_a_run(warehouse)
+    run(main, "merge_branch", branch="fix")
+    back = run(main, "rollback_to", tag=last_publish(main).undo_tag, keep_later=True)
+    if undo_of_undo:
+        run(main, "rollback_to", tag=back.details["undo_tag"], keep_later=True)
+    # the tag of an undo can run out before that of the publish
+    main.store.delete(main.paths.tag(back.details["undo_tag"]))
+    kept = None if undo_of_undo else "it has 1 commit that main doesn't have"
+    assert listed(main) == {"fix": kept}
+    assert main.branch_names() == ([] if undo_of_undo else ["fix"])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_rollback_to_an_earlier_snapshot_undoes_a_publish_unless_it_keeps_what_came_later(
+    warehouse: Path, whole: bool
+) -> None:
+    main, _ = corrected(warehouse)
+    run(main, "create_branch", branch="other", tag="before")
+    rewrite(main.branch("other"), "2")
+    first = run(main, "merge_branch", branch="other")
+    run(main, "merge_branch", branch="fix")
+    run(main, "rollback_to", tag=first.details["undo_tag"], keep_later=not whole)
+    standing = [] if whole else ["fix"]
+    assert [p.branch for p in standing_publishes(main)] == standing
+    outcome, _ = correction.describe_outcome(main, planned(main))
+    assert outcome == (
+        "the correction was published as snapshot 4 of main, and undone since"
+        if whole
+        else "main holds the correction since snapshot 4"
+    )
+
+
 def test_the_cleanup_leaves_a_branch_that_was_written_since_it_was_listed(warehouse: Path) -> None:
     main = left_by_a_run(warehouse)
     params = form("data_correction_cleanup", {"table": "d.t", "drop_unpublished": True})
     found = leftovers.list_leftovers(params, lambda owner: False)
     rewrite(main.branch("fix"), "2", user="somebody")
-    lines = leftovers.remove_leftovers(params, found, lambda owner: False)
-    assert lines[0] == "d.t: 0 leftovers removed" and "written since" in lines[1]
+    gone, lines = leftovers.remove_leftovers(params, found, lambda owner: False)
+    assert gone == 0 and lines[0] == "d.t: 0 leftovers removed" and "written since" in lines[1]
     assert main.branch_names() == ["fix"]
 
 
@@ -424,6 +465,8 @@ def test_the_cleanup_leaves_a_branch_that_is_written_after_its_last_look(warehou
         rewrite(main.branch("fix"), "2", user="somebody")
         return False
 
-    lines = leftovers.remove_leftovers(params, found, write_now)
-    assert lines[0] == "d.t: 0 leftovers removed" and "not at 3 as expected; nothing was deleted" in lines[1]
+    gone, lines = leftovers.remove_leftovers(params, found, write_now)
+    assert (
+        gone == 0 and lines[0] == "d.t: 0 leftovers removed" and "not at 3 as expected; nothing was deleted" in lines[1]
+    )
     assert main.branch_names() == ["fix"] and leftovers.run_tag(OWNER) in main.tag_names()

@@ -18,6 +18,8 @@ from airflow_paimon.core.table.table import Table
 
 _PREFIX = "airflow-paimon."
 _LISTED = 20
+KEEP_LATER_PROPERTY = "airflow-paimon.keep-later"
+"""Snapshot property of a rollback: whether it restored only what the publish after its target had changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +76,43 @@ def undone_by(points: Sequence[Published]) -> dict[str, Published]:
 
     ``points``: what ``publishes`` found. A rollback that was undone in turn undoes nothing.
     """
-    found: dict[str, Published] = {}
-    for point in reversed(points):
-        later = (p for p in points if p.snapshot.id > point.snapshot.id and p.undo_tag not in found)
-        undo = next((p for p in later if p.target == point.before.id), None)
+    by_id = {p.snapshot.id: p for p in points}
+    undone = _undone([p.snapshot for p in points])
+    return {p.undo_tag: by_id[undone[p.snapshot.id]] for p in points if p.snapshot.id in undone}
+
+
+def standing_publishes(view: Table) -> list[Published]:
+    """Find the publishes of branches that no later rollback has undone, oldest first.
+
+    Reads the snapshots since the oldest publish: a rollback counts even when its own undo tag is gone already.
+    """
+    points = publishes(view)
+    if not points:
+        return []
+    later = view.snapshots([i for i in view.snapshot_ids() if i >= points[0].snapshot.id])
+    undone = _undone(later)
+    return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
+
+
+def _undone(snapshots: Sequence[Snapshot]) -> dict[int, int]:
+    """Map the id of each publish or rollback that was undone to that of the rollback.
+
+    A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow.
+    """
+    ours = [s for s in snapshots if f"{_PREFIX}undo-tag" in s.properties]
+    found: dict[int, int] = {}
+    for snapshot in reversed(ours):
+        later = (s for s in ours if s.id > snapshot.id and s.id not in found)
+        undo = next((s.id for s in later if _goes_before(s, snapshot.id)), None)
         if undo is not None:
-            found[point.undo_tag] = undo
+            found[snapshot.id] = undo
     return found
+
+
+def _goes_before(rollback: Snapshot, snapshot_id: int) -> bool:
+    target = int(rollback.properties.get(f"{_PREFIX}target-snapshot") or snapshot_id)
+    whole = rollback.properties.get(KEEP_LATER_PROPERTY) == "false"
+    return target == snapshot_id - 1 or (whole and target < snapshot_id)
 
 
 def last_publish(main: Table) -> Published:

@@ -16,6 +16,7 @@ from airflow_paimon.core.branches.publish_plan import (
     within_reach,
 )
 from airflow_paimon.core.branches.publish_run import Decide, run_publication
+from airflow_paimon.core.branches.published import KEEP_LATER_PROPERTY
 from airflow_paimon.core.branches.safeguards import bucket_namer
 from airflow_paimon.core.branches.schema_records import reconcile_records
 from airflow_paimon.core.commit.committer import require_committable
@@ -88,7 +89,10 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
         preconditions=(
             Precondition(branch=request.branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id),
         ),
-        properties={"airflow-paimon.target-snapshot": str(target.id)},
+        properties={
+            "airflow-paimon.target-snapshot": str(target.id),
+            KEEP_LATER_PROPERTY: "true" if request.keep_later else "false",
+        },
         summary={
             "target_snapshot": target.id,
             "target_tag": request.tag,

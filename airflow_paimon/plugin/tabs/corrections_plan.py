@@ -72,6 +72,8 @@ def outcome(run: RunView) -> tuple[str, str]:
         failed = sorted(t for t, state in run.tasks.items() if state == "failed" and t != "how_to_go_on")
         after = " after it was published" if done else ""
         return f"failed{after}: {', '.join(failed) or 'see the run'}", "bad"
+    if run.tasks.get("remove") == "skipped":
+        return "nothing removed", ""
     return {"merge": "published", "fast_forward": "published", "undo": "undone", "remove": "cleaned up"}.get(
         done[0] if done else "", "done"
     ), "good"
