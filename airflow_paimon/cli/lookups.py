@@ -112,6 +112,8 @@ def branches(table: Table, limit: int) -> Listing:
                 about.get("tag_name"),
                 about.get("tagged_snapshot_id"),
                 about.get("owner"),
+                about.get("retention"),
+                about.get("protected_by"),
                 roles.get(name) or about.get("reason"),
             ]
         )
@@ -125,6 +127,8 @@ def branches(table: Table, limit: int) -> Listing:
         ("tag", "text"),
         ("base", "number"),
         ("owner", "text"),
+        ("retention", "text"),
+        ("protected by", "text"),
         ("what for", "text"),
     )
     return Listing(title="branches", columns=columns, rows=shown, left=left)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = [
+    "AlterBranchOperator",
     "CorrectBranchOperator",
     "CreateBranchOperator",
     "CreateTagOperator",
@@ -43,6 +44,10 @@ class CreateBranchOperator(PaimonOperator):
     :param if_exists: ``fail``, ``skip`` (only when the branch has the base asked for) or ``replace`` (templated)
     :param branch_owner: kept in the branch's lineage; ``owner`` is Airflow's (templated)
     :param reason: kept in the branch's lineage (templated)
+    :param retention: how long the branch is to live, such as ``14 d``; ``forever`` or left out: until it is deleted
+        (templated)
+    :param protected: deleting, renaming, replacing and publishing it need ``force`` (templated)
+    :param force: with ``if_exists="replace"``: replace a protected branch too (templated)
     """
 
     operation = "create_branch"
@@ -58,6 +63,9 @@ class CreateBranchOperator(PaimonOperator):
         if_exists: str = "fail",
         branch_owner: str | None = None,
         reason: str | None = None,
+        retention: str | None = None,
+        protected: bool | str = False,
+        force: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -68,6 +76,47 @@ class CreateBranchOperator(PaimonOperator):
         self.if_exists = if_exists
         self.branch_owner = branch_owner
         self.reason = reason
+        self.retention = retention
+        self.protected = protected
+        self.force = force
+
+
+class AlterBranchOperator(PaimonOperator):
+    """
+    Change a branch's owner, reason, retention or protection; what is left out stays.
+
+    :param branch: the branch (templated)
+    :param branch_owner: its new owner (templated)
+    :param reason: its new reason (templated)
+    :param retention: how long it is to live from its creation, such as ``14 d``, or ``forever`` (templated)
+    :param protect: from now on deleting, renaming, replacing and publishing it need ``force`` (templated)
+    :param protected_by: who protects it; its owner when left out (templated)
+    :param unprotect: end the protection (templated)
+    """
+
+    operation = "alter_branch"
+    attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        branch_owner: str | None = None,
+        reason: str | None = None,
+        retention: str | None = None,
+        protect: bool | str = False,
+        protected_by: str | None = None,
+        unprotect: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.branch_owner = branch_owner
+        self.reason = reason
+        self.retention = retention
+        self.protect = protect
+        self.protected_by = protected_by
+        self.unprotect = unprotect
 
 
 class DeleteBranchOperator(PaimonOperator):
@@ -77,6 +126,7 @@ class DeleteBranchOperator(PaimonOperator):
     :param branch: the branch (templated)
     :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param if_missing: ``fail`` or ``skip`` (templated)
+    :param force: delete a protected branch too (templated)
     """
 
     operation = "delete_branch"
@@ -87,12 +137,14 @@ class DeleteBranchOperator(PaimonOperator):
         branch: str,
         expected_branch_snapshot: int | str | None = None,
         if_missing: str = "fail",
+        force: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.branch = branch
         self.expected_branch_snapshot = expected_branch_snapshot
         self.if_missing = if_missing
+        self.force = force
 
 
 class RenameBranchOperator(PaimonOperator):
@@ -101,14 +153,16 @@ class RenameBranchOperator(PaimonOperator):
 
     :param branch: the branch (templated)
     :param to_branch: its new name (templated)
+    :param force: rename a protected branch too (templated)
     """
 
     operation = "rename_branch"
 
-    def __init__(self, *, branch: str, to_branch: str, **kwargs: Any) -> None:
+    def __init__(self, *, branch: str, to_branch: str, force: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.branch = branch
         self.to_branch = to_branch
+        self.force = force
 
 
 class CreateTagOperator(PaimonOperator):
@@ -190,6 +244,7 @@ class _PublishBranchOperator(_PublishOperator):
         approved_main_snapshot: int | str | None = None,
         rewrite: bool | str = False,
         writers_stopped: bool | str = False,
+        force: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -198,6 +253,7 @@ class _PublishBranchOperator(_PublishOperator):
         self.approved_main_snapshot = approved_main_snapshot
         self.rewrite = rewrite
         self.writers_stopped = writers_stopped
+        self.force = force
 
 
 class MergeBranchOperator(_PublishBranchOperator):
@@ -213,6 +269,7 @@ class MergeBranchOperator(_PublishBranchOperator):
     :param approved_by: kept in the snapshot's properties (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
+    :param force: publish a protected branch too (templated)
     """
 
     operation = "merge_branch"
@@ -231,6 +288,7 @@ class FastForwardOperator(_PublishBranchOperator):
     :param approved_by: kept in the snapshot's properties (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
+    :param force: publish a protected branch too (templated)
     :param discard_main: take the branch's state whole even if main changed since (templated)
     """
 

@@ -21,7 +21,7 @@ def render_markdown(details: Mapping[str, Any]) -> str:
 
     Values are escaped, so that no text of the data becomes markup; long ones are cut, the details have them whole.
     """
-    parts = [_headline(details)]
+    parts = [_headline(details), *_about(details.get("about") or {})]
     if details["partitions"]:
         parts.append(_counts(details))
         parts += _samples(details)
@@ -48,6 +48,15 @@ def _headline(details: Mapping[str, Any]) -> str:
         f"Partitions with differences: {_number(details['partitions_differing'])}, without: "
         f"{_number(details['partitions_unchanged'])}. {read}."
     )
+
+
+def _about(about: Mapping[str, Any]) -> list[str]:
+    """Whose branch it is, why it exists, how long it lives and who protects it."""
+    said = {"Owner": about.get("owner"), "reason": about.get("reason"), "retention": about.get("retention")}
+    if about.get("protected"):
+        said["protected by"] = about.get("protected_by") or "unknown"
+    text = "; ".join(f"{name}: {escape(value)}" for name, value in said.items() if value)
+    return [f"{text[:1].upper()}{text[1:]}."] if text else []
 
 
 def _number(count: int) -> str:

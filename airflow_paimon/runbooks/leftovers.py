@@ -32,6 +32,7 @@ class Leftover:
     """A branch, a tag or both of one run. ``owner`` is None for a tag whose branch is gone.
 
     ``unpublished`` counts the branch's commits when they are not on main, ``foreign`` those of another job among them.
+    ``protected``: who protects the branch, and why.
     """
 
     owner: str | None
@@ -40,6 +41,7 @@ class Leftover:
     head: int | None = None
     unpublished: int = 0
     foreign: int = 0
+    protected: str | None = None
 
     @property
     def label(self) -> str:
@@ -69,6 +71,7 @@ def find_leftovers(main: Table) -> list[Leftover]:
 
 
 def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
+    from airflow_paimon.core.branches.ownership import protection_text
     from airflow_paimon.core.table.lineage import verified_lineage
 
     lineage = verified_lineage(main, name)
@@ -88,6 +91,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
         head=view.latest_snapshot_id(),
         unpublished=0 if later and later[-1].identity in on_main else len(later),
         foreign=sum(not s.commit_user.startswith(own) for s in later),
+        protected=protection_text(lineage) if lineage.protected else None,
     )
 
 
@@ -95,6 +99,8 @@ def reason_to_keep(leftover: Leftover, *, in_use: bool, drop_unpublished: bool) 
     """Say why a leftover must stay; None when it may go."""
     if in_use:
         return "a run that has not ended uses it" if leftover.owner else "a correction is running, perhaps of this tag"
+    if leftover.protected:
+        return f"it is {leftover.protected}"
     if leftover.unpublished and not drop_unpublished:
         foreign = f" ({counted(leftover.foreign, 'commit')} of another job)" if leftover.foreign else ""
         return f"it has {counted(leftover.unpublished, 'commit')} that main doesn't have{foreign}"
@@ -124,6 +130,8 @@ def clean_up_run(
     if any(p.branch == planned["branch"] for p in publishes(main)):
         return ["Nothing was cleaned up: the correction was published, and the branch shows what main then got"]
     mine = next((one for one in find_leftovers(main) if one.owner == owner), None)
+    if mine is not None and mine.protected:
+        return [f"Nothing was cleaned up: branch {mine.branch} is {mine.protected}"]
     if mine is not None and mine.foreign:
         commits = counted(mine.foreign, "commit")
         return [f"Nothing was cleaned up: branch {mine.branch} has {commits} of another job"]

@@ -141,7 +141,7 @@ def test_jobs_run_from_the_command_line(warehouse: Path, tmp_path: Path) -> None
     for wrong in (["fly"], ["--path"], ["--path", "../x"]):
         failed = program("job", *wrong)
         assert (failed.returncode, failed.stdout) == (2, "")
-        assert "The jobs are alter_chain_table, " in failed.stderr
+        assert "The jobs are alter_branch, " in failed.stderr
 
 
 def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:

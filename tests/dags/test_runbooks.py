@@ -404,6 +404,16 @@ def test_the_cleanup_keeps_what_is_in_use_unpublished_or_not_of_a_run(warehouse:
         listed(main, branches=["mine"], drop_unpublished=True)
 
 
+def test_the_cleanup_keeps_a_protected_branch(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    run(main, "alter_branch", branch="fix", protect=True, protected_by="ann", reason="evidence")
+    assert listed(main, drop_unpublished=True) == {"fix": "it is protected by ann (evidence)"}
+    assert clean_up(main)[:2] == (["Nothing was cleaned up: branch fix is protected by ann (evidence)"], ["fix"])
+    run(main, "alter_branch", branch="fix", unprotect=True)
+    assert listed(main, drop_unpublished=True) == {"fix": None}
+    assert main.branch_names() == []
+
+
 def test_the_cleanup_removes_a_published_branch_that_was_kept(warehouse: Path) -> None:
     main = left_by_a_run(warehouse)
     run(main, "merge_branch", branch="fix")

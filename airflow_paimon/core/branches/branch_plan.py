@@ -13,6 +13,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
+from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.table.lineage import CREATING, DELETED, DELETING, READY, RENAMING, Lineage, lineage_path
 from airflow_paimon.core.table.lost_history import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
@@ -237,7 +238,7 @@ def plan_delete_branch(
         PutNew(path=paths.schema(i), data=data, same_ok=True, reason="the branch got new commits")
         for i, data in sorted(schemas.items(), reverse=True)
     ]
-    undo.append(_record_action(path, record if record.known_origin else None, "the branch is restored"))
+    undo.append(_record_action(path, record if record.outlives_changes else None, "the branch is restored"))
     return DeletePlan(
         hide=replace(empty, actions=tuple(hide)),
         remove=replace(empty, actions=tuple(remove)),
@@ -310,7 +311,9 @@ def plan_rename_branch(
         Replace(path=paths[0], data=begun[1].to_bytes(), reason="marks the branch as being renamed"),
     )
     hide = [Delete(path=f, reason="no engine can load the old name any more") for f in _schema_files(old, files)]
-    remove: list[Action] = [_record_action(paths[1], moved if moved.known_origin else None, "the new branch is ready")]
+    remove: list[Action] = [
+        _record_action(paths[1], moved if moved.outlives_changes else None, "the new branch is ready")
+    ]
     remove += [Delete(path=p, reason=f"protected files under the name {name}") for p in sorted(protective)]
     remove += [Delete(path=f, reason=f"was copied to {to_branch}") for f in sorted(files)]
     remove.append(DeleteTree(path=old.root.rstrip("/"), reason="the old branch's empty folders"))
@@ -321,8 +324,8 @@ def plan_rename_branch(
         if old.root + f.removeprefix(new.root) not in files
     ]
     undo += [
-        _record_action(paths[1], moved if moved.known_origin else None, "both branches stay"),
-        _record_action(paths[0], record if record.known_origin else None, "both branches stay"),
+        _record_action(paths[1], moved if moved.outlives_changes else None, "both branches stay"),
+        _record_action(paths[0], record if record.outlives_changes else None, "both branches stay"),
     ]
     copies = tuple(_copies(record, to_branch, files, there, protective))
     withdraw: list[Action] = [Delete(path=a.path, reason="the branch was not renamed") for a in reversed(copies)]
@@ -369,21 +372,22 @@ def _copies(
             yield Replace(path=target, data=files[path], reason=reason)
 
 
-def lineage_for(
-    branch: str, source: BranchSource, now_iso: str, *, owner: str | None, reason: str | None, operation_id: str | None
-) -> Lineage:
+def lineage_for(request: CreateBranch, source: BranchSource, now_iso: str, retention: str | None) -> Lineage:
     """Return the new branch's record in the state ``creating``."""
     head = source.snapshot
     return Lineage(
-        branch=branch,
+        branch=request.branch,
         created_at=now_iso,
         from_branch=source.branch or MAIN,
         from_tag=source.tag.name if source.tag else None,
         snapshot_id=head.id if head else None,
         identity=head.identity if head else None,
-        owner=owner,
-        reason=reason,
-        operation_id=operation_id,
+        owner=request.owner,
+        reason=request.reason,
+        operation_id=request.operation_id,
         schema_id=source.latest_schema_id,
         state=CREATING,
+        retention=retention,
+        protected=request.protected,
+        protected_by=request.owner if request.protected else None,
     )

@@ -14,6 +14,7 @@ from airflow_paimon.core.branches.branch_plan import (
 )
 from airflow_paimon.core.branches.branch_source import gather_source, recheck_source, schema_bytes, snapshot_bytes
 from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
+from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -66,9 +67,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     """
     name = check_branch_name(request.branch)
     source = gather_source(context, request)
-    record = lineage_for(
-        name, source, context.now_iso, owner=request.owner, reason=request.reason, operation_id=request.operation_id
-    )
+    record = lineage_for(request, source, context.now_iso, checked_retention(request.retention, context.table.name))
     existing = _existing(context.table, name)
     replaced = existing is not None and _is_replaced(existing, request, record)
     if replaced and request.from_branch == name:
@@ -190,6 +189,8 @@ def _holds(table: Table, action: PutNew) -> bool:
 def _removal(context: Context, name: str, plan: CreatePlan, source: BranchSource, record: Lineage) -> Removal:
     """Removal of the old branch before the new one is created; the tag that protects the new base stays."""
     check_deletable_branch(context.table, name)
+    assert isinstance(context.request, CreateBranch)
+    refuse_protected(context.table, name, "replace", force=context.request.force)
     keep = _protective_path(plan.protect, name, source)
     return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)
 
@@ -211,9 +212,8 @@ def _details(record: Lineage) -> dict[str, object]:
         "from_tag": record.from_tag,
         "base_snapshot": record.snapshot_id,
         "base_identity": record.identity,
-        "owner": record.owner,
-        "reason": record.reason,
         "created_at": record.created_at,
+        **described(record),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from airflow_paimon.core.branches.branch_plan import DeletePlan, plan_delete_branch
+from airflow_paimon.core.branches.ownership import refuse_protected
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
@@ -42,7 +43,8 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     An interrupted deletion is finished by running it again.
 
     Raises:
-        UnsafeOperationError: a table option or another branch needs it. NotFoundError: no such branch.
+        UnsafeOperationError: a table option or another branch needs it, or it is protected. NotFoundError: no such
+            branch.
         ConflictError: a concurrent commit wrote to it, it is not at the expected snapshot, or it is being renamed;
             nothing was deleted.
     """
@@ -63,6 +65,7 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
         if request.if_missing == "skip" or finished:
             return context.result(None, branch=name, changed=False, details={"already_gone": True})
         raise table.branch(name).missing()
+    refuse_protected(table, name, "delete", force=request.force)
     check_deletable_branch(table, name)
     removal = gather_removal(table, name, context.now_iso, request.operation)
     _refuse_other_head(table, removal, request.expected_branch_snapshot)

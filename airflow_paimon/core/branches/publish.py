@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
 from airflow_paimon.core.branches.publish_draft import Decision
 from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
@@ -101,6 +102,7 @@ def publish_branch(
     theirs = _branch_head(branch, request)
 
     def make_decide() -> Decide:
+        record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
         wanted = theirs
         pending = False
         if not request.dry_run:
@@ -109,7 +111,10 @@ def publish_branch(
             pending = any(is_continued(r) for r in read_records(main))
         if request.rewrite and _fold_first(context, request, branch, wanted, fold):
             wanted = _folded(branch, wanted)
-        return lambda head: _decide(context, request, branch, _gather(main, branch, wanted, head, request), pending)
+        about = publish_properties(record)
+        return lambda head: _decide(
+            context, request, branch, _gather(main, branch, wanted, head, request), pending, about
+        )
 
     result = run_publication(context, main, make_decide, rewrite)
     if result.changed and not request.dry_run:
@@ -172,7 +177,9 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
     )
 
 
-def _decide(context: Context, request: PublishBranch, branch: Table, g: _Gathered, pending: bool) -> Decision:
+def _decide(
+    context: Context, request: PublishBranch, branch: Table, g: _Gathered, pending: bool, about: Mapping[str, str]
+) -> Decision:
     main, main_schema = context.table, g.main_schemas[-1]
     if TableOptions(main_schema.options).flag("data-evolution.enabled"):
         raise UnsupportedFeatureError(
@@ -212,6 +219,7 @@ def _decide(context: Context, request: PublishBranch, branch: Table, g: _Gathere
             BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
             BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
             "airflow-paimon.base-snapshot": str(g.base.id),
+            **about,
         },
         summary={
             "branch": request.branch,

@@ -12,6 +12,7 @@ from airflow_paimon.core.branches.delete import (
     protective_paths,
     refuse_parent,
 )
+from airflow_paimon.core.branches.ownership import refuse_protected
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
@@ -75,6 +76,7 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
         require_ready(table.branch(new))
+    refuse_protected(table, old, "rename", force=request.force)
     check_deletable_branch(table, old)
     if not request.dry_run:
         _carry_out(context, gathered, old, new)

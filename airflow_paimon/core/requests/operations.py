@@ -65,6 +65,12 @@ OPERATIONS: dict[str, Operation] = {
             function=f"{_CORE}.branches.create:create_branch",
         ),
         Operation(
+            name="alter_branch",
+            request=requests.AlterBranch,
+            summary="Change a branch's owner, reason, retention or protection.",
+            function=f"{_CORE}.branches.ownership:alter_branch",
+        ),
+        Operation(
             name="delete_branch",
             request=requests.DeleteBranch,
             summary="Delete a branch other than main.",

@@ -20,6 +20,26 @@ class CreateBranch(Request):
     )
     owner: str | None = flag("Owner, recorded in the branch's lineage", may_be_blank=True)
     reason: str | None = flag("Reason, recorded in the branch's lineage", may_be_blank=True)
+    retention: str | None = flag(
+        "How long the branch is to live, e.g. '14 d', or 'forever'; expire_branches deletes it afterwards",
+        may_be_blank=True,
+    )
+    protected: bool = flag("Refuse to delete, rename, replace or publish the branch without --force", False)
+    force: bool = flag("With --if-exists replace: replace a protected branch too", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlterBranch(Request):
+    operation = "alter_branch"
+    branch: str = flag("Branch to describe anew; what is not given stays", "")
+    owner: str | None = flag("New owner", may_be_blank=True)
+    reason: str | None = flag("New reason", may_be_blank=True)
+    retention: str | None = flag(
+        "How long the branch is to live from its creation, e.g. '14 d', or 'forever'", may_be_blank=True
+    )
+    protect: bool = flag("From now on refuse to delete, rename, replace or publish the branch without --force", False)
+    protected_by: str | None = flag("Who protects it; by default its owner", may_be_blank=True)
+    unprotect: bool = flag("End the protection", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +48,7 @@ class DeleteBranch(Request):
     branch: str = flag("Branch to delete", "")
     expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
     if_missing: str = flag("What to do if the branch does not exist", "fail", choices=IF_MISSING)
+    force: bool = flag("Delete a protected branch too", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +56,7 @@ class RenameBranch(Request):
     operation = "rename_branch"
     branch: str = flag("Branch to rename", "")
     to_branch: str = flag("Its new name", "")
+    force: bool = flag("Rename a protected branch too", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +108,7 @@ class PublishBranch(Publish):
     writers_stopped: bool = flag(
         "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless", False
     )
+    force: bool = flag("Publish a protected branch too", False)
 
 
 @dataclass(frozen=True, kw_only=True)

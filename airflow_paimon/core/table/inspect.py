@@ -19,7 +19,7 @@ from airflow_paimon.core.format.manifest import DataFile, ManifestEntry, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
-from airflow_paimon.core.table.lineage import verified_lineage
+from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import readable_value
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
@@ -176,19 +176,35 @@ def _branches(table: Table) -> pa.Table:
         "from_branch": pa.string(),
         "owner": pa.string(),
         "reason": pa.string(),
+        "retention": pa.string(),
+        "protected_by": pa.string(),
     }
     main = table.branch(MAIN)
     rows: list[tuple[Any, ...]] = []
     for name in main.branch_names():
-        lineage = verified_lineage(main, name)
+        lineage, record = verified_lineage(main, name), read_lineage(main, name)
+        made: datetime | None = None
+        origin: tuple[Any, ...] = (None, None, None)
         if lineage is None:
-            rows.append((name, _folder_time(main, name), None, None, None, None, None))
-            continue
-        made = datetime.fromisoformat(lineage.created_at).astimezone(UTC).replace(tzinfo=None)
-        rows.append(
-            (name, made, lineage.from_tag, lineage.snapshot_id, lineage.from_branch, lineage.owner, lineage.reason)
-        )
+            made = _folder_time(main, name)
+        else:
+            made = datetime.fromisoformat(lineage.created_at).astimezone(UTC).replace(tzinfo=None)
+            origin = lineage.from_tag, lineage.snapshot_id, lineage.from_branch
+        rows.append((name, made, *origin, *_ownership(record, fits=lineage is not None)))
     return _build(columns, rows)
+
+
+def _ownership(record: Lineage | None, *, fits: bool) -> tuple[str | None, str | None, str | None, str | None]:
+    """Owner, reason, retention, and who protects the branch (``unknown`` if nobody was named).
+
+    Of a record that doesn't fit the branch only the protection counts.
+    """
+    if record is None:
+        return None, None, None, None
+    protected_by = (record.protected_by or "unknown") if record.protected else None
+    if not fits and record.known_origin:
+        return None, None, None, protected_by
+    return record.owner, record.reason, record.retention, protected_by
 
 
 def _folder_time(table: Table, branch: str) -> datetime | None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 
 if TYPE_CHECKING:
@@ -26,10 +28,13 @@ class Lineage:
     """``identity`` is the identity of the base snapshot (``Snapshot.identity``); None for a branch created empty.
 
     ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch
-    created by another engine, which has a record only while it is being renamed or deleted. ``state``: ``creating``,
+    created by another engine, which has a record while it is being renamed or deleted, and from when ``alter_branch``
+    was told of an owner or the like (``created_at`` is then that time). ``state``: ``creating``,
     ``ready``, ``renaming`` (to ``peer``; the new branch is ``creating`` with the old one as its ``peer``), ``deleting``
     (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema files when the deletion began),
     ``deleted`` (only leftover files remain to be removed). ``since``: the time of the rename or deletion.
+    ``retention``: how long the branch is to live from ``created_at``, a duration such as ``14 d``; None = it doesn't
+    expire. ``protected``: to delete, rename, replace or publish it needs ``force``.
     """
 
     branch: str
@@ -48,9 +53,34 @@ class Lineage:
     head: int | None = None
     since: str | None = None
     schemas: Mapping[str, str] = field(default_factory=dict)
+    retention: str | None = None
+    protected: bool = False
+    protected_by: str | None = None
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Lineage:
+        """Parse a record; unknown keys are ignored. Raises ``ValueError`` or ``TypeError``."""
+        raw: Any = json.loads(data)
+        return cls(**{k: raw[k] for k in cls.__dataclass_fields__ if k in raw})
+
+    @property
+    def outlives_changes(self) -> bool:
+        """Whether the record is needed while no operation is changing the branch."""
+        return self.known_origin or bool(self.owner or self.reason or self.retention or self.protected)
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When the retention is over (epoch milliseconds); None = never, or the record is unreadable there."""
+        if self.retention is None:
+            return None
+        try:
+            end = datetime.fromisoformat(self.created_at) + parse_duration(self.retention, "retention")
+            return round(end.timestamp() * 1000)
+        except (InvalidInputError, ValueError, OverflowError):
+            return None
 
     def same_base(self, other: Lineage) -> bool:
         """Whether both branches were made from the same snapshot of the same branch."""
@@ -79,9 +109,7 @@ def recorded_branches(table: Table) -> list[str]:
 def read_lineage(table: Table, branch: str) -> Lineage | None:
     """Read a branch's record. None when it is missing or unreadable: a table works without it."""
     try:
-        raw: Any = json.loads(table.store.read(lineage_path(branch)))
-        known = {k: raw[k] for k in Lineage.__dataclass_fields__ if k in raw}
-        return Lineage(**known)
+        return Lineage.from_bytes(table.store.read(lineage_path(branch)))
     except (NotFoundError, ValueError, TypeError, FormatError):
         return None
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_paimon.core.branches.ownership import described
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.details import diff_details
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
@@ -77,6 +79,8 @@ def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]])
 
 def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: Found) -> OperationResult:
     """Build the result, whose details ``runbooks.diff_markdown.render_markdown`` renders. A diff changes nothing."""
-    details = diff_details(plan, found, request)
+    record = read_lineage(context.table, request.branch)
+    about = {"about": described(record)} if record is not None else {}
+    details = diff_details(plan, found, request) | about
     head = plan.after.snapshot.id if plan.after.snapshot is not None else None
     return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)

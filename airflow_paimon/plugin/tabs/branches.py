@@ -28,8 +28,10 @@ _COLUMNS = (
     Column("Snapshot", number=True),
     Column("Ahead of main", number=True, help="Buckets that it changed since it parted from main, and rows more"),
     Column("Behind main", number=True, help="Buckets that main changed since then, and rows more"),
-    Column("Protected", help="Whether a tag on main keeps the files that the branch shares with main"),
-    Column("State", help="No branch expires: it stays until delete_branch or data_correction_cleanup removes it"),
+    Column("Expires (UTC)", help="When expire_branches may delete it: its retention, counted from its creation"),
+    Column("Protected by", help="Who protects it: to delete, rename, replace or publish it needs force"),
+    Column("Files kept", help="Whether a tag on main keeps the files that the branch shares with main"),
+    Column("State"),
 )
 
 
@@ -141,6 +143,8 @@ def _row(
         text(head.id if head else None),
         _side_cell(far, "ahead"),
         _side_cell(far, "behind"),
+        _expires(made, context.now_ms),
+        text((made.protected_by or "unknown") if made and made.protected else None),
         Cell("yes", mark="good") if guarded else Cell("no", mark="warn", title=_UNGUARDED) if made else text(None),
         _state(made),
     ]
@@ -157,6 +161,15 @@ def _origin(made: Lineage | None, verified: bool) -> Cell:
     where += [f"tag {made.from_tag}"] if made.from_tag else []
     title = "" if verified else "The record does not fit the branch that is there now"
     return Cell(", ".join(where) or "empty", title=title, mark="" if verified else "warn")
+
+
+def _expires(made: Lineage | None, now_ms: int) -> Cell:
+    end = made.expires_ms if made else None
+    if made is None or end is None:
+        return Cell("never", mark="muted")
+    shown = moment(end, now_ms)
+    late = end < now_ms and not made.protected
+    return Cell(shown.text, title=f"{made.retention} after its creation", mark="warn" if late else "")
 
 
 def _side_cell(far: Distance | PaimonError | None, which: str) -> Cell:

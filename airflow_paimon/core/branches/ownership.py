@@ -1,0 +1,154 @@
+"""Whose a branch is, why it exists, how long it is to live, and whether it is protected: ``alter_branch``, and the
+refusals of the operations that would take a protected branch away or publish it.
+
+All of it is in the branch's record (``core.table.lineage``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import AlterBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.branch_state import require_ready
+from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+
+_FOREVER = "forever"
+
+
+def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Lineage | None:
+    """Refuse to ``verb`` a protected branch unless ``force``. Returns the branch's record.
+
+    The record counts even where it no longer fits the branch: another engine's expiry doesn't end a protection.
+
+    Raises:
+        UnsafeOperationError: names who protected the branch, and why.
+    """
+    record = read_lineage(table, branch)
+    if record is None or not record.protected or force:
+        return record
+    raise UnsafeOperationError(
+        f"{table.name}: branch {branch!r} is {protection_text(record)}. To {verb} it nevertheless, give force "
+        f"(--force); alter_branch with unprotect ends the protection",
+        table=table.name,
+        details={"branch": branch, "protected_by": record.protected_by, "reason": record.reason},
+    )
+
+
+def protection_text(record: Lineage) -> str:
+    """Say who protected a branch and why: ``protected by ann (month-end audit)``."""
+    by = f"protected by {record.protected_by}" if record.protected_by else "protected"
+    return f"{by} ({record.reason})" if record.reason else by
+
+
+def checked_retention(text: str | None, table: str) -> str | None:
+    """Return the retention to record; None = the branch doesn't expire.
+
+    Raises:
+        InvalidInputError: it is neither a duration greater than 0 nor ``forever``.
+    """
+    if text is None or text.lower() == _FOREVER:
+        return None
+    if parse_duration(text, "retention").total_seconds() <= 0:
+        raise InvalidInputError(f"{table}: retention must be greater than 0 (e.g. '14 d') or 'forever', got {text!r}")
+    return text
+
+
+def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
+    """Change owner, reason, retention or protection of a branch; what is not given stays.
+
+    A branch of another engine gets a record; its retention counts from then.
+
+    Raises:
+        NotFoundError: no such branch. ConflictError: it is being created, renamed or deleted.
+    """
+    name, table = request.branch, context.table
+    if name == MAIN:
+        raise InvalidInputError(f"{table.name}: main has no owner, retention or protection", table=table.name)
+    view = table.branch(name).require()
+    known = require_ready(view)
+    before = known or Lineage(branch=name, created_at=context.now_iso, known_origin=False)
+    after = _altered(before, request, table.name)
+    if after == before:
+        return context.result(None, branch=name, changed=False, details={"branch": described(before)})
+    path, data = lineage_path(name), after.to_bytes()
+    reason = "owner, reason, retention and protection of the branch"
+    action = Replace(path=path, data=data, reason=reason) if known else PutNew(path=path, data=data, reason=reason)
+    plan = Plan(operation=request.operation, table=table.name, actions=(action,), summary={"branch": name})
+    if not request.dry_run:
+        _write(table, view, plan, before if known else None)
+    details = {"before": described(before), "branch": described(after)}
+    return context.result(plan, branch=name, changed=True, details=details)
+
+
+def described(record: Lineage) -> dict[str, object]:
+    """Return what people want to know of a branch's record."""
+    return {
+        "owner": record.owner,
+        "reason": record.reason,
+        "retention": record.retention,
+        "protected": record.protected,
+        "protected_by": record.protected_by,
+    }
+
+
+def publish_properties(record: Lineage | None) -> dict[str, str]:
+    """Return the snapshot properties that say whose branch was published, and that its protection was overridden."""
+    if record is None:
+        return {}
+    said = {"owner": record.owner, "reason": record.reason}
+    if record.protected:
+        said |= {"protected-by": record.protected_by or "unknown", "forced": "true"}
+    return {f"airflow-paimon.branch-{key}": value for key, value in said.items() if value}
+
+
+def _altered(record: Lineage, request: AlterBranch, table: str) -> Lineage:
+    if request.protect and request.unprotect:
+        raise InvalidInputError(f"{table}: alter_branch takes protect or unprotect, not both", table=table)
+    if request.protected_by and (request.unprotect or not (request.protect or record.protected)):
+        raise InvalidInputError(f"{table}: alter_branch: protected_by belongs to protect", table=table)
+    out = replace(record, owner=request.owner or record.owner, reason=request.reason or record.reason)
+    if request.retention is not None:
+        out = replace(out, retention=checked_retention(request.retention, table))
+    if request.unprotect:
+        return replace(out, protected=False, protected_by=None)
+    if request.protect and not record.protected:
+        return replace(out, protected=True, protected_by=request.protected_by or out.owner)
+    return replace(out, protected_by=request.protected_by or out.protected_by)
+
+
+def _write(table: Table, view: Table, plan: Plan, before: Lineage | None) -> None:
+    """Write the record unless another operation has changed it, and take it back where it finds the branch gone.
+
+    A deletion that marked the branch in between finds this record, stops, and restores the branch; one that is past
+    that has removed the schemas, and is finished by running it again.
+    """
+    (action,) = plan.actions
+    assert isinstance(action, Replace | PutNew)
+    if read_lineage(table, view.branch_name) != before:
+        raise _changed(table, view.branch_name)
+    execute(table, plan)
+    if not view.exists():
+        try:
+            ours = table.store.read(action.path) == action.data
+        except NotFoundError:
+            ours = False
+        if ours:
+            undo = Delete(path=action.path, reason="the branch was deleted or renamed meanwhile")
+            execute(table, Plan(operation=plan.operation, table=table.name, actions=(undo,)))
+        raise _changed(table, view.branch_name)
+    if read_lineage(table, view.branch_name) != Lineage.from_bytes(action.data):
+        raise _changed(table, view.branch_name)
+
+
+def _changed(table: Table, name: str) -> ConflictError:
+    return ConflictError(
+        f"{table.name}: branch {name!r} is being changed by another operation; run it again", table=table.name
+    )

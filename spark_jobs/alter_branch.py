@@ -1,0 +1,6 @@
+"""Change a branch's owner, reason, retention or protection. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("alter_branch")
