@@ -16,11 +16,14 @@ PRIVATE_DIR = "_airflow_paimon"
 """This package's own metadata in a table; Paimon's orphan cleaning doesn't touch it (measured)."""
 MANIFEST_DIR = "manifest"
 INDEX_DIR = "index"
+STATISTICS_DIR = "statistics"
 BRANCH_DIR = "branch"
 BRANCH_PREFIX = "branch-"
 SNAPSHOT_PREFIX = "snapshot-"
 SCHEMA_PREFIX = "schema-"
 TAG_PREFIX = "tag-"
+CHANGELOG_PREFIX = "changelog-"
+CONSUMER_PREFIX = "consumer-"
 PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
 UNDO_TAG_PREFIX = "airflow-paimon-undo-"
 KEEP_TAG_PREFIX = "airflow-paimon-keep-"
@@ -64,6 +67,10 @@ class BranchPaths:
         return f"{self.root}consumer"
 
     @property
+    def changelog_dir(self) -> str:
+        return f"{self.root}changelog"
+
+    @property
     def latest_hint(self) -> str:
         return f"{self.root}snapshot/{LATEST}"
 
@@ -73,6 +80,9 @@ class BranchPaths:
 
     def snapshot(self, snapshot_id: int) -> str:
         return f"{self.root}snapshot/{SNAPSHOT_PREFIX}{snapshot_id}"
+
+    def changelog(self, snapshot_id: int) -> str:
+        return f"{self.root}changelog/{CHANGELOG_PREFIX}{snapshot_id}"
 
     def schema(self, schema_id: int) -> str:
         return f"{self.root}schema/{SCHEMA_PREFIX}{schema_id}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.index_manifest import read_index_manifest
@@ -69,22 +69,37 @@ def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     return base + delta
 
 
+class NamedList(NamedTuple):
+    """A manifest list to read: its name, its size if known, and whose it is, for messages."""
+
+    name: str
+    size: int | None
+    whose: str
+
+
 def _read_lists(table: Table, wanted: Sequence[tuple[Snapshot, bool]]) -> list[list[ManifestFile]]:
     """Read manifest lists: of each snapshot the base (True) or the delta list."""
-    named = [
-        (s, s.base_manifest_list, s.base_manifest_list_size)
-        if base
-        else (s, s.delta_manifest_list, s.delta_manifest_list_size)
-        for s, base in wanted
-    ]
+    return read_named_lists(
+        table,
+        [
+            NamedList(s.base_manifest_list, s.base_manifest_list_size, f"snapshot {s.id}")
+            if base
+            else NamedList(s.delta_manifest_list, s.delta_manifest_list_size, f"snapshot {s.id}")
+            for s, base in wanted
+        ],
+    )
+
+
+def read_named_lists(table: Table, wanted: Sequence[NamedList]) -> list[list[ManifestFile]]:
+    """Read manifest lists by their names, at once; raises as ``read_lists`` does."""
     try:
-        blobs = table.store.read_many([manifest_path(name) for _, name, _ in named])
+        blobs = table.store.read_many([manifest_path(w.name) for w in wanted])
     except NotFoundError:
-        snapshot, name, _ = next((n for n in named if not table.store.exists(manifest_path(n[1]))), named[0])
-        raise _lost(table, f"manifest list {name}", f"snapshot {snapshot.id}") from None
-    for (_, name, size), data in zip(named, blobs, strict=True):
-        _check_size(table, name, data, size)
-    names = [f"{table.label}: {name}" for _, name, _ in named]
+        lost = next((w for w in wanted if not table.store.exists(manifest_path(w.name))), wanted[0])
+        raise _lost(table, f"manifest list {lost.name}", lost.whose) from None
+    for one, data in zip(wanted, blobs, strict=True):
+        _check_size(table, one.name, data, one.size)
+    names = [f"{table.label}: {w.name}" for w in wanted]
     return [read_manifest_list(data, name=name) for data, name in zip(blobs, names, strict=True)]
 
 
@@ -110,6 +125,13 @@ def read_entries(table: Table, manifests: Sequence[ManifestFile]) -> list[list[M
     """Read manifests, one list of entries each, in order."""
     blobs = _read_manifests(table, manifests)
     return [read_manifest(b, name=f"{table.label}: {m.file_name}") for m, b in zip(manifests, blobs, strict=True)]
+
+
+def read_columns(table: Table, manifests: Sequence[ManifestFile]) -> list[EntryColumns]:
+    """Read some fields of manifests, in order; twice as fast as ``read_entries``."""
+    blobs = _read_manifests(table, manifests)
+    names = [f"{table.label}: {m.file_name}" for m in manifests]
+    return [read_manifest_columns(b, name=n) for n, b in zip(names, blobs, strict=True)]
 
 
 def _read_manifests(table: Table, manifests: Sequence[ManifestFile]) -> list[bytes]:
@@ -162,11 +184,7 @@ def live_columns(table: Table, snapshot: Snapshot | None) -> EntryColumns:
     Raises:
         FormatError: as ``live_entries``.
     """
-    manifests = all_manifests(table, snapshot) if snapshot is not None else []
-    blobs = _read_manifests(table, manifests)
-    parts = [
-        read_manifest_columns(b, name=f"{table.label}: {m.file_name}") for m, b in zip(manifests, blobs, strict=True)
-    ]
+    parts = read_columns(table, all_manifests(table, snapshot) if snapshot is not None else [])
     fields = zip(*parts, strict=True) if parts else ((),) * len(EntryColumns._fields)
     columns = EntryColumns._make(list(chain.from_iterable(f)) for f in fields)
     return live_columns_of(columns, f"{table.label}: snapshot {snapshot.id}" if snapshot is not None else table.label)
