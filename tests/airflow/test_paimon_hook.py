@@ -87,7 +87,7 @@ def test_malformed_connections_are_refused(monkeypatch: pytest.MonkeyPatch, fiel
 def test_spark_settings_are_the_operators_before_the_connections(
     monkeypatch: pytest.MonkeyPatch, warehouse: Path
 ) -> None:
-    from airflow.sdk.log import redact
+    from airflow.providers.common.compat.sdk import redact
 
     conf = {"spark.executor.cores": "4", "spark.hadoop.fs.s3a.secret.key": "a-secret-of-spark"}
     extra = {"spark_conn_id": "own", "spark_conf": json.dumps(conf), "spark_options": {"packages": "a:b:1"}}
@@ -127,7 +127,7 @@ def test_a_table_of_another_catalog_is_read_by_path_only(warehouse: Path, monkey
 
 
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from airflow.sdk.log import redact
+    from airflow.providers.common.compat.sdk import redact
 
     extra = {"warehouse": "s3://b/wh", "token": "session-token-value", "storage_options": {"secret": "option-secret"}}
     set_connection(monkeypatch, "secretive", "paimon", login="access-key-id", password="very-secret", extra=extra)
