@@ -31,7 +31,8 @@ from airflow_paimon.core.requests.partitions import choose_partitions, partition
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import ScanPlan
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
@@ -81,7 +82,7 @@ def compact(
     ``bytes_at_once``; each call is one commit.
 
     Raises:
-        UnsupportedFeatureError: a primary-key table, fixed buckets, or a feature that this engine does not write.
+        UnsupportedFeatureError: a primary-key table, or a feature that this engine does not write.
         ConflictError: other commits kept changing the files; ``details["done"]`` lists the snapshots that landed.
     """
     table = context.table.branch(request.branch).require()
@@ -143,12 +144,6 @@ def _plan(table: Table, request: Compact) -> tuple[CopyOnWrite, list[Bin]]:
             f"else Paimon's own connector (CALL sys.compact)",
             table=table.name,
         )
-    if TableOptions(schema.options).bucket > 0:
-        raise UnsupportedFeatureError(
-            f"{table.label} has fixed buckets (option bucket), whose files have an order that readers rely on; use "
-            f"Paimon's own connector (CALL sys.compact)",
-            table=table.name,
-        )
     choice = choose_partitions(schema, request.partitions, table.label)
     plan = plan_copy_on_write(table, choice.selection(schema) if request.partitions else None)
     marked = {where.data_file for _, where in find_deletions(plan.scan.index_entries)}
@@ -162,9 +157,25 @@ def _works(plan: CopyOnWrite, bins: Sequence[Bin]) -> list[BinWork]:
     read, splits = plan_read(chosen, columns=read_columns(plan), time_travel=True)
     slim = plan.for_tasks()
     return [
-        BinWork(plan=slim, read=read, split=s, deleted_rows=sum(d.cardinality or 0 for _, d in s.deletions))
+        BinWork(
+            plan=_in_place(slim, s.bucket),
+            read=read,
+            split=s,
+            deleted_rows=sum(d.cardinality or 0 for _, d in s.deletions),
+        )
         for s in splits
     ]
+
+
+def _in_place(plan: CopyOnWrite, group: BucketSplit) -> CopyOnWrite:
+    """Let the rows of a fixed bucket keep the place of the group's files in the order of the bucket."""
+    if group.total_buckets <= 0:
+        return plan
+    form = StoredPartitions(plan.write.schema).canonical
+    first = min(f.min_sequence_number for f in group.files)
+    return replace(
+        plan, write=replace(plan.write, next_sequence={BucketKey(form(group.partition), group.bucket): first})
+    )
 
 
 class _Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.table.live_files import BucketSplit
@@ -17,7 +18,7 @@ SMALL = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Files of one partition that become one file of about the target size; ``bucket`` holds only them."""
+    """Files of one bucket that become one file of about the target size; ``bucket`` holds only them."""
 
     bucket: BucketSplit
 
@@ -31,19 +32,34 @@ class Bin:
 
 
 def plan_bins(splits: Sequence[BucketSplit], deleted: Collection[str], target: int, min_files: int) -> list[Bin]:
-    """Group files by partition, old ones first. ``deleted``: the names of files with deleted rows.
+    """Group files by bucket, old ones first. ``deleted``: the names of files with deleted rows.
 
-    Those are always written again; small ones only in partitions with at least ``min_files`` of them.
+    Those are always written again; small ones only in buckets with at least ``min_files`` of them. In a fixed bucket
+    only neighbours in the order of their sequence numbers become one file, as readers rely on that order.
     """
     bins: list[Bin] = []
     for split in splits:
+        ordered = split.total_buckets > 0
         small = [f for f in split.files if f.file_name in deleted or f.file_size < SMALL * target]
         if len(small) < min_files:
             small = [f for f in small if f.file_name in deleted]
-        for group in _packed(sorted(small, key=lambda f: (f.max_sequence_number, f.file_name)), target):
+        runs = _neighbours(split.files, small) if ordered else [sorted(small, key=_age)]
+        for group in (g for run in runs for g in _packed(run, target)):
             if len(group) > 1 or group[0].file_name in deleted:
                 bins.append(Bin(replace(split, files=tuple(group))))
     return bins
+
+
+def _age(file: DataFile) -> tuple[int, str]:
+    return file.max_sequence_number, file.file_name
+
+
+def _neighbours(files: Sequence[DataFile], chosen: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Divide the chosen ones of a bucket's files into runs with no other file in between."""
+    names = {f.file_name for f in chosen}
+    in_order = sorted(files, key=lambda f: (f.min_sequence_number, *_age(f)))
+    runs = groupby(in_order, key=lambda f: f.file_name in names)
+    return [list(run) for is_chosen, run in runs if is_chosen]
 
 
 def _packed(files: Sequence[DataFile], target: int) -> list[list[DataFile]]:

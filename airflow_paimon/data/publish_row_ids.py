@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, rewritten_name
@@ -27,7 +26,7 @@ _ONE_FILE = str(1 << 60)
 def rewrite_files(branch: Table, entries: Sequence[ManifestEntry], space: IdSpace) -> list[ManifestEntry]:
     """Write each file again, with all of its rows in their places, so that its deletion vector stays valid.
 
-    A version above ``space.base`` becomes null: the commit's own.
+    A version that no publish has brought to main yet becomes null: the commit's own.
 
     Raises:
         FormatError: a file is missing or corrupt; the written files are deleted.
@@ -74,8 +73,17 @@ def _moved(batch: pa.RecordBatch, space: IdSpace) -> pa.RecordBatch:
     ids = batch.column(ROW_ID).to_numpy()
     shifts = np.array([0, *(s.by for s in space.shifts)], np.int64)
     ids = ids + shifts[np.searchsorted([s.first for s in space.shifts], ids, side="right")]
-    versions = batch.column(SEQUENCE_NUMBER)
-    if space.base is not None:
-        versions = pc.if_else(pc.greater(versions, space.base), pa.scalar(None, pa.int64()), versions)
+    versions = _versions_on_target(batch.column(SEQUENCE_NUMBER), space)
     batch = batch.set_column(batch.schema.get_field_index(ROW_ID), ROW_ID, pa.array(ids, pa.int64()))
     return batch.set_column(batch.schema.get_field_index(SEQUENCE_NUMBER), SEQUENCE_NUMBER, versions)
+
+
+def _versions_on_target(versions: pa.Array, space: IdSpace) -> pa.Array:
+    """``IdSpace.version_of`` of each."""
+    if space.base is None:
+        return versions
+    values = versions.to_numpy()
+    after = np.searchsorted([p.source for p in space.published], values, side="left")
+    moved = np.array([*(p.target for p in space.published), 0], np.int64)[after]
+    is_new = (values > space.base) & (after == len(space.published))
+    return pa.array(np.where(values > space.base, moved, values), pa.int64(), mask=is_new)

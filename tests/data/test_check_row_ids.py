@@ -16,8 +16,8 @@ from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import write_arrow
 from airflow_paimon.data.duplicate_row_ids import duplicate_row_ids
+from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run
 from tests.data.row_statements import statement
 from tests.data.test_copy_on_write import insert, make, renamed
@@ -94,7 +94,10 @@ def test_ids_that_were_not_given_out_and_files_without_ids(tmp_path: Path) -> No
 
 
 def insert_keys(table: Table, *keys: int) -> None:
-    write_arrow(table, pa.table({"k": pa.array(keys, pa.int32())}))
+    """As an engine that doesn't look at the rows without ids."""
+    new = write_rows(plan_write(table), pa.table({"k": pa.array(keys, pa.int32())}).to_batches())
+    entries = [e for m in new for e in m.entries()]
+    commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=entries, schema=table.schema()))
 
 
 @pytest.mark.parametrize(("first", "torn"), [(0, False), (1, True)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.commit.files import CommitMessage, commit_append
@@ -18,7 +21,8 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.bucket import bucket_of_rows
+from airflow_paimon.core.table.scan import data_file_path, live_entries, plan_scan, read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import BinOutput, BinWork, compact, run_here
@@ -181,18 +185,50 @@ def test_partitions_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     assert not run(table, partitions=["dt=1"]).changed
 
 
-@pytest.mark.parametrize(
-    ("keys", "options", "message"),
-    [
-        (["id"], {"bucket": "1"}, "has a primary key.*compact_chain_table"),
-        ([], {"bucket": "2", "bucket-key": "id"}, "has fixed buckets.*sys.compact"),
-    ],
-)
-def test_tables_that_are_not_compacted(tmp_path: Path, keys: list[str], options: dict[str, str], message: str) -> None:
-    column = "INT NOT NULL" if keys else "INT"
-    table = create_table(str(tmp_path / "wh"), "d.o", [("id", column)], primary_keys=keys, options=options)
-    with pytest.raises(UnsupportedFeatureError, match=message):
+def test_tables_with_a_primary_key_are_not_compacted(tmp_path: Path) -> None:
+    table = create_table(
+        str(tmp_path / "wh"), "d.o", [("id", "INT NOT NULL")], primary_keys=["id"], options={"bucket": "1"}
+    )
+    with pytest.raises(UnsupportedFeatureError, match=r"has a primary key.*compact_chain_table"):
         run(table)
+
+
+def buckets_in_order(table: Table) -> dict[tuple[bytes, int], list[tuple[Any, ...]]]:
+    """The rows of each bucket in the order of its files, whose sequence numbers must not overlap."""
+    out: dict[tuple[bytes, int], list[tuple[Any, ...]]] = {}
+    for split in plan_scan(table).splits:
+        files = sorted(split.files, key=lambda f: f.min_sequence_number)
+        for one, other in pairwise(files):
+            assert one.max_sequence_number < other.min_sequence_number
+        folder = Path(table.store.uri.removeprefix("file://"))
+        paths = [folder / data_file_path(table.schema(), split.values, split.bucket, f) for f in files]
+        rows = [r for p in paths for r in pq.read_table(p).to_pylist()]
+        assert len(rows) == files[-1].max_sequence_number + 1 - files[0].min_sequence_number
+        keys = pa.chunked_array([pa.array([r["id"] for r in rows], pa.int32())])
+        assert set(bucket_of_rows([keys], [table.schema().field("id").type], 2).tolist()) == {split.bucket}
+        out[split.partition, split.bucket] = [tuple(r.values()) for r in rows]
+    return out
+
+
+@pytest.mark.parametrize("target", ["128 mb", "3 kb"])
+def test_fixed_buckets_keep_the_order_of_their_rows(tmp_path: Path, target: str) -> None:
+    """Readers of an append table with buckets get a bucket's rows in the order in which they were written."""
+    options = {"bucket": "2", "bucket-key": "id", "target-file-size": target}
+    table = partitioned(tmp_path, **options)
+    rng = random.Random(7)
+    for number in range(14):
+        keys = [rng.randrange(10_000) for _ in range(600 if number in (4, 5, 9) else 20)]
+        add(table, *((k, rng.choice("ab")) for k in keys))
+    before, files = buckets_in_order(table), names(table)
+    assert run(table, dry_run=True).changed
+    result = run(table)
+    assert result.changed and result.details["rows"] <= sum(map(len, before.values()))
+    assert buckets_in_order(table) == before
+    assert len(names(table)) < len(files)
+    add(table, (1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "b"))
+    after = buckets_in_order(table)
+    assert {k: rows[: len(before[k])] for k, rows in after.items()} == before
+    assert table.snapshot(result.details["snapshots"][0]).commit_kind == CommitKind.COMPACT
 
 
 def wrong_count(folder: Path) -> Table:

@@ -17,6 +17,7 @@ from airflow_paimon.data import publish_row_ids, write_arrow
 from tests.core.tables import run
 from tests.data.chain.examples import mark_deleted
 from tests.data.row_statements import statement, with_ids
+from tests.data.test_compact import run as run_compact
 
 
 @pytest.fixture
@@ -135,6 +136,65 @@ def test_a_second_publish_shifts_what_is_new_and_knows_what_it_published(tracked
     update(fix, 22, v="again")
     publish(tracked)
     assert ids(tracked)[22][0] == 6 and ids(tracked)[20] == first[20]
+
+
+def fold(view: Table) -> None:
+    """Compact the branch: its rows' versions are stored now, as numbers of its snapshots."""
+    run_compact(view, min_files=2, branch=view.branch_name)
+
+
+def test_unchanged_rows_keep_their_versions_when_a_compacted_branch_is_published_again(tracked: Table) -> None:
+    fix = tracked.branch("fix")
+    insert(tracked, "m", 10, 11)
+    update(fix, 0)
+    insert(fix, "a", 20)
+    publish(tracked)
+    first = ids(tracked)
+    assert (first[0], first[20]) == ((0, 3), (4, 3))
+    update(fix, 1)
+    publish(tracked)
+    second = ids(tracked)
+    assert second == first | {1: (1, 4)}
+    insert(fix, "a", 21)
+    fold(fix)
+    assert publish(tracked)["rewritten_files"] == 1
+    third = ids(tracked)
+    assert third == second | {21: (5, 5)}
+    update(fix, 20)
+    fold(fix)
+    publish(tracked)
+    assert ids(tracked) == third | {20: (4, 6)}
+
+
+def test_main_s_compaction_of_what_was_published_changes_no_version(tracked: Table) -> None:
+    fix = tracked.branch("fix")
+    update(fix, 0)
+    insert(fix, "a", 20)
+    publish(tracked)
+    run_compact(tracked, min_files=2)
+    first = ids(tracked)
+    insert(fix, "a", 21)
+    publish(tracked)
+    assert ids(tracked) == first | {21: (3, 4)}
+
+
+def test_rows_that_a_publish_brings_back_are_changed_by_it(tracked: Table) -> None:
+    """Not by the one that was undone, or that had other values: a reader of newer versions would miss them."""
+    fix = tracked.branch("fix")
+    update(fix, 0)
+    done = publish(tracked)
+    run(tracked, "rollback_to", tag=done["undo_tag"], keep_later=True)
+    assert ids(tracked)[0] == (0, 1)
+    insert(fix, "a", 20)
+    fold(fix)
+    publish(tracked)
+    assert ids(tracked)[0] == (0, 4)
+    update(fix, 0, v="again")
+    publish(tracked)
+    assert ids(tracked)[0] == (0, 5)
+    run(tracked, "rollback_to", branch="fix", snapshot=4)  # compacted, with the first value
+    publish(tracked)
+    assert [row[1:] for row in with_ids(tracked) if row[0] == 0] == [("changed", "a", 0, 6)]
 
 
 def test_after_an_undo_the_same_rows_get_the_same_ids_again(tracked: Table) -> None:

@@ -232,7 +232,7 @@ def _decide(
         },
         reason=f"publishes branch {request.branch}",
         watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
-        id_space=_id_space(main, g) if TableOptions(main_schema.options).row_tracking else None,
+        id_space=_id_space(main, g, changes) if TableOptions(main_schema.options).row_tracking else None,
         already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
         known={i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group},
         follows=None if isinstance(request, FastForward) else _reach(g),
@@ -343,8 +343,12 @@ def _check_approved(main: Table, request: PublishBranch, head: Snapshot, changes
     )
 
 
-def _id_space(table: Table, g: _Gathered) -> IdSpace:
-    """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says."""
+def _id_space(table: Table, g: _Gathered, changes: Sequence[BucketChange]) -> IdSpace:
+    """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
+
+    It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
+    """
+    comes_back = g.last is not None and any(c.bucket in g.last.gone for c in changes)
     shifts = g.last.shifts if g.last is not None else ()
     known = g.last.branch if g.last is not None and shifts else g.base
     return id_space(
@@ -354,4 +358,5 @@ def _id_space(table: Table, g: _Gathered) -> IdSpace:
         target=g.head.next_row_id or 0,
         source=g.theirs.next_row_id or 0,
         base=g.base.id,
+        published=() if g.last is None or comes_back else g.last.versions,
     )

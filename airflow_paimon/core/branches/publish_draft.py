@@ -31,6 +31,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 
 ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
+ROW_VERSIONS_PROPERTY = "airflow-paimon.row-versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +179,8 @@ def draft_of(
         index = None if index is None else [index_origin(e, names) for e in index]
         next_row_id = d.id_space.next_row_id
         out[ROW_IDS_PROPERTY] = d.id_space.text
+        if d.id_space.published:
+            out[ROW_VERSIONS_PROPERTY] = d.id_space.published_text
     if published.held:
         out[CAME_BACK_PROPERTY] = "true"
     return Draft(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from airflow_paimon.core.branches.publish_draft import ROW_IDS_PROPERTY
+from airflow_paimon.core.branches.publish_draft import ROW_IDS_PROPERTY, ROW_VERSIONS_PROPERTY
 from airflow_paimon.core.branches.publish_plan import Sides, neutral_kinds, within_reach
 from airflow_paimon.core.branches.retention_tags import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
+    TARGET_PROPERTY,
 )
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.row_tracking.row_ids_plan import Shift, parse_shifts
+from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, parse_published, parse_shifts
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
@@ -23,10 +24,21 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPublish:
-    """The newest publish of a branch in main's history: main's snapshot, and the published one of the branch."""
+    """The newest publish of a branch in main's history: main's snapshot, and the published one of the branch.
+
+    ``gone``: the buckets whose rows have other versions on main than that publish gave: undone there, or changed other
+    than by compaction; all of the branch, if that was rolled back since (rows go back to lower versions).
+    """
 
     main: Snapshot
     branch: Snapshot
+    gone: frozenset[BucketKey] = frozenset()
+
+    @property
+    def versions(self) -> tuple[PublishedVersion, ...]:
+        """What versions of the branch became by this publish and the ones before it."""
+        earlier = parse_published(self.main.properties.get(ROW_VERSIONS_PROPERTY, ""))
+        return (*earlier, PublishedVersion(self.branch.id, self.main.id))
 
     @property
     def shifts(self) -> tuple[Shift, ...]:
@@ -45,7 +57,11 @@ def gather_sides(
     between = snapshots_between(main, base.id, head.id)
     last = last_publish_of(main, branch, _main_since(main, base, head) if between is None else between)
     neutral = neutral_kinds(schema)
-    taken, untouched = _of_last_publish(main, branch, base, head, our_diff, last, neutral)
+    taken, untouched, published = _of_last_publish(main, branch, base, head, our_diff, last, neutral)
+    if last is not None:
+        later = snapshots_between(branch, last.branch.id, theirs.id)
+        goes_back = later is None or any(TARGET_PROPERTY in s.properties for s in later)
+        last = replace(last, gone=frozenset(published | their_diff.buckets if goes_back else published - untouched))
     withdrawn = taken - their_diff.buckets
     candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
     real = really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral)
@@ -66,21 +82,21 @@ def _of_last_publish(
     ours: Difference,
     last: LastPublish | None,
     neutral: Collection[CommitKind],
-) -> tuple[set[BucketKey], set[BucketKey]]:
-    """Return the buckets that main took from the branch and that still differ from the base, and those of them that
-    only compaction has changed since.
+) -> tuple[set[BucketKey], set[BucketKey], set[BucketKey]]:
+    """Return the buckets that main took from the branch and that still differ from the base, those of them that
+    only compaction has changed since, and all that the branch had changed when it was published.
     """
     if last is None:
-        return set(), set()
+        return set(), set(), set()
     published = difference(branch, base, last.branch)
     candidates = published.buckets & ours.buckets
     same = {b for b in candidates if published.same_in(b, ours)}
     if same == candidates:
-        return same, same
+        return same, same, published.buckets
     then = difference(main, base, last.main)
     others = {b for b in candidates - same if published.same_in(b, then)}
     moved = really_changed(main, snapshots_between(main, last.main.id, head.id), others, neutral)
-    return same | others, same | (others - moved)
+    return same | others, same | (others - moved), published.buckets
 
 
 def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:

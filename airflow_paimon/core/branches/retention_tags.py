@@ -29,6 +29,8 @@ from airflow_paimon.core.table.table import Table
 BRANCH_PROPERTY = "airflow-paimon.branch"
 BRANCH_SNAPSHOT_PROPERTY = "airflow-paimon.branch-snapshot"
 BRANCH_IDENTITY_PROPERTY = "airflow-paimon.branch-identity"
+TARGET_PROPERTY = "airflow-paimon.target-snapshot"
+"""The snapshot to which a rollback went back."""
 CAME_BACK_PROPERTY = "airflow-paimon.files-came-back"
 """Snapshot property: it holds files that an earlier snapshot of the same branch had and a later one lacked."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.core.branches.publish_draft import Decision
@@ -17,6 +18,7 @@ from airflow_paimon.core.branches.publish_plan import (
 )
 from airflow_paimon.core.branches.publish_run import Decide, run_publication
 from airflow_paimon.core.branches.published import KEEP_LATER_PROPERTY
+from airflow_paimon.core.branches.retention_tags import TARGET_PROPERTY
 from airflow_paimon.core.branches.safeguards import bucket_namer
 from airflow_paimon.core.branches.schema_records import reconcile_records
 from airflow_paimon.core.commit.committer import require_committable
@@ -26,13 +28,16 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 
@@ -43,7 +48,8 @@ def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
     With ``keep_later`` only the buckets that the publish right after the target changed are restored.
 
     Raises:
-        NotFoundError: no such target. ConflictError: with ``keep_later``, such a bucket changed again.
+        NotFoundError: no such target. UnsafeOperationError: its rows have no row ids, those of the table have.
+        ConflictError: with ``keep_later``, such a bucket changed again.
     """
     if (request.tag is None) == (request.snapshot is None):
         raise InvalidInputError("rollback_to: give either a tag or a snapshot to go back to", table=context.table.name)
@@ -78,6 +84,7 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
         changes, undone = _undo_changes(view, request.tag, target, head, bucket_namer(schema))
     else:
         changes = state_buckets(difference(view, head, target))
+    _check_row_ids(view, schema, target, changes)
     return Decision(
         target=view,
         source=view,
@@ -90,7 +97,7 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
             Precondition(branch=request.branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id),
         ),
         properties={
-            "airflow-paimon.target-snapshot": str(target.id),
+            TARGET_PROPERTY: str(target.id),
             KEEP_LATER_PROPERTY: "true" if request.keep_later else "false",
         },
         summary={
@@ -103,6 +110,18 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
         follows=None if undone is None else undone.buckets,
         keep_targets=(target,),
     )
+
+
+def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: Sequence[BucketChange]) -> None:
+    """Refuse to go back before row tracking was switched on: Paimon fails on the ids of rows that have none."""
+    if TableOptions(schema.options).row_tracking:
+        refuse_without_ids(
+            view.name,
+            view.label,
+            (e.file for c in changes for e in c.add),
+            f"snapshot {target.id} brings back",
+            f"Read the rows of snapshot {target.id} and overwrite the table with them: that gives them row ids",
+        )
 
 
 def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:

@@ -11,6 +11,8 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoun
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec
 from airflow_paimon.core.table.scan import (
     BucketKey,
@@ -66,7 +68,8 @@ def commit_append(
 
     Raises:
         ConflictError: since then a bucket got the same sequence numbers, or a partition another bucket count: write the
-        rows again on the new head.
+            rows again on the new head.
+        UnsafeOperationError: with row tracking, the table holds rows without row ids.
     """
     entries = [e for m in messages for e in m.entries()]
 
@@ -75,6 +78,7 @@ def commit_append(
             return None
         schema = table.schema()
         _check_moved(table, schema, messages, planned_on, head)
+        _check_row_ids(table, schema, head)
         return Draft(
             kind=CommitKind.APPEND,
             entries=entries,
@@ -86,6 +90,24 @@ def commit_append(
         )
 
     return commit(table, draft, identity, retry)
+
+
+def _check_row_ids(table: Table, schema: TableSchema, head: Snapshot | None) -> None:
+    """Refuse rows with ids beside rows without, which no engine updates or compacts.
+
+    The option can't be switched on in a table with data, so files are looked at only if an older schema is without it.
+    """
+    if head is None or schema.id == 0 or not TableOptions(schema.options).row_tracking:
+        return
+    if all(TableOptions(s.options).row_tracking for s in table.schemas()):
+        return
+    refuse_without_ids(
+        table.name,
+        table.label,
+        (e.file for e in live_entries(table, head).values()),
+        "the table holds",
+        "Give their rows ids first: read them and overwrite their partitions (or the table) with them",
+    )
 
 
 def _check_moved(

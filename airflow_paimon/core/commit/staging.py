@@ -21,12 +21,13 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
     NotFoundError,
     PaimonError,
+    UnsafeOperationError,
 )
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
-from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, id_space, refuse_stored, renumber
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import TableOptions
@@ -164,6 +165,7 @@ def take_over(
         ConflictError: the branch was written or altered meanwhile, or the staged rows are not all there (another try
             of the operation took the staging branch away); nothing was published.
         InvalidInputError: files were staged in other partitions.
+        UnsafeOperationError: with row tracking, staged files store ids or versions that other rows or commits have.
     """
     onto, head, schema = staging.onto, staging.head, staging.schema
     removed, added, index = _merged(staging) if replaced is None else _replaced(staging, replaced)
@@ -175,6 +177,7 @@ def take_over(
         space = _id_space(staging)
         found = renumber(onto.name, added, (), space)
         refuse_stored(onto.name, found)
+        _check_versions(staging, found)
         fresh, next_row_id = found.entries, space.next_row_id
 
     def draft(now: Snapshot | None) -> Draft | None:
@@ -198,6 +201,19 @@ def take_over(
         )
 
     return Taken(receipt=commit(onto, draft, identity), removed=removed, added=fresh)
+
+
+def _check_versions(staging: Staging, found: Renumbering) -> None:
+    """Refuse versions that the target's commit can't give by metadata: of snapshots that the target doesn't have."""
+    taken = sorted(found.entries[at].file.file_name for at in found.rewrite)
+    if taken:
+        raise UnsafeOperationError(
+            f"{staging.onto.label}: {len(taken)} staged files, e.g. {taken[0]}, store versions (_SEQUENCE_NUMBER) of "
+            f"more than one commit on {staging.view.branch_name}, or have no statistics of them; nothing was "
+            f"published. Run it again, or with engine=embedded",
+            table=staging.onto.name,
+            details={"file_count": len(taken)},
+        )
 
 
 def _id_space(staging: Staging) -> IdSpace:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,17 +39,26 @@ class Shift(NamedTuple):
     by: int
 
 
+class PublishedVersion(NamedTuple):
+    """A publish: versions of the source up to the snapshot ``source`` are the snapshot ``target`` on the target."""
+
+    source: int
+    target: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdSpace:
     """What ids and versions of the source become on the target.
 
     ``shifts``: ascending; ids below the first one mean the same row on both sides. ``next_row_id``: of the target,
     after all of the source's. ``base``: versions up to this snapshot id mean the same on both sides; None: all do.
+    ``published``: ascending; the earlier publishes of the source that the target still holds.
     """
 
     shifts: tuple[Shift, ...]
     next_row_id: int
     base: int | None
+    published: tuple[PublishedVersion, ...] = ()
 
     def shift_of(self, row_id: int) -> int:
         return next((s.by for s in reversed(self.shifts) if s.first <= row_id), 0)
@@ -63,6 +72,17 @@ class IdSpace:
         """The shifts as the property of a snapshot, for the next publish: ``2+0,5+3``."""
         return ",".join(f"{s.first}+{s.by}" for s in self.shifts)
 
+    @property
+    def published_text(self) -> str:
+        """The earlier publishes as the property of a snapshot: ``4>7,9>12``."""
+        return ",".join(f"{p.source}>{p.target}" for p in self.published)
+
+    def version_of(self, version: int) -> int | None:
+        """Return a version of the source as the target has it; None: that of the commit on the target."""
+        if self.base is None or version <= self.base:
+            return version
+        return next((p.target for p in self.published if version <= p.source), None)
+
 
 def parse_shifts(text: str) -> tuple[Shift, ...]:
     """Parse ``IdSpace.text``; empty if it isn't one."""
@@ -71,11 +91,26 @@ def parse_shifts(text: str) -> tuple[Shift, ...]:
     return tuple(Shift(*map(int, part.split("+"))) for part in text.split(","))
 
 
+def parse_published(text: str) -> tuple[PublishedVersion, ...]:
+    """Parse ``IdSpace.published_text``; empty if it isn't one."""
+    if not re.fullmatch(r"\d+>\d+(,\d+>\d+)*", text):
+        return ()
+    return tuple(PublishedVersion(*map(int, part.split(">"))) for part in text.split(","))
+
+
 def id_space(
-    table: str, *, earlier: Sequence[Shift] = (), shared: int, target: int, source: int, base: int | None
+    table: str,
+    *,
+    earlier: Sequence[Shift] = (),
+    shared: int,
+    target: int,
+    source: int,
+    base: int | None,
+    published: Sequence[PublishedVersion] = (),
 ) -> IdSpace:
     """Plan how ids move. ``shared``: the ids of the source from here on are new to the target; ``target`` and
     ``source``: the ``nextRowId`` of both. ``earlier``: what the last publish of the source did to the ids below.
+    ``published``: see ``IdSpace``.
 
     Raises:
         UnsafeOperationError: the two sides have no numbering in common.
@@ -92,7 +127,7 @@ def id_space(
     known = tuple(earlier)
     if source > shared and (not known or known[-1].by != by):
         known = (*known, Shift(shared, by))
-    return IdSpace(shifts=known, next_row_id=max(target, source + by), base=base)
+    return IdSpace(shifts=known, next_row_id=max(target, source + by), base=base, published=tuple(published))
 
 
 def is_stored(file: DataFile) -> bool:
@@ -103,6 +138,22 @@ def is_stored(file: DataFile) -> bool:
 def has_row_ids(file: DataFile) -> bool:
     """Return whether the file's rows have ids: those of a file written without row tracking have none."""
     return file.first_row_id is not None or is_stored(file)
+
+
+def refuse_without_ids(table: str, label: str, files: Iterable[DataFile], what: str, way_out: str) -> None:
+    """Refuse to put files without row ids beside, or in place of, rows that have them.
+
+    Raises:
+        UnsafeOperationError: there are some; ``what`` and ``way_out`` complete its message.
+    """
+    without = sorted(f.file_name for f in files if not has_row_ids(f))
+    if without:
+        raise UnsafeOperationError(
+            f"{label}: {what} {len(without)} files without row ids (e.g. {without[0]}), written before "
+            f"row-tracking.enabled was set or by an engine that ignores it; nothing was changed. {way_out}",
+            table=table,
+            details={"files": without[:_LISTED], "file_count": len(without)},
+        )
 
 
 def stored_ids(file: DataFile) -> IdRange | None:
@@ -205,7 +256,7 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
         file = entry.file
         if not has_row_ids(file):
             raise _without_ids(table, file)
-        versioned = _on_target(file, space.base)
+        versioned = _on_target(file, space)
         if file.first_row_id is not None:
             by = space.shift_of(file.first_row_id)
             renumbered += by > 0
@@ -219,19 +270,24 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
     return Renumbering(entries=tuple(out), rewrite=rewrite, renumbered=renumbered)
 
 
-def _on_target(file: DataFile, base: int | None) -> DataFile | None:
-    """Let the commit on the target give the versions of rows that changed since ``base``; None: they are stored."""
+def _on_target(file: DataFile, space: IdSpace) -> DataFile | None:
+    """Put the versions of rows that changed since the branch point as the target has them (0: the commit gives them).
+
+    None: they are stored, so the file has to be written again.
+    """
+    base = space.base
     if base is None or file.max_sequence_number <= base:
         return file
+    highest = space.version_of(file.max_sequence_number) or 0
     if file.first_row_id is not None:
-        return file._replace(min_sequence_number=0, max_sequence_number=0)
+        return file._replace(min_sequence_number=highest, max_sequence_number=highest)
     at, versions, counts = _place(file, VERSION), _stored_range(file, VERSION), file.value_stats.null_counts
     if at is None or not counts or len(counts) != at[1]:
         return None
     if counts[at[0]] == file.row_count:
-        return file._replace(min_sequence_number=0, max_sequence_number=0)
+        return file._replace(min_sequence_number=highest, max_sequence_number=highest)
     if counts[at[0]] and versions is not None and versions.last <= base:
-        return file._replace(max_sequence_number=0)
+        return file._replace(max_sequence_number=highest)
     return None
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.commit.staging import Staging, Taken, discard_staging, open_staging, staging_schema, take_over
-from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table, create_table
@@ -20,7 +21,9 @@ from airflow_paimon.core.table.paths import BranchPaths
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import write_arrow
 from tests.core.tables import append, make_table, message, names, rewrite, run
+from tests.data.row_statements import statement, with_ids
 
 NOW = "2026-11-21T00:00:00+00:00"
 PARTITION_A: Callable[[tuple[object, ...]], bool] = lambda values: values == ("a",)  # noqa: E731
@@ -158,3 +161,23 @@ def test_row_ids_go_on_from_the_branch_s(tmp_path: Path) -> None:
     after = main.branch("fix").latest_snapshot()
     assert after is not None and after.next_row_id == 5
     assert [e.file.first_row_id for e in live_entries(main, after).values()] == [3]
+
+
+def test_versions_of_several_commits_are_not_taken_over(tmp_path: Path) -> None:
+    """Stored as numbers of the staging branch's snapshots, they would be above the target's, or mean another commit."""
+    options = {"bucket": "-1", "row-tracking.enabled": "true"}
+    columns = [("k", "INT"), ("v", "STRING"), ("dt", "STRING")]
+    main = create_table(str(tmp_path / "wh"), "d.t", columns, partition_keys=["dt"], options=options)
+    write_arrow(main, pa.table({"k": pa.array([0, 1], pa.int32()), "v": ["x", "x"], "dt": ["a", "a"]}))
+    run(main, "create_branch", branch="fix", snapshot=1)
+    fix = main.branch("fix")
+    staging = stage(fix, shares=True)
+    for key in (0, 1):
+        statement(staging.view, lambda row, key=key: {**row, "v": "y"} if row["k"] == key else row)
+    with pytest.raises(UnsafeOperationError, match=r"store versions .* of more than one commit"):
+        take(staging, None)
+    assert fix.latest_snapshot_id() == 1
+    staging = stage(fix, shares=True)
+    statement(staging.view, lambda row: {**row, "v": "y"} if row["k"] == 0 else row)
+    take(staging, None)
+    assert [(k, row_id, version) for k, _, _, row_id, version in with_ids(fix)] == [(0, 0, 2), (1, 1, 1)]
