@@ -107,6 +107,7 @@ def _connection_type() -> dict[str, Any]:
             ),
             "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = everybody"),
             "notify": _field("Notify", "Notifiers of approvals by name, one JSON object", format="password"),
+            "four_eyes": _field("Four eyes", "true: whoever triggered a run can't approve its publish; empty = false"),
             "remind_before": _field(
                 "Remind before",
                 "How long before an approval runs out they hear again, such as 6 h; never; empty = a quarter",

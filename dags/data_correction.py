@@ -216,6 +216,13 @@ PARAMS = {
         description="Ids of the users who may answer, one a line; some of the Paimon connection's approvers. Left "
         "empty: all of those, or everybody if it names none.",
     ),
+    "four_eyes": Param(
+        False,
+        type="boolean",
+        section=MORE,
+        title="Four eyes",
+        description="Whoever triggered this run can't approve it. The Paimon connection may ask for it always.",
+    ),
     "rewrite": Param(
         False,
         type="boolean",
@@ -275,7 +282,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and choose the branch, the tag and the snapshot to start from."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
-        notify.check_form(context["params"], APPROVAL_TIMEOUT)
+        notify.check_form(context["params"], APPROVAL_TIMEOUT, asked_by(context))
         planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
     report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
     return planned
@@ -428,12 +435,14 @@ with DAG(
         notify=given("notify"),
         approvers=given("approvers"),
         remind_before=given("remind_before"),
+        four_eyes="{{ params.four_eyes }}",
     )
     publish_arguments = {
         "branch": PLANNED % "branch",
         "expected_branch_snapshot": REPORTED % "branch_snapshot",
         "approved_main_snapshot": REPORTED % "main_snapshot",
         "approved_by": "{{ ti.xcom_pull('approve')['approved_by'] or '' }}",
+        "four_eyes": "{{ params.four_eyes }}",
         "undo_retention": "{{ params.undo_retention }}",
         "rewrite": "{{ params.rewrite }}",
         "writers_stopped": "{{ params.writers_stopped }}",

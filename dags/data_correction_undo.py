@@ -193,6 +193,7 @@ with DAG(
     undo = RollbackOperator(
         task_id="undo",
         approved_by="{{ ti.xcom_pull('approve')['approved_by'] or '' }}",
+        four_eyes="{{ ti.xcom_pull('approve')['four_eyes'] }}",
         outlets=[AssetAlias("data_correction")],
         **rollback,
     )

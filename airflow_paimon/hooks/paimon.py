@@ -27,7 +27,7 @@ DEFAULT_SPARK_CONN_ID = "spark_default"
 
 EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "addressing_style",
                      "storage_options", "spark_conn_id", "spark_conf", "spark_options", "results_folder", "notify",
-                     "approvers", "remind_before"})  # fmt: skip
+                     "approvers", "remind_before", "four_eyes"})  # fmt: skip
 _S3_SCHEMES = ("s3://", "s3a://")
 
 
@@ -50,7 +50,8 @@ class PaimonHook(BaseHook):
     ``virtual`` or ``auto``), ``storage_options`` (further fsspec options, JSON) and ``results_folder`` (where jobs in
     cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse). For
     operators that don't name their own: ``spark_conn_id``, ``spark_conf`` and ``spark_options`` (both JSON). For
-    approvals: ``notify`` (notifiers by name, JSON), ``approvers`` (ids of the users who may answer), ``remind_before``.
+    approvals: ``notify`` (notifiers by name, JSON), ``approvers`` (ids of the users who may answer), ``remind_before``,
+    ``four_eyes`` (whoever triggered a run can't approve it).
 
     :param paimon_conn_id: the Airflow connection
     :param connection: take this connection instead of looking one up by its id
@@ -180,6 +181,16 @@ class PaimonHook(BaseHook):
             parse_duration(text, f"Connection {self.paimon_conn_id!r}: remind_before")
         return text or None
 
+    @property
+    def four_eyes(self) -> bool:
+        """Whether publishing a branch needs the approval of somebody other than who triggered the run."""
+        text = str(self._extras().get("four_eyes") or "false").strip().lower()
+        if text not in ("true", "false"):
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r}: four_eyes must be true or false; it is {text!r}"
+            )
+        return text == "true"
+
     def require_filesystem_catalog(self, operation: str) -> None:
         """Refuse to write by name to a catalog whose own commit protocol this release does not speak."""
         if self.catalog_type != CATALOG_TYPES[0]:
@@ -225,6 +236,7 @@ class PaimonHook(BaseHook):
     def check_settings(self) -> None:
         """Read every setting. ``InvalidInputError`` names the first one that is wrong."""
         _ = self.warehouse, self.catalog_type, self.storage_options, self.notify, self.approvers, self.remind_before
+        _ = self.four_eyes
         self.spark_settings()
 
     def _extras(self) -> dict[str, Any]:

@@ -335,6 +335,11 @@ def _add_event(accessor: Any, uri: str, extra: dict[str, Any]) -> None:
         accessor.add(Asset(uri=uri), extra=extra)
 
 
+def triggering_user(context: Context) -> str | None:
+    """Name who triggered the run; None for a run that no user triggered, and before Airflow knew."""
+    return getattr(context["dag_run"], "triggering_user_name", None)
+
+
 def operation_id(context: Context, max_tries: int | None = None) -> str:
     """
     Name this operation: the same for all tries of a task instance, another one after Clear.

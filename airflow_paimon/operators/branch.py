@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.links import UndoLink
-from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators._base import PaimonOperator, triggering_user
 from airflow_paimon.operators._values import is_blank
 
 if TYPE_CHECKING:
@@ -225,16 +226,30 @@ class _PublishOperator(PaimonOperator):
         expected_main_snapshot: int | str | None = None,
         undo_retention: str = "7 d",
         approved_by: str | None = None,
+        requested_by: str | None = None,
+        four_eyes: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.expected_main_snapshot = expected_main_snapshot
         self.undo_retention = undo_retention
         self.approved_by = approved_by
+        self.requested_by = requested_by
+        self.four_eyes = four_eyes
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        """Whoever triggered the run asked for it, whatever the argument says."""
+        request = super()._request(hook, context)
+        user = triggering_user(context)
+        return request if user is None else replace(request, requested_by=user)  # type: ignore[call-arg]
 
 
 class _PublishBranchOperator(_PublishOperator):
     """What merge and fast-forward share."""
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        request = super()._request(hook, context)
+        return replace(request, four_eyes=True) if hook.four_eyes else request  # type: ignore[call-arg]
 
     def __init__(
         self,
@@ -267,6 +282,9 @@ class MergeBranchOperator(_PublishBranchOperator):
         this publish replaces (templated)
     :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
+        ``four_eyes`` asks for it too (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
@@ -286,6 +304,9 @@ class FastForwardOperator(_PublishBranchOperator):
         this publish replaces (templated)
     :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
+        ``four_eyes`` asks for it too (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
@@ -313,6 +334,8 @@ class RollbackOperator(_PublishOperator):
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
     :param undo_retention: how long the tag on the previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it (templated)
     """
 
     operation = "rollback_to"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -17,10 +18,10 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOpe
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
-from airflow_paimon.operators._base import ERROR_KEY, airflow_error, operation_id
+from airflow_paimon.operators._base import ERROR_KEY, airflow_error, operation_id, triggering_user
 from airflow_paimon.operators._values import as_list
 from airflow_paimon.operators.branch import CorrectBranchOperator
-from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, reminder_lead, send
+from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, four_eyes_note, reminder_lead, send
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
@@ -99,8 +100,8 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     """
     Airflow's approval as a fork: one task downstream goes on when it is approved, another one when it is rejected.
 
-    Returns ``{"approved", "approved_by", "answered_at"}``; ``approved_by`` is None when nobody was asked, or when
-    ``response_timeout`` answered with ``defaults``.
+    Returns ``{"approved", "approved_by", "answered_at", "four_eyes"}``; ``approved_by`` is None when nobody was asked,
+    or when ``response_timeout`` answered with ``defaults``.
 
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
@@ -115,10 +116,13 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     :param remind_before: how long before ``response_timeout`` ends the notifiers hear of the question again, such as
         ``"6 h"``; ``"never"``; when left out the connection's ``remind_before``, or a quarter of the time (templated).
         Until then the task waits in the triggerer, on Airflow 3.3 as well
+    :param four_eyes: whoever triggered the run can't approve it, only reject: their approval is not taken, and the
+        question is asked again; the connection's ``four_eyes`` asks for it too (templated)
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required", "table",
-                                      "paimon_conn_id", "notify", "approvers", "remind_before")  # fmt: skip
+                                      "paimon_conn_id", "notify", "approvers", "remind_before",
+                                      "four_eyes")  # fmt: skip
     operator_extra_links = (ApprovalLink(), TableLink())
 
     def __init__(
@@ -132,6 +136,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         notify: Sequence[str] | str | None = None,
         approvers: Sequence[str] | str | None = None,
         remind_before: str | None = None,
+        four_eyes: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -143,19 +148,22 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         self.notify = notify
         self.approvers = approvers
         self.remind_before = remind_before
+        self.four_eyes = four_eyes
 
     def execute(self, context: Context) -> Any:
         """Ask, or go on at once."""
         store_links(self, context)
-        required = str(self.required).strip().lower()
-        if required not in ("true", "false"):
-            raise airflow_error(InvalidInputError(f"required must be true or false, got {self.required!r}"))
+        with _in_airflows_terms(context):
+            required = _switch("required", self.required)
+            if self._needs_four_eyes(required):
+                self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
         self.log.info("%s\n\n%s", self.subject, self.body)
-        if required == "true":
+        if required:
             lead = self._choose_people(context)
             return super().execute(context) if lead is None else self._ask_with_reminder(context, lead)
         self.log.info("Approval is switched off: going on")
-        return self._follow(context, {"approved": True, "approved_by": None, "answered_at": None})
+        none = {"approved": True, "approved_by": None, "answered_at": None, "four_eyes": False}
+        return self._follow(context, none)
 
     def _ask_with_reminder(self, context: Context, lead: timedelta) -> Any:
         assert self.response_timeout is not None
@@ -188,10 +196,28 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
             "approved": answer["chosen_options"] == [self.APPROVE],
             "approved_by": (user.get("name") or user.get("id")) if user else None,
             "answered_at": answer["responded_at"].isoformat(),
+            "four_eyes": self._needs_four_eyes(),
         }
+        if said["approved"] and user and self._is_own_request(context, user):
+            return self._ask_somebody_else(context, said["approved_by"])
         word, by = ("approved" if said["approved"] else "rejected"), said["approved_by"] or "nobody: no answer in time"
         self._notify(context, self._message(context, "answered", f"{word} by {by}", said))
         return self._follow(context, said)
+
+    def _needs_four_eyes(self, required: bool = True) -> bool:
+        """Whether it was asked for; the connection's counts where there is an approval at all."""
+        own = _switch("four_eyes", self.four_eyes)
+        return own or bool(required and self.paimon_conn_id and PaimonHook(self.paimon_conn_id).four_eyes)
+
+    def _is_own_request(self, context: Context, user: Mapping[str, Any]) -> bool:
+        """Whether whoever triggered the run approves it, although that takes somebody else."""
+        with _in_airflows_terms(context):
+            asked = (triggering_user(context) or "").casefold()
+            return self._needs_four_eyes() and asked in {str(user.get(k) or "").casefold() for k in ("id", "name")}
+
+    def _ask_somebody_else(self, context: Context, who: str) -> Any:
+        self.log.warning("%s triggered this run, so somebody else has to approve it: asking again", who)
+        return self.execute(context)
 
     def _notify(self, context: Context, message: dict[str, Any]) -> None:
         try:
@@ -201,15 +227,12 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
 
     def _choose_people(self, context: Context) -> timedelta | None:
         """Say who hears of the question as soon as it is there, and who may answer it; returns when to remind."""
-        try:
+        with _in_airflows_terms(context):
             notifiers = self._chosen_notifiers()
             hook = PaimonHook(self.paimon_conn_id) if self.paimon_conn_id else None
             configured = hook.approvers if hook else []
             names = choose_approvers(configured, _names("approvers", self.approvers), str(self.paimon_conn_id))
             lead = reminder_lead(hook.remind_before if hook else None, self.remind_before, self.response_timeout)
-        except PaimonError as error:
-            context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
-            raise airflow_error(error) from None
         until = f" within {self.response_timeout}" if self.response_timeout else ""
         message = self._message(context, "waiting", f"waits for an answer{until}", {})
         # Airflow calls its notifiers when the question is there.
@@ -235,6 +258,22 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         context["ti"].xcom_push(key="return_value", value=answer)
         self.do_branch(context, self.on_approve if answer["approved"] else self.on_reject)
         return answer
+
+
+@contextmanager
+def _in_airflows_terms(context: Context) -> Iterator[None]:
+    try:
+        yield
+    except PaimonError as error:
+        context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
+        raise airflow_error(error) from None
+
+
+def _switch(name: str, value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
+    return text == "true"
 
 
 def _names(name: str, value: Any) -> list[str] | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_paimon.operators._base import PaimonOperator
 
 __all__ = [
     "AlterTableOperator",
+    "BranchExpireOperator",
     "CheckTableOperator",
     "CompactOperator",
     "PartitionExpireOperator",
@@ -35,6 +36,45 @@ class AlterTableOperator(PaimonOperator):
         super().__init__(**kwargs)
         self.change = change
         self.branch = branch
+
+
+class BranchExpireOperator(PaimonOperator):
+    """
+    Delete branches whose retention is over; others as old as ``older_than`` and ``idle_for`` say.
+
+    Protected branches, those with commits that main doesn't have, and those that an option or another branch needs
+    stay. ``details``: ``expired`` and ``kept`` with the reason of each, ``later`` with what has a retention still.
+
+    :param older_than: also branches without a retention that were created longer ago, such as ``30 d`` (templated)
+    :param idle_for: also branches without a retention that nothing was committed to for as long; with ``older_than``
+        both must hold (templated)
+    :param branch_owner: only branches of this owner, or of this pattern: ``data_correction/*`` (templated)
+    :param drop_unpublished: branches with commits that main doesn't have, too (templated)
+    """
+
+    operation = "expire_branches"
+    attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
+
+    def __init__(
+        self,
+        *,
+        older_than: str | None = None,
+        idle_for: str | None = None,
+        branch_owner: str | None = None,
+        drop_unpublished: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.older_than = older_than
+        self.idle_for = idle_for
+        self.branch_owner = branch_owner
+        self.drop_unpublished = drop_unpublished
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        word = "would be deleted" if result["dry_run"] else "deleted"
+        lines = [f"Branch {one['branch']} {word}: {one['why']}" for one in found["expired"]]
+        return lines + [f"Branch {one['branch']} stays: {one['why']}" for one in found["kept"]]
 
 
 class CheckTableOperator(PaimonOperator):

@@ -13,7 +13,7 @@ from airflow.sdk import get_current_context
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators._base import ERROR_KEY, airflow_error
+from airflow_paimon.operators._base import ERROR_KEY, airflow_error, triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -99,7 +99,7 @@ def in_airflows_terms() -> Iterator[None]:
 
 def asked_by(context: Context) -> str | None:
     """Name who triggered the run; None for a run that no user triggered, and before Airflow knew."""
-    return getattr(context["dag_run"], "triggering_user_name", None)
+    return triggering_user(context)
 
 
 def failed_tasks(context: Context) -> list[str]:

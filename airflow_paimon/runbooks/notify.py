@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.runbooks.markdown import escape
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -85,6 +86,23 @@ def reminder_lead(configured: str | None, asked: str | None, timeout: timedelta 
     )
 
 
+def four_eyes_note(required: bool, asked: str | None) -> str:
+    """Say to the approver who can't approve.
+
+    Raises:
+        InvalidInputError: the approval is switched off.
+        UnsafeOperationError: nobody is known to have triggered the run.
+    """
+    if not required:
+        raise InvalidInputError("Four eyes need an approval: switch it on, or four_eyes off (in the Paimon connection)")
+    if asked is None:
+        raise UnsafeOperationError(
+            "Four eyes: Airflow doesn't say who triggered this run, so nobody can be kept from approving their own. "
+            "Trigger it as a user, from Airflow's page or its API"
+        )
+    return f"{escape(asked)} triggered this run, so somebody else has to approve it."
+
+
 def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context: Context) -> None:
     """Send a message, as ``paimon`` in the templates of the notifiers. One that fails is logged and stops nothing."""
     for notifier in notifiers:
@@ -94,11 +112,15 @@ def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context:
             log.warning("%s can't notify: %s", type(notifier).__name__, error)
 
 
-def check_form(params: Mapping[str, Any], timeout: timedelta) -> None:
-    """Refuse a form whose ``notify``, ``approvers`` or ``remind_before`` the approval would refuse, hours later."""
+def check_form(params: Mapping[str, Any], timeout: timedelta, asked_by: str | None = None) -> None:
+    """Refuse a form whose ``notify``, ``approvers``, ``remind_before`` or ``four_eyes`` the approval would refuse,
+    hours later. ``asked_by``: who triggered the run.
+    """
     from airflow_paimon.hooks.paimon import PaimonHook
 
     hook = PaimonHook(params["paimon_conn_id"])
+    if params.get("four_eyes") or ("four_eyes" in params and hook.four_eyes):
+        four_eyes_note(params["approval"], asked_by)
     choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
     choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
     reminder_lead(hook.remind_before, params["remind_before"], timeout)

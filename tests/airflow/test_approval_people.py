@@ -12,9 +12,10 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier
 
 from airflow_paimon._compat import TaskDeferred
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.branches.safeguards import check_four_eyes
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators.branch import CreateTagOperator
+from airflow_paimon.operators.branch import CreateTagOperator, FastForwardOperator, MergeBranchOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.runbooks.notify import check_form, choose_approvers, choose_notifiers, reminder_lead
 from tests.airflow.conftest import RunDag, set_connection
@@ -84,6 +85,59 @@ def test_the_notifiers_hear_of_the_question_and_of_the_answer(
     assert waiting.startswith("waiting d.t None None: Publish d.t?: waits for an answer. ")
     assert waiting.endswith("/tasks/ask/required_actions")
     assert answered.startswith("answered d.t True Anonymous: Publish d.t?: approved by Anonymous. ")
+
+
+def test_whoever_triggered_the_run_can_reject_it_and_not_approve_it(
+    warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(make_table(warehouse), "1")
+    connect(monkeypatch, warehouse, four_eyes="true")
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests" * 5)
+    with DAG("asks_others", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        ask = PublishApprovalOperator(
+            task_id="ask", subject="?", paimon_conn_id="paimon_default", on_approve="yes", on_reject="no"
+        )
+        ask >> [CreateTagOperator(task_id=name, tag=name, table="d.t") for name in ("yes", "no")]
+    with answering("Approve", dag_id="asks_others", at_last="Reject", user="dag_test") as seen:
+        run = run_dag(dag)
+    assert len(seen) == 2 and "dag\\_test triggered this run, so somebody else" in seen[0]["body"]
+    assert {name: state for name, (state, _) in run.tasks.items()} == {
+        "ask": "success",
+        "yes": "skipped",
+        "no": "success",
+    }
+
+
+@pytest.mark.parametrize("operator", [MergeBranchOperator, FastForwardOperator])
+def test_a_publish_takes_the_requester_from_the_run_and_four_eyes_from_the_connection(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch, operator: type[MergeBranchOperator]
+) -> None:
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="publish", map_index=-1, max_tries=0)
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(triggering_user_name="ann")}
+    publish = operator(task_id="publish", table="d.t", branch="fix", approved_by="ann", requested_by="bob")
+    connect(monkeypatch, warehouse)
+    request: Any = publish._request(PaimonHook(), context)
+    assert (request.requested_by, request.approved_by, request.four_eyes) == ("ann", "ann", False)
+    connect(monkeypatch, warehouse, four_eyes=True)
+    request = publish._request(PaimonHook(), context)
+    assert request.four_eyes
+    with pytest.raises(UnsafeOperationError, match="'ann' asked for it and approved it"):
+        check_four_eyes(request)
+
+
+def test_four_eyes_without_an_approval_or_a_requester_are_refused_at_once(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, warehouse, four_eyes=True)
+    form = {"paimon_conn_id": "paimon_default", "notify": None, "approvers": None, "remind_before": None}
+    asked, day = {**form, "four_eyes": False, "approval": True}, timedelta(hours=24)
+    check_form(asked, day, "ann")
+    check_form({**form, "approval": False}, day), "the undo's form: its approval is a choice"
+    with pytest.raises(InvalidInputError, match="need an approval"):
+        check_form({**asked, "approval": False}, day, "ann")
+    with pytest.raises(UnsafeOperationError, match="doesn't say who triggered"):
+        check_form(asked, day, None)
 
 
 def test_a_form_that_the_approval_would_refuse_is_refused_at_once(
@@ -182,6 +236,7 @@ def test_all_notifiers_of_the_connection_hear_unless_some_are_chosen() -> None:
         ({"notify": {"a": 1}}, "notify"),
         ({"approvers": 3}, "approvers"),
         ({"remind_before": "soon"}, "remind_before"),
+        ({"four_eyes": "maybe"}, "four_eyes"),
     ],
 )
 def test_malformed_extras_are_refused(
@@ -190,4 +245,4 @@ def test_malformed_extras_are_refused(
     connect(monkeypatch, warehouse, **extra)
     hook = PaimonHook()
     with pytest.raises(InvalidInputError, match=message):
-        assert not (hook.notify, hook.approvers, hook.remind_before)
+        assert not (hook.notify, hook.approvers, hook.remind_before, hook.four_eyes)

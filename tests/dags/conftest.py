@@ -154,8 +154,13 @@ def states(run: Run) -> dict[str, str]:
 
 
 @contextmanager
-def answering(option: str, dag_id: str = "data_correction") -> Iterator[list[dict[str, Any]]]:
-    """Answer the approvals that come up meanwhile, through Airflow's REST API; gives the questions."""
+def answering(
+    option: str, dag_id: str = "data_correction", *, at_last: str | None = None, user: str | None = None
+) -> Iterator[list[dict[str, Any]]]:
+    """Answer the approvals that come up meanwhile, through Airflow's REST API; gives the questions.
+
+    ``at_last``: the answer to all but the first question. ``user``: who answers, else nobody in particular.
+    """
     seen: list[dict[str, Any]] = []
     errors: list[Exception] = []
     done = threading.Event()
@@ -164,7 +169,7 @@ def answering(option: str, dag_id: str = "data_correction") -> Iterator[list[dic
         try:
             while not done.wait(0.5):
                 for ti in _waiting(dag_id):
-                    seen.append(_answer(ti, option))
+                    seen.append(_answer(ti, at_last if seen and at_last else option, user))
         except Exception as error:
             errors.append(error)
             _fail(dag_id)  # dag.test() would wait for an answer for ever
@@ -199,14 +204,18 @@ def _waiting(dag_id: str) -> list[tuple[str, str, str]]:
         return [(t.dag_id, t.run_id, t.task_id) for t in session.scalars(query)]
 
 
-def _answer(ti: tuple[str, str, str], option: str) -> dict[str, Any]:
-    from airflow.api_fastapi.app import create_app
+def _answer(ti: tuple[str, str, str], option: str, user: str | None) -> dict[str, Any]:
+    from airflow.api_fastapi.app import create_app, get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from starlette.testclient import TestClient
 
     dag_id, run_id, task_id = ti
     path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
     with TestClient(create_app(apps="core")) as client:
-        client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+        token = client.get("/auth/token").json()["access_token"]
+        if user is not None:
+            token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=user, role="ADMIN"))
+        client.headers["Authorization"] = f"Bearer {token}"
         question: dict[str, Any] = client.get(path).json()
         answer = client.patch(path, json={"chosen_options": [option], "params_input": {}})
     assert answer.status_code == 200, answer.text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_paimon.core.branches.branch_words import protection_text
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
@@ -40,12 +41,6 @@ def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Li
         table=table.name,
         details={"branch": branch, "protected_by": record.protected_by, "reason": record.reason},
     )
-
-
-def protection_text(record: Lineage) -> str:
-    """Say who protected a branch and why: ``protected by ann (month-end audit)``."""
-    by = f"protected by {record.protected_by}" if record.protected_by else "protected"
-    return f"{by} ({record.reason})" if record.reason else by
 
 
 def checked_retention(text: str | None, table: str) -> str | None:

@@ -17,6 +17,7 @@ from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, prot
 from airflow_paimon.core.branches.safeguards import (
     PublishMarks,
     check_files_exist,
+    check_four_eyes,
     plan_undo_tag,
     replayed,
     result_of,
@@ -65,6 +66,7 @@ def run_publication(
     request = context.request
     assert isinstance(request, Publish)
     undo_retention(request)  # refused before anything is written
+    check_four_eyes(request)
     with attempt_of(context, target.branch_name) as tried:
         marks = PublishMarks.of(context, tried)
         earlier = replayed(context, marks)

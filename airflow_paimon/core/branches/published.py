@@ -94,6 +94,14 @@ def standing_publishes(view: Table) -> list[Published]:
     return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
 
 
+def is_undone(view: Table, snapshot_id: int) -> bool | None:
+    """Whether a rollback has undone this publish; None = some of the snapshots since then are expired."""
+    ids = [i for i in view.snapshot_ids() if i >= snapshot_id]
+    if ids != list(range(snapshot_id, snapshot_id + len(ids))) or not ids:
+        return None
+    return snapshot_id in _undone(view.snapshots(ids))
+
+
 def _undone(snapshots: Sequence[Snapshot]) -> dict[int, int]:
     """Map the id of each publish or rollback that was undone to that of the rollback.
 

@@ -11,7 +11,7 @@ from airflow_paimon.core.branches.publish_plan import BucketChange
 from airflow_paimon.core.branches.retention_tags import protect_published
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.idempotency import Attempt, name_part
-from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -59,6 +59,10 @@ class PublishMarks:
             out["airflow-paimon.operation-id"] = request.operation_id
         if request.approved_by:
             out["airflow-paimon.approved-by"] = request.approved_by
+        if request.requested_by:
+            out["airflow-paimon.requested-by"] = request.requested_by
+        if request.four_eyes:
+            out["airflow-paimon.four-eyes"] = "true"
         return out
 
 
@@ -81,6 +85,32 @@ def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> Operat
     details |= {"replayed": True}
     return context.result(
         None, branch=marks.tried.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+    )
+
+
+def check_four_eyes(request: Publish) -> None:
+    """Check that somebody other than the requester approved, if that was asked for. A dry run needs no approval yet.
+
+    Raises:
+        UnsafeOperationError: nobody approved, nobody is known to have asked, or it is the same person.
+    """
+    if not request.four_eyes or request.dry_run:
+        return
+    asked, approved = ((who or "").strip() for who in (request.requested_by, request.approved_by))
+    if asked and approved and asked.casefold() != approved.casefold():
+        return
+    why = (
+        "nobody approved it"
+        if not approved
+        else f"it is not known who asked for it, so {approved!r} may have approved their own request"
+        if not asked
+        else f"{approved!r} asked for it and approved it"
+    )
+    raise UnsafeOperationError(
+        f"{request.table}: {request.operation} needs four eyes, and {why}; nothing was published. Somebody else has to "
+        f"approve it",
+        table=request.table,
+        details={"requested_by": request.requested_by, "approved_by": request.approved_by},
     )
 
 

@@ -146,6 +146,12 @@ OPERATIONS: dict[str, Operation] = {
             runs_on="rows",
         ),
         Operation(
+            name="expire_branches",
+            request=requests.ExpireBranches,
+            summary="Delete branches whose retention is over, unless they are protected or have unpublished commits.",
+            function=f"{_CORE}.maintenance.expire_branches:expire_branches",
+        ),
+        Operation(
             name="check_table",
             request=requests.CheckTable,
             summary="Find incomplete branches, missing protective tags, missing files and stale records.",

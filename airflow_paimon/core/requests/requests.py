@@ -93,6 +93,8 @@ class Publish(Request):
     expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
     undo_retention: str = flag("Retention of the undo tag on main's previous head, e.g. '7 d', or 'forever'", "7 d")
     approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
+    requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
+    four_eyes: bool = flag("Refuse unless somebody other than --requested-by approved (--approved-by)", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +177,18 @@ class Compact(Request):
         5,
         minimum=2,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpireBranches(Request):
+    operation = "expire_branches"
+    older_than: str | None = flag("Also expire branches without a retention that were created longer ago, e.g. '30 d'")
+    idle_for: str | None = flag(
+        "Also expire branches without a retention that nothing was committed to for as long, e.g. '14 d'; with "
+        "--older-than both must hold"
+    )
+    owner: str | None = flag("Only branches of this owner, or of this pattern of owners: 'data_correction/*'")
+    drop_unpublished: bool = flag("Expire branches with commits that main doesn't have, too", False)
 
 
 @dataclass(frozen=True, kw_only=True)

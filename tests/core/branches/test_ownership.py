@@ -93,6 +93,33 @@ def test_a_retry_of_a_publish_gets_its_result_although_the_branch_is_protected_s
     assert run(table, "merge_branch", branch="fix", operation_id="once").snapshot_after == first.snapshot_after
 
 
+@pytest.mark.parametrize(
+    ("who", "why"),
+    [
+        ({}, "nobody approved it"),
+        ({"approved_by": "bob"}, "not known who asked"),
+        ({"requested_by": "ann", "approved_by": " ANN "}, "asked for it and approved it"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("operation", "values"), [("merge_branch", {"branch": "fix"}), ("rollback_to", {"tag": "base"})]
+)
+def test_four_eyes_hold_when_it_is_published(
+    table: Table, fix: Table, operation: str, values: dict[str, Any], who: dict[str, str], why: str
+) -> None:
+    rewrite(fix, "a")
+    rewrite(table, "b")
+    run(table, operation, four_eyes=True, dry_run=True, **values)
+    before = table.store.walk("")
+    with pytest.raises(UnsafeOperationError, match=why):
+        run(table, operation, four_eyes=True, **values, **who)
+    assert table.store.walk("") == before
+    run(table, operation, four_eyes=True, requested_by="ann", approved_by="bob", **values)
+    properties = table.latest_snapshot().properties
+    said = [properties[f"airflow-paimon.{key}"] for key in ("requested-by", "approved-by", "four-eyes")]
+    assert said == ["ann", "bob", "true"]
+
+
 def test_each_of_it_can_be_changed_and_the_rest_stays(protected: Table) -> None:
     result = run(protected, "alter_branch", branch="fix", owner="bob", retention="forever")
     assert result.details["before"]["owner"] == "ann"

@@ -40,5 +40,5 @@ def test_what_an_engine_cannot_do_is_refused() -> None:
         function_on_rows(compact)
     with pytest.raises(InvalidInputError, match="run it without Spark"):
         function_on_rows(build_request("check_table", common))
-    with pytest.raises(InvalidInputError, match="Unknown operation 'create_brunch'; there are: alter_chain_table"):
+    with pytest.raises(InvalidInputError, match="Unknown operation 'create_brunch'; there are: alter_branch, "):
         operation_of("create_brunch")
