@@ -111,7 +111,7 @@ def commit_of(snapshot: Snapshot) -> Commit:
         millis=snapshot.time_millis,
         kind=snapshot.commit_kind.value,
         identity=snapshot.identity,
-        operation=own.get("operation") or snapshot.operation or "",
+        operation=_operation(own.get("operation"), snapshot.operation),
         user=snapshot.commit_user,
         rows=snapshot.delta_record_count,
         total=snapshot.total_record_count,
@@ -121,6 +121,11 @@ def commit_of(snapshot: Snapshot) -> Commit:
         source_id=_number(own.get("branch-snapshot")),
         target=_number(own.get("target-snapshot")),
     )
+
+
+def _operation(job: str | None, stored: str | None) -> str:
+    """The job of this package that committed, for a statement its kind (``UPDATE``), else what the writer stored."""
+    return (stored or "") if job in (None, "", "sql") else job
 
 
 def _number(text: str | None) -> int | None:

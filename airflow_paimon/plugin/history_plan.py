@@ -13,6 +13,17 @@ from dataclasses import dataclass, field
 
 PUBLISH, ROLLBACK = "publish", "rollback"
 _PUBLISHES = ("merge_branch", "fast_forward")
+_WORDS = {
+    "merge_branch": "publish",
+    "fast_forward": "publish",
+    "rollback_to": "rollback",
+    "replace_main": "replacement of main",
+    "correct_branch": "correction",
+    "compact": "compaction",
+    "compact_chain_table": "compaction of a chain",
+    "expire_partitions": "expiry of partitions",
+    "fold": "rewrite before a publish",
+}
 _COLUMNS = 64
 
 
@@ -47,6 +58,12 @@ class Commit:
         if self.operation in _PUBLISHES:
             return PUBLISH
         return ROLLBACK if self.operation == "rollback_to" else self.kind.lower()
+
+    @property
+    def what(self) -> str:
+        """The operation in words, with the branch or snapshot that it took; empty if the writer named none."""
+        of = f" of {self.source}" if self.source else f" to snapshot {self.target}" if self.target is not None else ""
+        return f"{_WORDS.get(self.operation, self.operation)}{of}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +271,7 @@ def _joins(commit: Commit, place: tuple[int, int], at: Mapping[str, int], own: S
         source = at[commit.source]
         column = own[source].columns.get(commit.source_id)
         if column is not None and source != lane:
-            title = f"{commit.operation} of {commit.source}, snapshot {commit.source_id}, as snapshot {commit.id}"
+            title = f"{commit.what}, snapshot {commit.source_id}, as snapshot {commit.id}"
             yield Edge(kind=PUBLISH, start=(source, column), end=place, title=title)
     if commit.role == ROLLBACK and commit.target is not None:
         column = own[lane].columns.get(commit.target)

@@ -27,14 +27,13 @@ def draw(picture: Picture, link: MarkLink) -> Markup:
 
 def describe(commit: Commit, branch: str) -> str:
     """Say all that there is to say of one commit, in lines."""
-    what = f" ({commit.operation}{f' of {commit.source}' if commit.source else ''})" if commit.operation else ""
+    what = f" ({commit.what})" if commit.what else ""
     lines = [f"{branch} {commit.id}: {commit.kind}{what}", exact_text(commit.millis)]
     if commit.total is not None or commit.rows is not None:
         total = "?" if commit.total is None else f"{commit.total:,}"
         lines.append(f"rows: {total} ({signed(commit.rows)})")
     lines += [f"user: {commit.user}"] if commit.user else []
     lines += [f"approved by: {commit.approved_by}"] if commit.approved_by else []
-    lines += [f"back to snapshot {commit.target}"] if commit.target is not None else []
     lines += [f"tags: {_some(commit.tags)}"] if commit.tags else []
     lines += ["undo point"] if commit.undo else []
     lines += ["expired: only a tag keeps it"] if commit.kept_by_tag else []

@@ -292,14 +292,14 @@ def make_history(warehouse: Path) -> None:
 def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, page: Page) -> None:
     """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
     page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")
-    in_frame(page, "merge_branch of fix_", "primary-key table")
+    in_frame(page, "publish of fix_", "primary-key table")
     page.screenshot(shots() / "page_history.png")
     titles = str(page.run("document.querySelector('iframe').contentDocument.querySelector('svg').textContent"))
     assert "approved by: " in titles
     assert "undo point" in titles
     make_history(demo.folder / "ui" / "warehouse")
     framed = f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/orders"
-    picture(page, "page", framed, "merge_branch of fix_amounts", "next_fix", size=(1280, 600), framed=True)
+    picture(page, "page", framed, "publish of fix_amounts", "next_fix", size=(1280, 600), framed=True)
     table = f"{demo.address}/paimon/paimon_default/demo/flights"
     themes = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 19, 21)"}
     for theme, colour in themes.items():

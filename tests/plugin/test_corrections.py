@@ -166,8 +166,8 @@ def runs(server: Any) -> Iterator[None]:
 def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
     page = get("/paimon/lake/d/t?tab=corrections").text
     shown = texts(page)
-    assert re.search(r"waiting data_correction \S+ \S+ bob running an approval waits, asked 3 h ago - dt=1", shown)
-    assert re.search(r"published data_correction .* published - - <b>why - done snapshot 2", shown)
+    assert re.search(r"waiting correction \S+ \S+ bob running an approval waits, asked 3 h ago \S+ - - dt=1", shown)
+    assert re.search(r"published correction .* published - - done snapshot 2 <b>why", shown)
     assert "elsewhere" not in shown
     assert "runs/other" not in page
     assert 'href="/dags/data_correction/runs/waiting/tasks/approve/required_actions" data-airflow-link' in page
@@ -204,7 +204,7 @@ def forms_of(page: str) -> list[dict[str, Any]]:
 def test_a_publish_that_was_undone_is_not_offered_to_be_undone_again(get: Get, undone: Table) -> None:
     page = get("/paimon/lake/undone/t?tab=corrections").text
     shown = texts(page)
-    assert re.search(r"taken_back data_correction .* published, undone since .* fix undone by snapshot 3", shown)
+    assert re.search(r"taken_back correction .* published, undone since .* fix undone by snapshot 3", shown)
     assert "Undo this rollback data_correction_undo Snapshot 3 went back to snapshot 1" in shown
     tags = [form.get("tag") for form in forms_of(page) if "tag" in form]
     assert tags == ["airflow-paimon-undo-undo-1"]

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.plugin.history import commit_of
 from airflow_paimon.plugin.history_plan import Commit, LaneInput, Picture, lay_out
 from airflow_paimon.plugin.history_svg import describe_all, draw
 
@@ -84,6 +86,29 @@ def test_a_branch_of_a_branch_parts_from_it() -> None:
     picture = lay_out(lanes)
     assert {(e.start[0], e.end[0]) for e in picture.edges} == {(0, 1), (1, 2)}
     assert drawn(picture, 2) == [4]
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"operation": "fast_forward", "source": "fix"}, "publish of fix"),
+        ({"operation": "rollback_to", "target": 2}, "rollback to snapshot 2"),
+        ({"operation": "correct_branch"}, "correction"),
+        ({"operation": "WRITE"}, "WRITE"),
+        ({}, ""),
+    ],
+)
+def test_operations_are_shown_in_words(fields: dict[str, object], what: str) -> None:
+    assert commit(1, **fields).what == what  # type: ignore[arg-type]
+
+
+def test_a_statement_is_shown_by_its_kind() -> None:
+    written = Snapshot(
+        id=1, schema_id=0, base_manifest_list="b", delta_manifest_list="d", commit_user="u", commit_identifier=1,
+        commit_kind=CommitKind.OVERWRITE, time_millis=0, operation="UPDATE",
+        properties={"airflow-paimon.operation": "sql"},
+    )  # fmt: skip
+    assert commit_of(written).what == "UPDATE"
 
 
 def test_a_rollback_points_back() -> None:

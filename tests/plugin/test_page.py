@@ -102,7 +102,7 @@ def test_every_tab_opens_and_shows_no_secret(get: Get, table: str, tab: str) -> 
 
 def test_branches_say_whose_they_are_and_how_far_from_main(get: Get) -> None:
     shown = texts(get(f"{T}?tab=branches").text)
-    far = r"1 bucket, \+30 rows 2 buckets, \+12 rows yes ready"
+    far = r"1 bucket, \+30 rows 2 buckets, \+12 rows never - yes ready"
     assert re.search(rf"fix me wrong rate snapshot 2, tag before .* {far}", shown)
 
 
@@ -115,7 +115,7 @@ def test_tags_say_what_they_are_for(get: Get) -> None:
 def test_history_has_a_lane_a_branch_and_tells_who_approved(get: Get) -> None:
     page = get(T).text
     assert "done parted from main at snapshot 2" in page
-    assert "merge_branch of done, snapshot 3, as snapshot 3" in page
+    assert "publish of done, snapshot 3, as snapshot 3" in page
     assert "approved by: ann" in page
     assert "undo point" in page
     assert "owner: me" in page
@@ -261,4 +261,4 @@ def test_errors_of_a_storage_carry_no_secret(get: Get, monkeypatch: pytest.Monke
     monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps(value))
     for path in ("/paimon/wrong/d/t", "/paimon/wrong/d", "/paimon/wrong"):
         assert SECRET not in get(path).text, path
-    assert "There is no table d.t at" in texts(get("/paimon/wrong/d/t").text)
+    assert "There is no table d.t: " in texts(get("/paimon/wrong/d/t").text)

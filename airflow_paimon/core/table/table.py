@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.format.tag import Tag, parse_tag
@@ -28,15 +28,17 @@ from airflow_paimon.core.table.paths import (
 )
 
 _PROBE_LIMIT = 8
+_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages and results."""
+    """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages. ``warehouse``: None = by path."""
 
     store: Store
     name: str
     branch_name: str = MAIN
+    warehouse: Store | None = field(default=None, compare=False, repr=False)
 
     @property
     def paths(self) -> BranchPaths:
@@ -49,7 +51,7 @@ class Table:
 
     def branch(self, name: str) -> Table:
         """Return the same table seen on another branch. Does not check that the branch exists."""
-        return Table(self.store, self.name, name or MAIN)
+        return Table(self.store, self.name, name or MAIN, self.warehouse)
 
     # -- schemas ---------------------------------------------------------------------------------------------------
 
@@ -94,15 +96,30 @@ class Table:
     def missing(self) -> NotFoundError:
         """Return the error for a table or a branch that does not exist; it names what does."""
         if self.branch_name == MAIN:
-            return NotFoundError(
-                f"There is no table {self.name} at {self.store.uri}; {_where_to_look(self.store.uri)}", table=self.name
-            )
+            return NotFoundError(f"There is no table {self.name}{self._why_missing()}", table=self.name)
         if not self.branch(MAIN).exists():
             return self.branch(MAIN).missing()
         names = ", ".join((MAIN, *self.branch_names()))
         return NotFoundError(
             f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})", table=self.name
         )
+
+    def _why_missing(self) -> str:
+        """Say which part of the table's address is wrong, and how to find the right one."""
+        if self.warehouse is None:
+            return f" at {self.store.uri}; check the path"
+        warehouse, database = self.warehouse.uri, self.name.partition(".")[0]
+        try:
+            known = [e.name.removesuffix(".db") for e in self.warehouse.list("") if e.is_dir and e.name.endswith(".db")]
+        except StorageError:  # who may read a table may not be allowed to list the warehouse
+            known = [database]
+        if not known:
+            return f": {warehouse} is no warehouse, it doesn't exist or has no folder <database>.db; check its address"
+        if database not in known:
+            listed = ", ".join(known if len(known) <= _LISTED else [*known[:_LISTED], "..."])
+            return f": warehouse {warehouse} has no database {database!r} (it has {listed})"
+        where = f" at {self.store.uri}; to list the tables there: "
+        return f"{where}python -m airflow_paimon tables --warehouse {warehouse}"
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -230,14 +247,6 @@ class Table:
         return sorted(name for name in names if name)
 
 
-def _where_to_look(uri: str) -> str:
-    """Say how to find the tables that exist; a table that was opened by its path may lie outside any warehouse."""
-    warehouse, _, rest = uri.rstrip("/").rpartition(".db/")
-    if not rest:
-        return "check the path"
-    return f"to list the tables there: python -m airflow_paimon tables --warehouse {warehouse.rpartition('/')[0]}"
-
-
 def open_table(
     warehouse: str | None = None,
     name: str | None = None,
@@ -271,8 +280,8 @@ def open_table(
     assert warehouse is not None and name is not None
     identifier = parse_identifier(name)
     chosen = _one_branch(identifier, branch)
-    store = open_store(warehouse, storage_options).child(identifier.folder)
-    return Table(store, f"{identifier.database}.{identifier.table}", chosen)
+    opened = open_store(warehouse, storage_options)
+    return Table(opened.child(identifier.folder), f"{identifier.database}.{identifier.table}", chosen, opened)
 
 
 def _one_branch(identifier: Identifier, branch: str) -> str:

@@ -28,17 +28,18 @@ _MOST_POINTS = 20
 _EXPLAINS = ("how_to_go_on", "rejected", "verify", "remove", "find")
 _COLUMNS = (
     Column("Run"),
-    Column("DAG"),
+    Column("Purpose"),
     Column("Began (UTC)"),
     Column("By"),
     Column("State"),
     Column("Waits for"),
     Column("Approval"),
-    Column("Reason", roomy=True),
-    Column("Partitions", roomy=True),
     Column("Branch"),
     Column("Undo"),
+    Column("Reason", roomy=True),
+    Column("Partitions", roomy=True),
 )
+_PURPOSES = {CORRECT: "correction", UNDO: "undo", CLEAN_UP: "clean-up"}
 
 
 def show(context: PageContext) -> Panel:
@@ -95,18 +96,18 @@ def _row(
     waiting = waits_for(view, rivals)
     return [
         Cell(run.run_id, href=address, airflow=True),
-        Cell(run.dag_id),
+        Cell(_PURPOSES[run.dag_id], title=run.dag_id),
         _moment(run.began, context.now_ms),
         text(run.by),
         _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
         Cell(waiting, mark="warn") if waiting else text(None),
         _approval(run, view, address, context.now_ms),
-        text(run.conf.get("reason")),
-        text(_listed(run.conf.get("partitions"))),
         Cell(branch, href=context.asked.href(tab="history", branch=branch, q=""))
         if branch in context.branches
         else text(branch),
         _undo(context, point, undone),
+        text(run.conf.get("reason")),
+        text(_listed(run.conf.get("partitions"))),
     ]
 
 

@@ -115,14 +115,13 @@ def _once(found: list[tuple[str, Commit]]) -> list[tuple[str, Commit]]:
 
 
 def _row(context: PageContext, branch: str, commit: Commit) -> list[Cell]:
-    where = f" of {commit.source}" if commit.source else ""
     mark = {"publish": "good", "rollback": "warn", "unreadable": "bad"}.get(commit.role, "")
     return [
         Cell(str(commit.id), href=context.asked.href(at=f"{branch}:{commit.id}")),
         Cell(branch),
         moment(commit.millis, context.now_ms),
         Cell(commit.kind, mark=mark),
-        text(f"{commit.operation}{where}"),
+        text(commit.what),
         text(None if commit.rows is None else signed(commit.rows)),
         number(commit.total),
         text(commit.user),
