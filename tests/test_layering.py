@@ -152,8 +152,8 @@ def test_only_the_committer_mutates_storage() -> None:
 
 # A room of the core may import the rooms before it. `errors` and `plan` are modules that stand for a room.
 ROOMS = (
-    "errors", "plan", "store", "format", "row_tracking", "table", "commit", "requests", "schema", "branches",
-    "maintenance", "chain",
+    "errors", "plan", "store", "format", "row_tracking", "table", "commit", "streaming", "requests", "schema",
+    "branches", "maintenance", "chain",
 )  # fmt: skip
 # Module -> the later rooms that it may import all the same, and why.
 UPWARD = {

@@ -18,6 +18,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
@@ -35,12 +37,14 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
+from airflow_paimon.core.streaming.changes_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version
 from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
+from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
@@ -50,6 +54,8 @@ from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
+from airflow_paimon.spark.streaming.sink import SPARK_OPTIONS, plan_stream_writer
+from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
 from airflow_paimon.spark.tasks import forgetting_zip_importers
 from airflow_paimon.spark.where_text import parse_condition, to_expression
 
@@ -64,6 +70,11 @@ OPTIONS = (
     "warehouse", "table", "path", "branch", "version", "timestamp", "columns", "where", "mode", "partition",
     "operation-id", "storage-options", "gap-policy", "chain-read", "on-stale",
 )  # fmt: skip
+NAMING = ("warehouse", "table", "path", "branch", "storage-options")
+STREAM_READ = (*NAMING, "columns", *READ_OPTIONS)
+STREAM_WRITE = (*NAMING, *SPARK_OPTIONS)
+ANY_OPTION = tuple(dict.fromkeys((*OPTIONS, *STREAM_READ)))
+"""For the schema, which Spark asks for without saying whether it is going to read a stream."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -90,19 +101,34 @@ class PaimonDataSource(DataSource):
 
     @forgetting_zip_importers()
     def schema(self) -> StructType:
+        self._check(ANY_OPTION)
         schema = self._table_schema()
         fields = {f.name: f for f in with_row_columns(schema).fields}
         names = self._columns() or schema.field_names
         unknown = [n for n in names if n not in fields]
         if unknown:
             raise InvalidInputError(f"There is no column {unknown[0]!r} (columns: {', '.join(schema.field_names)})")
-        return spark_schema(fields[n] for n in names)
+        found = spark_schema(fields[n] for n in names)
+        return found.add(ROW_KIND, "string") if flag(self.options, ROW_KIND_OPTION) else found
+
+    @forgetting_zip_importers()
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check(STREAM_READ, "as the source of a stream ")
+        given = {name: text for name in READ_OPTIONS if (text := self.options.get(name)) is not None}
+        return PaimonStreamReader(self._open(), schema, parse_stream_options(given))
+
+    @forgetting_zip_importers()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        self._check(STREAM_WRITE, "as the target of a stream ")
+        return plan_stream_writer(self._open(), schema, overwrite)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(OPTIONS)
         return PaimonReader(*self._read_arguments(schema))
 
     @forgetting_zip_importers()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        self._check(OPTIONS)
         return _plan_writer(
             self._open(),
             schema,
@@ -119,10 +145,13 @@ class PaimonDataSource(DataSource):
         return (table, version, self._get("timestamp"), schema.fieldNames(), self._get("where"), policy, mode)
 
     def _get(self, name: str) -> str | None:
-        unknown = sorted(o for o in self.options if o.lower() not in OPTIONS)
-        if unknown:
-            raise InvalidInputError(f"{NAME} has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")
         return self.options.get(name)
+
+    def _check(self, allowed: Sequence[str], use: str = "") -> None:
+        known = {name.lower() for name in allowed}
+        unknown = sorted(o for o in self.options if o.lower() not in known)
+        if unknown:
+            raise InvalidInputError(f"{NAME} {use}has no option {unknown[0]!r}; it has {', '.join(allowed)}")
 
     def _open(self) -> Table:
         file = self._get("storage-options")
@@ -170,6 +199,7 @@ class PushdownPaimonDataSource(PaimonDataSource):
     """The same, for sessions in which Spark hands filters to Python data sources."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(OPTIONS)
         return PushdownPaimonReader(*self._read_arguments(schema))
 
 

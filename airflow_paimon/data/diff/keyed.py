@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,21 +65,42 @@ class Unit:
     after: tuple[ReadSplit, ...]
 
 
+class MatchedRows(NamedTuple):
+    """A stretch of keys: rows that only one side has, and those that both have, in the same order."""
+
+    deleted: pa.RecordBatch | None = None
+    added: pa.RecordBatch | None = None
+    before: pa.RecordBatch | None = None
+    after: pa.RecordBatch | None = None
+
+
 def compare_unit(comparison: KeyedComparison, unit: Unit) -> Findings:
     """Compare both sides' rows by key."""
     found = Findings()
+    for rows in matched_rows(comparison, unit):
+        if rows.deleted is not None:
+            _take_all(found, "deleted", rows.deleted, comparison)
+        if rows.added is not None:
+            _take_all(found, "added", rows.added, comparison)
+        if rows.before is not None and rows.after is not None:
+            _compare_pairs(found, rows.before, rows.after, comparison)
+    return found
+
+
+def matched_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[MatchedRows]:
+    """Match both sides' rows by key, in bounded memory."""
     old, new = _Side(comparison.before, unit.before, comparison), _Side(comparison.after, unit.after, comparison)
     while True:
         old.fill()
         new.fill()
         if old.batch is None and new.batch is None:
-            return found
+            return
         if new.batch is None:
-            _take_all(found, "deleted", old.cut(old.rows), comparison)
+            yield MatchedRows(deleted=old.cut(old.rows))
         elif old.batch is None:
-            _take_all(found, "added", new.cut(new.rows), comparison)
+            yield MatchedRows(added=new.cut(new.rows))
         else:
-            _compare_step(found, old, new, comparison)
+            yield _match_step(old, new)
 
 
 class _Side:
@@ -129,8 +150,8 @@ def _take_all(found: Findings, kind: str, rows: pa.RecordBatch, comparison: Keye
     found.sample(kind, comparison.sample, lambda n: json_rows(rows.slice(0, n)))
 
 
-def _compare_step(found: Findings, old: _Side, new: _Side, comparison: KeyedComparison) -> None:
-    """Compare up to the lower of the two last keys, up to which both sides are complete."""
+def _match_step(old: _Side, new: _Side) -> MatchedRows:
+    """Match up to the lower of the two last keys, up to which both sides are complete."""
     old_keys, new_keys = sort_keys([old.key_columns, new.key_columns])
     end = min(old_keys[-1], new_keys[-1])
     old_count = int(np.searchsorted(old_keys, end, side="right"))
@@ -144,11 +165,12 @@ def _compare_step(found: Findings, old: _Side, new: _Side, comparison: KeyedComp
     fresh = np.ones(new_count, bool)
     fresh[at[hit]] = False
     gone = np.flatnonzero(~hit)
-    if len(gone):
-        _take_all(found, "deleted", before.take(pa.array(gone)), comparison)
-    if fresh.any():
-        _take_all(found, "added", after.take(pa.array(np.flatnonzero(fresh))), comparison)
-    _compare_pairs(found, _rows(before, np.flatnonzero(hit)), _rows(after, at[hit]), comparison)
+    return MatchedRows(
+        deleted=before.take(pa.array(gone)) if len(gone) else None,
+        added=after.take(pa.array(np.flatnonzero(fresh))) if fresh.any() else None,
+        before=_rows(before, np.flatnonzero(hit)),
+        after=_rows(after, at[hit]),
+    )
 
 
 def _rows(batch: pa.RecordBatch, at: Indices) -> pa.RecordBatch:
@@ -156,11 +178,7 @@ def _rows(batch: pa.RecordBatch, at: Indices) -> pa.RecordBatch:
 
 
 def _compare_pairs(found: Findings, before: pa.RecordBatch, after: pa.RecordBatch, comparison: KeyedComparison) -> None:
-    changed = np.zeros(before.num_rows, bool)
-    for name in before.schema.names:
-        if name not in comparison.keys:
-            changed |= differs(before.column(name), after.column(name))
-    at = np.flatnonzero(changed)
+    at = np.flatnonzero(changed_rows(before, after, comparison.keys))
     found.changed += len(at)
     found.unchanged += before.num_rows - len(at)
 
@@ -171,6 +189,14 @@ def _compare_pairs(found: Findings, before: pa.RecordBatch, after: pa.RecordBatc
 
     if len(at):
         found.sample("changed", comparison.sample, pairs)
+
+
+def changed_rows(before: pa.RecordBatch, after: pa.RecordBatch, keys: Sequence[str]) -> Mask:
+    """Return row by row whether two rows with equal keys differ in another column, see ``differs``."""
+    changed = np.zeros(before.num_rows, bool)
+    for name in (n for n in before.schema.names if n not in keys):
+        changed |= differs(before.column(name), after.column(name))
+    return changed
 
 
 def differs(one: pa.Array, other: pa.Array) -> Mask:

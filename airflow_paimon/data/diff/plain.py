@@ -37,7 +37,7 @@ def compare_rows(
     ``shared_row_ids``: rows with the same id below this are the same row on both sides, ``changed`` if they differ; the
     sides are read with ``_ROW_ID`` then. 0: rows have no ids.
     """
-    found = _surplus(before, after)
+    found = surplus(before, after)
     if found is not None and shared_row_ids:
         pairs, rest = pair_rows(found, schema.partition_keys, shared_row_ids)
         rest = _uncancelled(rest, [n for n in before[0].columns if n != ROW_ID])
@@ -77,7 +77,10 @@ def _marked(rows: pa.Table, is_pair: bool) -> pa.Table:
     return rows.append_column(PAIRED, pa.array(np.full(rows.num_rows, is_pair)))
 
 
-def _surplus(before: Side, after: Side) -> pa.Table | None:
+def surplus(before: Side, after: Side) -> pa.Table | None:
+    """Return the distinct rows that one side has more often, with ``COUNT``: above 0 the later side, below 0 the
+    earlier one. None: neither side has rows.
+    """
     parts = []
     for (read, splits), weight in ((before, -1), (after, 1)):
         for batch in (b for s in splits for b in read_split(read, s) if b.num_rows):

@@ -1,0 +1,113 @@
+"""Makes each batch of a stream one commit at most: commit user = query id, commit identifier = batch id.
+
+The record ``_airflow_paimon/streams/<query id>.json`` holds the batch that was tried last and the branch's newest
+snapshot right before that. It is replaced with each batch: a query has one batch at a time. A batch that is tried again
+looks for its commit behind that snapshot, so what expires before it doesn't matter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_paimon.core.commit.draft import CommitIdentity
+from airflow_paimon.core.commit.landed import find_landed
+from airflow_paimon.core.commit.put import require_committable
+from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.table import Table
+
+_QUERY = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, Snapshot | None]:
+    """Record a batch before its first commit is tried; returns its identity, and the commit of an earlier try.
+
+    Raises:
+        UnsafeOperationError: a later batch was tried before (the checkpoint is older than the table), the query writes
+            to another branch, or the branch was rolled back below the commit to look for.
+        OutcomeUnknownError: the snapshots that could tell have expired.
+    """
+    require_committable(table)
+    head = table.latest_snapshot()
+    found = _read(table, query)
+    tried = -1 if found is None else int(found["batch"])
+    if found is not None:
+        _check(table, query, batch, found)
+    if found is None or tried < batch:
+        _write(table, query, batch, head)
+        return CommitIdentity(user=query, identifier=batch, since=0 if head is None else head.id), None
+    since = int(found["head"])
+    identity = CommitIdentity(user=query, identifier=batch, since=since)
+    _check_history(table, query, batch, since, str(found["identity"]), head)
+    try:
+        return identity, find_landed(table, identity, since, head)
+    except OutcomeUnknownError as error:
+        raise OutcomeUnknownError(
+            f"{table.label}: cannot tell whether batch {batch} of stream {query} landed: snapshots since {since} "
+            f"have expired. Look at the table (commit user {query}), then use a new checkpoint location",
+            table=table.name,
+        ) from error
+
+
+def _check(table: Table, query: str, batch: int, found: Mapping[str, Any]) -> None:
+    if found["branch"] != table.branch_name:
+        raise UnsafeOperationError(
+            f"{table.label}: stream {query} has written to branch {found['branch']!r} before: a batch could land on "
+            f"both. Use a new checkpoint location for another branch",
+            table=table.name,
+        )
+    if int(found["batch"]) > batch:
+        raise UnsafeOperationError(
+            f"{table.label}: stream {query} repeats batch {batch}, but has tried batch {found['batch']} already: its "
+            f"checkpoint is older than the table, so rows would come twice. Go on with the newest checkpoint, or roll "
+            f"the table back and use a new checkpoint location",
+            table=table.name,
+        )
+
+
+def _check_history(table: Table, query: str, batch: int, since: int, identity: str, head: Snapshot | None) -> None:
+    newest = 0 if head is None else head.id
+    before = table.find_snapshot(since) if since else None
+    if newest < since or (before is not None and before.identity != identity):
+        raise UnsafeOperationError(
+            f"{table.label} was rolled back or fast-forwarded by another engine at or below snapshot {since} while "
+            f"batch {batch} of stream {query} was being written: it can't be told whether its rows are in. Look at the "
+            f"table, and use a new checkpoint location",
+            table=table.name,
+        )
+
+
+def _write(table: Table, query: str, batch: int, head: Snapshot | None) -> None:
+    record = {
+        "query": query,
+        "branch": table.branch_name,
+        "batch": batch,
+        "head": 0 if head is None else head.id,
+        "identity": "" if head is None else head.identity,
+    }
+    table.store.replace(_path(table, query), json.dumps(record, indent=2).encode())
+
+
+def _read(table: Table, query: str) -> dict[str, Any] | None:
+    path = _path(table, query)
+    try:
+        found = json.loads(table.store.read(path))
+        return {k: found[k] for k in ("query", "branch", "batch", "head", "identity")}
+    except NotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(
+            f"{table.label}: the record {path} of a stream is unreadable; check which of its batches landed (commit "
+            f"user {query}), then delete the file",
+            table=table.name,
+        ) from None
+
+
+def _path(table: Table, query: str) -> str:
+    if not _QUERY.fullmatch(query):
+        raise FormatError(f"{table.label}: {query!r} is not the id of a streaming query", table=table.name)
+    return f"{PRIVATE_DIR}/streams/{query}.json"

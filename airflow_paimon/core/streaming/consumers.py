@@ -1,0 +1,67 @@
+"""Paimon's consumer files: no engine expires a snapshot of the branch that a consumer has yet to read.
+
+See docs/format.md, Folders: ``consumer/consumer-<id>`` of the branch holds ``{"nextSnapshot" : 5}``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from airflow_paimon.core.commit.put import execute
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.table.table import Table
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}")
+
+
+def check_consumer_id(name: str) -> str:
+    """Refuse a name that can't be part of a file name."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"The option consumer-id is {name!r}; use letters, digits, '_', '-', '.' and '=', at most 200 characters"
+        )
+    return name
+
+
+def find_consumer(table: Table, name: str) -> int | None:
+    """Return the snapshot that a consumer of the branch reads next, None without such a consumer."""
+    path = _path(table, name)
+    try:
+        return int(json.loads(table.store.read(path))["nextSnapshot"])
+    except NotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(
+            f"{table.label}: the consumer file {path} is unreadable; delete it if no job uses it", table=table.name
+        ) from None
+
+
+def claim_consumer(table: Table, name: str, snapshot_id: int, *, ignore_progress: bool) -> None:
+    """Protect a new stream's start.
+
+    Raises:
+        UnsafeOperationError: the consumer exists, so another job may depend on it.
+    """
+    found = None if ignore_progress else find_consumer(table, name)
+    if found is not None:
+        raise UnsafeOperationError(
+            f"{table.label} has a consumer {name!r} already, which reads snapshot {found} next: a new stream would "
+            f"take its protection away from another job. Choose another consumer-id; or, if no other job uses it, set "
+            f"consumer.ignore-progress=true (and scan.snapshot-id={found} to go on from there)",
+            table=table.name,
+        )
+    keep_from(table, name, snapshot_id)
+
+
+def keep_from(table: Table, name: str, snapshot_id: int) -> None:
+    """Keep this snapshot and all newer ones of the branch."""
+    path = _path(table, name)
+    data = json.dumps({"nextSnapshot": max(snapshot_id, 1)}, indent=2).encode()
+    reason = "a stream has yet to read it"
+    execute(table, Plan(operation="stream", table=table.name, actions=(Replace(path=path, data=data, reason=reason),)))
+
+
+def _path(table: Table, name: str) -> str:
+    return f"{table.paths.consumer_dir}/consumer-{check_consumer_id(name)}"

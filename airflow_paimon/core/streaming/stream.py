@@ -1,0 +1,267 @@
+"""Reads what a stream needs: its starting point, how far it can go, and the units of each snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.format.manifest import IndexEntry
+from airflow_paimon.core.format.manifest_io import read_manifest_list
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.streaming.changes_plan import (
+    Source,
+    StreamRules,
+    Unit,
+    changes_of,
+    units_of_difference,
+    units_of_entries,
+    units_of_state,
+    units_within,
+)
+from airflow_paimon.core.streaming.position_plan import (
+    AFTER_SNAPSHOT,
+    ALL,
+    FROM_SNAPSHOT,
+    FROM_SNAPSHOT_FULL,
+    FROM_TIMESTAMP,
+    LATEST,
+    Position,
+    Start,
+    Step,
+    steps_between,
+)
+from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.paths import manifest_path
+from airflow_paimon.core.table.scan import plan_snapshot, read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table, parse_timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepUnits:
+    """The units of a step, with the snapshots whose deletion vectors apply (None = none)."""
+
+    units: tuple[Unit, ...]
+    after: Snapshot | None = None
+    before: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A stream of one branch: ``table`` is the view of that branch, ``max_files`` bounds a batch."""
+
+    table: Table
+    schema: TableSchema
+    rules: StreamRules
+    max_files: int | None = None
+
+    # -- positions -------------------------------------------------------------------------------------------------
+
+    def origin(self, start: Start) -> Position:
+        """Find where a new stream starts.
+
+        Raises:
+            NotFoundError: the snapshot or tag doesn't exist, or rows that were asked for have expired.
+            InvalidInputError: a snapshot that is yet to come.
+        """
+        if start.mode in (FROM_SNAPSHOT, FROM_SNAPSHOT_FULL, AFTER_SNAPSHOT):
+            return self._origin_at(start)
+        if start.mode == FROM_TIMESTAMP:
+            return self._origin_at_time(parse_timestamp(start.timestamp or ""))
+        head = self.table.latest_snapshot()
+        if head is None:
+            self.table.require()
+            return Position()
+        return _all_of(head) if start.mode == LATEST else _none_of(head)
+
+    def _origin_at(self, start: Start) -> Position:
+        if start.tag is not None:
+            found = self.table.tag(start.tag).snapshot
+        elif start.mode == FROM_SNAPSHOT:
+            return self._before(start.snapshot_id or 1)
+        else:
+            found = self.table.snapshot(start.snapshot_id or 1)
+        if start.mode == FROM_SNAPSHOT:
+            return self._before(found.id)
+        return _none_of(found) if start.mode == FROM_SNAPSHOT_FULL else _all_of(found)
+
+    def _before(self, snapshot_id: int) -> Position:
+        """Return the position with which this snapshot is the next one."""
+        ids = self.table.snapshot_ids()
+        if snapshot_id not in ids:
+            self.table.require()
+            if ids and snapshot_id < ids[0]:
+                raise self._expired(snapshot_id, ids[0])
+            if snapshot_id != (ids[-1] if ids else 0) + 1:
+                raise InvalidInputError(
+                    f"{self.table.label} has no snapshot {snapshot_id} to start from; its newest is "
+                    f"{ids[-1] if ids else 'none'}",
+                    table=self.table.name,
+                )
+        before = self.table.find_snapshot(snapshot_id - 1)
+        return Position(snapshot=snapshot_id - 1) if before is None else _all_of(before)
+
+    def _origin_at_time(self, time_ms: int) -> Position:
+        before = None
+        snapshots = self.table.snapshots()
+        for snapshot in snapshots:
+            if snapshot.time_millis >= time_ms:
+                break
+            before = snapshot
+        if before is not None:
+            return _all_of(before)
+        if snapshots and snapshots[0].id > 1:
+            raise NotFoundError(
+                f"{self.table.label}: snapshots since {time_ms} ms have expired; the earliest that is left is "
+                f"{snapshots[0].id}, of {snapshots[0].time_millis} ms. Start there with scan.snapshot-id, or read all "
+                f"rows first (scan.mode=latest-full)",
+                table=self.table.name,
+            )
+        self.table.require()
+        return Position()
+
+    def next_end(self, at: Position) -> Position | None:
+        """Return how far the next batch goes: to the newest snapshot, or as far as ``max_files`` allows.
+
+        None = nothing is new.
+
+        Raises:
+            UnsafeOperationError: the history was replaced below ``at``. NotFoundError: rows after it have expired.
+        """
+        head = self.table.latest_snapshot()
+        self._check(at, head)
+        if head is None or (head.id == at.snapshot and at.is_complete):
+            return None
+        if self.max_files is None:
+            return Position(snapshot=head.id, identity=head.identity, full=at.full and head.id == at.snapshot)
+        return self._end_within(at, head, self.max_files)
+
+    def _end_within(self, at: Position, head: Snapshot, budget: int) -> Position:
+        taken = 0
+        end = Position(snapshot=head.id, identity=head.identity, full=at.full and head.id == at.snapshot)
+        for step in steps_between(at, end):
+            snapshot = self._snapshot(step)
+            units = self._units(snapshot, step.full).units
+            number, taken = units_within(units, step.first, budget, taken)
+            if number < len(units):
+                return Position(snapshot=snapshot.id, identity=snapshot.identity, full=step.full, units=number)
+            if taken >= budget:
+                return Position(snapshot=snapshot.id, identity=snapshot.identity, full=step.full)
+        return end
+
+    def _check(self, at: Position, head: Snapshot | None) -> None:
+        newest = 0 if head is None else head.id
+        found = head if head is not None and newest == at.snapshot else self.table.find_snapshot(at.snapshot)
+        if newest < at.snapshot or (found is not None and at.identity and found.identity != at.identity):
+            raise self._replaced(at.snapshot)
+
+    # -- units -----------------------------------------------------------------------------------------------------
+
+    def read(self, start: Position, end: Position) -> list[StepUnits]:
+        """Read the units between two positions: the same ones each time, as snapshots never change.
+
+        Raises:
+            UnsafeOperationError: the history was replaced, or an OVERWRITE came unexpectedly (``changes_of``).
+            NotFoundError: a snapshot has expired.
+        """
+        self._check(start, self.table.latest_snapshot())
+        steps = steps_between(start, end)
+        out = []
+        for step in steps:
+            found = self._units(self._snapshot(step), step.full)
+            last = len(found.units) if step.last == ALL else step.last
+            units = found.units[step.first : last]
+            if units:
+                out.append(StepUnits(units=units, after=found.after, before=found.before))
+        return out
+
+    def _snapshot(self, step: Step) -> Snapshot:
+        found = self.table.find_snapshot(step.snapshot)
+        if found is None and step.full:
+            tags = (t.snapshot for t in self.table.tags())
+            found = next((s for s in tags if s.id == step.snapshot and s.identity == step.identity), None)
+        if found is None:
+            ids = self.table.snapshot_ids()
+            if ids and step.snapshot < ids[0]:
+                raise self._expired(step.snapshot, ids[0])
+            raise self._replaced(step.snapshot)
+        if step.identity and found.identity != step.identity:
+            raise self._replaced(step.snapshot)
+        return found
+
+    def _units(self, snapshot: Snapshot, full: bool) -> StepUnits:
+        label = self.table.label
+        if full:
+            scan = plan_snapshot(self.table, snapshot, self.schema)
+            return StepUnits(units=tuple(units_of_state(scan.splits, self.schema, self.rules)), after=snapshot)
+        source = changes_of(snapshot, self.rules, label)
+        if source is Source.NOTHING:
+            return StepUnits(units=())
+        if source is Source.DIFFERENCE:
+            return self._difference(snapshot)
+        if source is Source.CHANGELOG:
+            name = snapshot.changelog_manifest_list or ""
+            manifests = read_manifest_list(self.table.store.read(manifest_path(name)), name=f"{label}: {name}")
+        else:
+            manifests = read_delta_list(self.table, snapshot)
+        entries = (e for part in read_entries(self.table, manifests) for e in part)
+        return StepUnits(units=tuple(units_of_entries(entries, self.schema, self.rules)))
+
+    def _difference(self, snapshot: Snapshot) -> StepUnits:
+        before = self.table.find_snapshot(snapshot.id - 1) if snapshot.id > 1 else None
+        if before is None and snapshot.id > 1:
+            raise self._expired(snapshot.id - 1, snapshot.id)
+        changed = difference(self.table, before, snapshot)
+        old, new = (self._buckets(s, changed.buckets) for s in (before, snapshot))
+        if not self.rules.keyed:  # rows in files that both have are the same, unless their deletion vectors differ
+            both = {f.file_name for s in old for f in s.files} & {f.file_name for s in new for f in s.files}
+            old, new = ([_without(s, both, changed.index.keys(), self.schema) for s in side] for side in (old, new))
+        units = units_of_difference(old, new, self.schema)
+        return StepUnits(units=tuple(u for u in units if u.files), after=snapshot, before=before)
+
+    def _buckets(self, snapshot: Snapshot | None, wanted: set[BucketKey]) -> list[BucketSplit]:
+        stored = StoredPartitions(self.schema)
+        selection = stored.those(b.partition for b in wanted)
+        splits = plan_snapshot(self.table, snapshot, self.schema, selection).splits
+        return [s for s in splits if BucketKey(stored.canonical(s.partition), s.bucket) in wanted]
+
+    def deletions(self, snapshot: Snapshot | None) -> list[IndexEntry]:
+        """Return the index entries of a snapshot."""
+        return read_index(self.table, snapshot)
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    def _expired(self, snapshot_id: int, earliest: int) -> NotFoundError:
+        return NotFoundError(
+            f"{self.table.label}: snapshot {snapshot_id}, which the stream reads next, has expired (the earliest is "
+            f"{earliest}), so rows would be missed. Start a new stream (a new checkpoint location) with "
+            f"scan.mode=latest-full, and set consumer-id, which keeps snapshots until they are read",
+            table=self.table.name,
+            details={"snapshot": snapshot_id, "earliest": earliest},
+        )
+
+    def _replaced(self, snapshot_id: int) -> UnsafeOperationError:
+        return UnsafeOperationError(
+            f"{self.table.label} was rolled back or fast-forwarded by another engine at or below snapshot "
+            f"{snapshot_id}, up to which the stream has read: rows would be missed or come twice. Start a new stream "
+            f"(a new checkpoint location), or name its start with scan.mode and scan.snapshot-id",
+            table=self.table.name,
+            details={"snapshot": snapshot_id},
+        )
+
+
+def _all_of(snapshot: Snapshot) -> Position:
+    return Position(snapshot=snapshot.id, identity=snapshot.identity)
+
+
+def _none_of(snapshot: Snapshot) -> Position:
+    return Position(snapshot=snapshot.id, identity=snapshot.identity, full=True, units=0)
+
+
+def _without(split: BucketSplit, names: set[str], redone: Iterable[BucketKey], schema: TableSchema) -> BucketSplit:
+    if BucketKey(StoredPartitions(schema).canonical(split.partition), split.bucket) in redone:
+        return split
+    return replace(split, files=tuple(f for f in split.files if f.file_name not in names))

@@ -1,0 +1,1 @@
+"""Structured Streaming: tables and branches as sources and targets of streams."""

@@ -1,0 +1,110 @@
+"""``df.writeStream.format("airflow_paimon")``: each batch is one commit, and the same one when it is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import commit_write, discard_files
+from airflow_paimon.data.task_messages import merged_messages
+from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.tasks import forgetting_zip_importers
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+QUERY_ID = "sql.streaming.queryId"
+SPARK_OPTIONS = ("checkpointLocation", "queryName")
+"""Options of Spark's own that a sink gets as well."""
+
+
+@dataclass(frozen=True)
+class StreamFiles(WriterCommitMessage):
+    """The files that one task wrote, and the query that it belongs to."""
+
+    query: str
+    messages: tuple[CommitMessage, ...]
+
+
+def plan_stream_writer(table: Table, schema: StructType, overwrite: bool) -> PaimonStreamWriter:
+    """Check that the rows fit the table and plan one batch.
+
+    Raises:
+        InvalidInputError: the rows don't fit, or the output mode is ``complete``.
+        UnsupportedFeatureError: the table has a feature that this engine does not write.
+    """
+    table.require()
+    if overwrite:
+        raise InvalidInputError(
+            f"{table.label}: a stream writes in output mode append (with the column _row_kind also updates and "
+            f"deletes), not complete: replace the table in foreachBatch with write_table(mode='overwrite')",
+            table=table.name,
+        )
+    require_committable(table)
+    conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
+    return PaimonStreamWriter(table, plan_write(table))
+
+
+class PaimonStreamWriter(DataSourceStreamArrowWriter):
+    """Spark makes one for each batch in each process that takes part."""
+
+    def __init__(self, table: Table, write: TableWrite) -> None:
+        self._table = table
+        self._write = write
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
+        write = self._write
+        with forgetting_zip_importers():
+            messages = tuple(write_rows(write, (conform(b, write.schema, write.label) for b in iterator)))
+        context = TaskContext.get()
+        return StreamFiles((context.getLocalProperty(QUERY_ID) if context is not None else None) or "", messages)
+
+    @forgetting_zip_importers()
+    @verified_commits()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        tasks = [m for m in messages if isinstance(m, StreamFiles)]
+        files = merged_messages(self._write, [t.messages for t in tasks])
+        if not files:
+            return
+        commit_batch(self._table, self._write, files, _query_of(self._table, tasks), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Keep the files: Spark calls this also after a failed commit, which may have landed."""
+
+
+def commit_batch(table: Table, write: TableWrite, files: list[CommitMessage], query: str, batch: int) -> None:
+    """Commit the files of a batch, unless an earlier try of the batch has landed: then they are not needed.
+
+    Raises:
+        ConflictError: another writer has written the same buckets meanwhile; the next run of the query repeats the
+            batch. Others: see ``begin_batch``.
+    """
+    try:
+        identity, landed = begin_batch(table, query, batch)
+        replayed = landed is not None or commit_write(table, write, files, "append", None, identity).replayed
+    except REFUSALS:
+        discard_files(write, files)
+        raise
+    if replayed:
+        discard_files(write, files)
+
+
+def _query_of(table: Table, tasks: list[StreamFiles]) -> str:
+    queries = {t.query for t in tasks}
+    if len(queries) != 1 or "" in queries:
+        raise FormatError(f"{table.label}: Spark did not tell the tasks of a batch the id of their query: {queries}")
+    return queries.pop()

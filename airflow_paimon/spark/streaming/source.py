@@ -1,0 +1,189 @@
+"""``spark.readStream.format("airflow_paimon")``: the rows, or the changes, that come to a branch.
+
+One ``PaimonStreamReader`` lives in a Python process next to the driver for as long as a query runs; it knows the
+position. Tasks get copies, which only read.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.streaming.changes_plan import (
+    READ_APPEND_OVERWRITE,
+    READ_OVERWRITE,
+    ROW_KIND_OPTION,
+    stream_rules,
+)
+from airflow_paimon.core.streaming.consumers import check_consumer_id, claim_consumer, keep_from
+from airflow_paimon.core.streaming.position_plan import (
+    START_OPTIONS,
+    Offset,
+    Position,
+    Start,
+    parse_offset,
+    parse_start,
+)
+from airflow_paimon.core.streaming.stream import Stream
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.changes import ChangeRead, plan_changes, rows_of_changes
+from airflow_paimon.data.files.arrow_types import ROW_KIND
+from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, to_shipped
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES, forgetting_zip_importers, pack, share_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+POLL_INTERVAL = "1 s"
+READ_OPTIONS = (
+    *START_OPTIONS, READ_OVERWRITE, READ_APPEND_OVERWRITE, ROW_KIND_OPTION, "maxFilesPerTrigger", "consumer-id",
+    "consumer.ignore-progress", "poll-interval",
+)  # fmt: skip
+"""Options that only a stream has, besides those that name the table and ``columns``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """What was asked for. ``asked``: the table options that the stream overrides; ``poll_s``: seconds."""
+
+    start: Start
+    asked: Mapping[str, str]
+    row_kind: bool = False
+    max_files: int | None = None
+    consumer: str | None = None
+    ignore_progress: bool = False
+    poll_s: float = 1.0
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Read a stream's options; keys are those of ``READ_OPTIONS``.
+
+    Raises:
+        InvalidInputError: a value that is not allowed.
+    """
+    files = options.get("maxFilesPerTrigger")
+    if files is not None and not (files.strip().isdigit() and int(files) > 0):
+        raise InvalidInputError(f"The option maxFilesPerTrigger is a number of files above 0, not {files!r}")
+    consumer = options.get("consumer-id")
+    return StreamOptions(
+        start=parse_start(options),
+        asked={k: options[k] for k in (READ_OVERWRITE, READ_APPEND_OVERWRITE) if k in options},
+        row_kind=flag(options, ROW_KIND_OPTION),
+        max_files=None if files is None else int(files),
+        consumer=None if consumer is None else check_consumer_id(consumer),
+        ignore_progress=flag(options, "consumer.ignore-progress"),
+        poll_s=parse_duration(options.get("poll-interval", POLL_INTERVAL), "poll-interval").total_seconds(),
+    )
+
+
+def flag(options: Mapping[str, str], name: str) -> bool:
+    """Read an option that is true or false; false by default."""
+    text = options.get(name, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"The option {name} is true or false, not {options[name]!r}")
+    return text == "true"
+
+
+class PaimonStreamReader(DataSourceStreamReader):
+    """``schema``: of the rows, as when the query was started."""
+
+    def __init__(self, table: Table, schema: StructType, options: StreamOptions) -> None:
+        self._table = table
+        self._schema = schema
+        self._options = options
+        self._columns = [n for n in schema.fieldNames() if n != ROW_KIND]
+        self._last: dict[str, Any] | None = None
+        self._origin: Position | None = None
+        self._next: tuple[float, dict[str, Any]] | None = None
+        self._stream()  # refuses a table that can't be streamed before the query runs
+
+    @forgetting_zip_importers()
+    def initialOffset(self) -> dict[str, Any]:
+        return Offset(branch=self._table.branch_name).to_json()
+
+    @forgetting_zip_importers()
+    def latestOffset(self) -> dict[str, Any]:
+        """Spark asks for this about 90 times a second while nothing is new."""
+        now = time.monotonic()
+        if self._next is None or now >= self._next[0]:
+            self._next = now + self._options.poll_s, self._latest()
+        return self._next[1]
+
+    def _latest(self) -> dict[str, Any]:
+        last = self._last or self.initialOffset()
+        read = parse_offset(last, self._table.branch_name)
+        stream = self._stream()
+        origin = read.origin if read.at is not None else self._new_origin(stream)
+        end = stream.next_end(read.at or origin)
+        return last if end is None else Offset(branch=read.branch, at=end, origin=origin).to_json()
+
+    def _new_origin(self, stream: Stream) -> Position:
+        if self._origin is None:
+            self._origin = stream.origin(self._options.start)
+            if self._options.consumer is not None:
+                claim_consumer(
+                    self._table,
+                    self._options.consumer,
+                    self._origin.snapshot,
+                    ignore_progress=self._options.ignore_progress,
+                )
+        return self._origin
+
+    @forgetting_zip_importers()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._last, self._next = dict(end), None
+        to = parse_offset(end, self._table.branch_name)
+        since = parse_offset(start, self._table.branch_name)
+        if to.at is None or start == end:
+            return []
+        stream = self._stream()
+        groups = plan_changes(stream, since.at or to.origin, to.at, self._columns)
+        total = sum(map(_weight, groups))
+        shares = pack(groups, _weight, share_of(total))
+        return [InputPartition(pickle.dumps(share, pickle.HIGHEST_PROTOCOL)) for share in shares]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with forgetting_zip_importers():
+            target = None
+            for found in (one for group in pickle.loads(partition.value) for one in group):
+                for batch in rows_of_changes(found, self._columns, self._options.row_kind):
+                    target = target or self._shipped(found)
+                    yield to_shipped(batch, target)
+
+    def _shipped(self, found: ChangeRead) -> pa.Schema:
+        fields = {f.name: f for f in found.read.schema.fields}
+        target = shipped_schema(fields[n] for n in self._columns)
+        return target.append(pa.field(ROW_KIND, pa.string())) if self._options.row_kind else target
+
+    @forgetting_zip_importers()
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let snapshots before ``end`` expire. Its own is kept: it shows that the history is still the same."""
+        at = parse_offset(end, self._table.branch_name).at
+        if self._options.consumer is not None and at is not None:
+            keep_from(self._table, self._options.consumer, at.snapshot)
+
+    def _stream(self) -> Stream:
+        schema = self._table.schema()
+        known = {f.name: f for f in schema.fields}
+        gone = [n for n in self._columns if n not in known]
+        wanted = self._schema.fields[: len(self._columns)]
+        if gone or spark_schema(known[n] for n in self._columns).fields != wanted:
+            raise InvalidInputError(
+                f"{self._table.label}: its columns have changed since the stream was started"
+                f"{f': {gone[0]} is gone' if gone else ''}; start the query again",
+                table=self._table.name,
+            )
+        rules = stream_rules(schema, self._options.asked, self._options.row_kind, self._table.label)
+        return Stream(table=self._table, schema=schema, rules=rules, max_files=self._options.max_files)
+
+
+def _weight(group: tuple[ChangeRead, ...]) -> int:
+    return sum(f.file_size + OPEN_COST_BYTES for read in group for f in read.files)

@@ -1,0 +1,336 @@
+"""What a stream reads: where it starts, the rows and kinds of each snapshot, and errors instead of lost rows."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.errors import (
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.streaming.changes_plan import stream_rules
+from airflow_paimon.core.streaming.consumers import claim_consumer, find_consumer, keep_from
+from airflow_paimon.core.streaming.position_plan import Offset, Position, parse_offset, parse_start
+from airflow_paimon.core.streaming.stream import Stream
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.changes import plan_changes, rows_of_changes
+from airflow_paimon.data.compact import compact, run_here
+from tests.core.tables import run
+from tests.randomness import chance
+
+Row = tuple[Any, ...]
+
+
+def table_at(folder: Path, *, keyed: bool = False, **options: str) -> Table:
+    columns = [("dt", "STRING NOT NULL"), ("k", "BIGINT NOT NULL"), ("v", "STRING")]
+    keys = ("dt", "k") if keyed else ()
+    more = {"bucket": "2"} if keyed else {}
+    return create_table(
+        str(folder), "d.t", columns, partition_keys=("dt",), primary_keys=keys, options={**more, **options}
+    )
+
+
+def put(table: Table, *given: Row, kinds: Sequence[str] | None = None, **options: Any) -> None:
+    data: dict[str, Any] = dict(zip(("dt", "k", "v"), map(list, zip(*given, strict=True)), strict=True))
+    if kinds is not None:
+        data["_row_kind"] = kinds
+    write_arrow(table, pa.table(data), **options)
+
+
+class Follower:
+    """A stream that is restarted before every batch, with nothing but its last offset."""
+
+    def __init__(self, table: Table, row_kind: bool = False, max_files: int | None = None, **options: str) -> None:
+        self.table, self.row_kind, self.max_files = table, row_kind, max_files
+        self.start = parse_start({k: v for k, v in options.items() if k.startswith("scan.")})
+        self.asked = {k: v for k, v in options.items() if not k.startswith("scan.")}
+        self.offset: Mapping[str, Any] = Offset(branch=table.branch_name).to_json()
+        self.batches = 0
+
+    @property
+    def stream(self) -> Stream:
+        schema = self.table.schema()
+        rules = stream_rules(schema, self.asked, self.row_kind, self.table.label)
+        return Stream(table=self.table, schema=schema, rules=rules, max_files=self.max_files)
+
+    def batch(self) -> list[Row] | None:
+        read = parse_offset(self.offset, self.table.branch_name)
+        origin = self.stream.origin(self.start) if read.at is None else read.origin
+        end = self.stream.next_end(read.at or origin)
+        if end is None:
+            return None
+        self.offset = Offset(branch=read.branch, at=end, origin=origin).to_json()
+        self.batches += 1
+        return self.rows(read.at or origin, end)
+
+    def rows(self, start: Position, end: Position) -> list[Row]:
+        names = self.table.schema().field_names
+        groups = pickle.loads(pickle.dumps(plan_changes(self.stream, start, end, names)))
+        found = [b for g in groups for r in g for b in rows_of_changes(r, names, self.row_kind)]
+        return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
+
+    def all(self) -> list[Row]:
+        """Read until nothing is new."""
+        out: list[Row] = []
+        while (found := self.batch()) is not None:
+            out += found
+        return out
+
+
+def contents(table: Table, version: int | None = None) -> list[Row]:
+    return sorted(tuple(r.values()) for r in read_arrow(table, version=version).to_pylist())
+
+
+def test_where_a_stream_starts(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    put(table, ("a", 1, "x"))
+    put(table, ("a", 2, "x"))
+    run(table, "create_tag", tag="second")
+    put(table, ("a", 3, "x"))
+    times = {s.id: s.time_millis for s in table.snapshots()}
+
+    def keys(**options: str) -> list[int]:
+        return [r[1] for r in Follower(table, **options).all()]
+
+    assert sorted(keys()) == [1, 2, 3]
+    assert keys(**{"scan.mode": "latest"}) == []
+    assert keys(**{"scan.snapshot-id": "2"}) == [2, 3]
+    assert keys(**{"scan.snapshot-id": "4"}) == [], "the next one may be waited for"
+    assert keys(**{"scan.mode": "after-snapshot", "scan.snapshot-id": "2"}) == [3]
+    assert sorted(keys(**{"scan.tag-name": "second"})) == [1, 2, 3]
+    assert keys(**{"scan.mode": "from-snapshot", "scan.tag-name": "second"}) == [2, 3]
+    assert keys(**{"scan.mode": "after-snapshot", "scan.tag-name": "second"}) == [3]
+    assert keys(**{"scan.timestamp-millis": str(times[1])}) == [1, 2, 3]
+    assert keys(**{"scan.timestamp": str(times[3] + 1)}) == []
+    for options, message in (
+        ({"scan.snapshot-id": "9"}, "no snapshot 9 to start from; its newest is 3"),
+        ({"scan.mode": "after-snapshot"}, "needs scan.snapshot-id or scan.tag-name"),
+        ({"scan.mode": "latest", "scan.tag-name": "second"}, "takes no scan.tag-name"),
+        ({"scan.mode": "odd"}, "is one of latest-full"),
+        ({"scan.tag-name": "second", "scan.snapshot-id": "1"}, "contradict each other"),
+        ({"scan.tag-name": "nope"}, "no tag 'nope'"),
+    ):
+        with pytest.raises((InvalidInputError, NotFoundError), match=message):
+            keys(**options)
+
+
+def test_a_stream_of_an_empty_table_waits(tmp_path: Path) -> None:
+    follower = Follower(table := table_at(tmp_path))
+    assert follower.batch() is None
+    put(table, ("a", 1, "x"))
+    assert follower.batch() == [("a", 1, "x")]
+    assert follower.batch() is None
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_limit_changes_the_batches_and_not_the_rows(tmp_path: Path, keyed: bool) -> None:
+    table = table_at(tmp_path, keyed=keyed)
+    for n in range(3):
+        put(table, *((dt, k, f"v{n}") for dt in "abc" for k in range(n, n + 3)))
+    one, many = (Follower(table, row_kind=keyed, max_files=limit) for limit in (1, None))
+    for follower in (one, many):
+        follower.found = follower.all()  # type: ignore[attr-defined]
+    put(table, ("a", 7, "new"), ("b", 8, "new"))
+    later = one.all(), many.all()
+    assert sorted(later[0]) == sorted(later[1]) != []
+    assert sorted(one.found) == sorted(many.found)  # type: ignore[attr-defined]
+    assert (one.batches >= 8, many.batches) == (True, 2)
+
+
+def test_overwrites(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    put(table, ("a", 1, "x"), ("a", 2, "x"), ("b", 3, "x"))
+    at = {"scan.mode": "latest"}
+    fails, skips = Follower(table, **at), Follower(table, **at, **{"streaming-read-overwrite": "false"})
+    adds = Follower(table, **at, **{"streaming-read-append-overwrite": "true"})
+    exact = Follower(table, row_kind=True, **at, **{"streaming-read-overwrite": "true"})
+    for follower in (fails, skips, adds, exact):
+        origin = follower.stream.origin(follower.start)
+        follower.offset = Offset(branch="main", at=origin, origin=origin).to_json()
+    put(table, ("a", 1, "x"), ("a", 5, "x"), mode="overwrite", partition={"dt": "a"})
+    put(table, ("c", 6, "x"))
+    with pytest.raises(UnsafeOperationError, match=r"would miss\. Set streaming-read-overwrite=true"):
+        fails.all()
+    assert skips.all() == [("c", 6, "x")]
+    assert sorted(exact.all()) == [("a", 2, "x", "-D"), ("a", 5, "x", "+I"), ("c", 6, "x", "+I")]
+    assert sorted(adds.all()) == [("a", 1, "x"), ("a", 5, "x"), ("c", 6, "x")]
+
+
+def applied(state: dict[Row, Row], changes: Sequence[Row]) -> dict[Row, Row]:
+    for *row, kind in changes:
+        if kind in ("+I", "+U"):
+            state[tuple(row[:2])] = tuple(row)
+        else:
+            state.pop(tuple(row[:2]), None)
+    return state
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", range(4))
+def test_the_changes_of_a_keyed_table_add_up_to_the_table(tmp_path: Path, seed: int) -> None:
+    """Random upserts, deletes, overwrites, compactions and publishes; two followers with other limits."""
+    draw = chance(seed)
+    table = table_at(tmp_path, keyed=True)
+    options = {"streaming-read-overwrite": "true"}
+    followers = [Follower(table, row_kind=True, max_files=n, **options) for n in (None, 1)]
+    states: list[dict[Row, Row]] = [{}, {}]
+    for number in range(8):
+        change(draw, table, number, keyed=True)
+        for follower, state in zip(followers, states, strict=True):
+            if draw.random() < 0.6:
+                applied(state, follower.all())
+                assert sorted(state.values()) == contents(table), (seed, number)
+    for follower, state in zip(followers, states, strict=True):
+        assert sorted(applied(state, follower.all()).values()) == contents(table)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("seed", range(4))
+def test_the_changes_of_an_append_table_add_up_to_the_table(tmp_path: Path, seed: int) -> None:
+    draw = chance(seed)
+    table = table_at(tmp_path)
+    follower = Follower(table, row_kind=True, **{"streaming-read-overwrite": "true"})
+    state: Counter[Row] = Counter()
+    for number in range(8):
+        change(draw, table, number, keyed=False)
+        for *row, kind in follower.all():
+            state[tuple(row)] += 1 if kind == "+I" else -1
+        assert sorted(state.elements()) == contents(table), (seed, number)
+        assert min(state.values(), default=0) >= 0
+
+
+def change(draw: random.Random, table: Table, number: int, *, keyed: bool) -> None:
+    some = [(draw.choice("ab"), draw.randrange(6), f"v{draw.randrange(3)}") for _ in range(draw.randint(1, 6))]
+    match draw.randrange(6):
+        case 0:
+            put(table, *some, mode="dynamic_overwrite")
+        case 1:
+            put(table, *((("a"), k, v) for _, k, v in some), mode="overwrite", partition={"dt": "a"})
+        case 2 if table.latest_snapshot_id() and not keyed:
+            asked = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": table.name, "min_files": 2}
+            request = build_request("compact", asked)
+            compact(open_context(request), request, run_here)
+        case 3 if table.latest_snapshot_id():
+            name = f"b{number}"
+            run(table, "create_tag", tag=name)
+            run(table, "create_branch", branch=name, tag=name)
+            put(table.branch(name), *some, mode="dynamic_overwrite")
+            run(table, "merge_branch", branch=name, writers_stopped=True)
+        case _:
+            unique = list({r[:2]: r for r in some}.values())
+            kinds = [draw.choice(["+I", "+I", "-D"]) for _ in unique] if keyed else None
+            put(table, *unique, kinds=kinds)
+
+
+def test_a_replaced_history_is_an_error_and_not_lost_rows(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    for k in range(3):
+        put(table, ("a", k, "x"))
+    follower = Follower(table)
+    follower.all()
+    for name in ("snapshot-3", "LATEST"):  # as a rollback of another engine leaves it
+        (tmp_path / "d.db/t/snapshot" / name).unlink()
+    with pytest.raises(UnsafeOperationError, match=r"rolled back or fast-forwarded .* at or below snapshot 3"):
+        follower.batch()
+    put(table, ("a", 7, "x"))
+    with pytest.raises(UnsafeOperationError, match="snapshot 3"):
+        follower.batch()
+    put(table, ("a", 8, "x"))
+    with pytest.raises(UnsafeOperationError, match="snapshot 3"):
+        follower.batch()
+
+
+def test_an_expired_snapshot_is_an_error(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    follower = Follower(table)
+    put(table, ("a", 0, "x"))
+    follower.all()
+    for k in range(1, 4):
+        put(table, ("a", k, "x"))
+    for number in (1, 2):
+        (tmp_path / f"d.db/t/snapshot/snapshot-{number}").unlink()
+    with pytest.raises(NotFoundError, match="snapshot 2, which the stream reads next, has expired"):
+        follower.batch()
+    with pytest.raises(NotFoundError, match="snapshot 1"):
+        Follower(table, **{"scan.snapshot-id": "1"}).batch()
+    with pytest.raises(NotFoundError, match="have expired; the earliest that is left is 3"):
+        Follower(table, **{"scan.timestamp-millis": "1"}).batch()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    keyed = table_at(tmp_path / "1", keyed=True)
+    with pytest.raises(InvalidInputError, match="set the option row-kind=true"):
+        Follower(keyed).batch()
+    lookup = table_at(tmp_path / "2", keyed=True, **{"changelog-producer": "lookup"})
+    with pytest.raises(UnsupportedFeatureError, match="changelog-producer=lookup"):
+        Follower(lookup, row_kind=True, **{"streaming-read-overwrite": "true"}).batch()
+    offset = Offset(branch="b", at=Position(snapshot=1)).to_json()
+    with pytest.raises(InvalidInputError, match="stream of branch 'b', not of 'main'"):
+        parse_offset(offset, "main")
+    with pytest.raises(FormatError, match="not of a stream of this source"):
+        parse_offset({"snapshotId": 3}, "main")
+
+
+def test_offsets_keep_their_text() -> None:
+    """Checkpoints of earlier releases must go on."""
+    at = Position(snapshot=7, identity="manifest-list-1-0", units=2)
+    offset = Offset(branch="b", at=at, origin=Position(snapshot=4, identity="m", full=True, units=0))
+    assert list(offset.to_json().items()) == [
+        ("branch", "b"), ("snapshot", 7), ("identity", "manifest-list-1-0"), ("full", False), ("units", 2),
+        ("origin_snapshot", 4), ("origin_identity", "m"), ("origin_full", True),
+    ]  # fmt: skip
+    assert parse_offset(offset.to_json(), "b") == offset
+    assert Offset(branch="b").to_json() == {"branch": "b", "snapshot": -1}
+
+
+def test_consumers(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    claim_consumer(table, "job", 0, ignore_progress=False)
+    assert (tmp_path / "d.db/t/consumer/consumer-job").is_file()
+    keep_from(table, "job", 5)
+    assert (find_consumer(table, "job"), find_consumer(table.branch("b"), "job")) == (5, None)
+    with pytest.raises(UnsafeOperationError, match="consumer 'job' already, which reads snapshot 5 next"):
+        claim_consumer(table, "job", 1, ignore_progress=False)
+    claim_consumer(table, "job", 1, ignore_progress=True)
+    with pytest.raises(InvalidInputError, match=r"consumer-id is '../x'"):
+        keep_from(table, "../x", 1)
+
+
+def test_a_batch_finds_its_commit_again(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    put(table, ("a", 0, "x"))
+    identity, landed = begin_batch(table, "q-1", 3)
+    assert (identity.user, identity.identifier, identity.since, landed) == ("q-1", 3, 1, None)
+    put(table, ("a", 1, "x"))
+    assert begin_batch(table, "q-1", 3) == (identity, None), "another writer's commit is not the batch's"
+    assert begin_batch(table, "q-1", 4)[0].since == 2
+    with pytest.raises(UnsafeOperationError, match="repeats batch 3, but has tried batch 4"):
+        begin_batch(table, "q-1", 3)
+    with pytest.raises(UnsafeOperationError, match="has written to branch 'main' before"):
+        begin_batch(table.branch("b"), "q-1", 4)
+    put(table, ("a", 2, "x"))
+    put(table, ("a", 3, "x"))
+    (tmp_path / "d.db/t/snapshot/snapshot-3").unlink()
+    with pytest.raises(OutcomeUnknownError, match="cannot tell whether batch 4 of stream q-1 landed"):
+        begin_batch(table, "q-1", 4)
+    (tmp_path / "d.db/t/snapshot/snapshot-4").unlink()
+    (tmp_path / "d.db/t/snapshot/snapshot-2").unlink()
+    with pytest.raises(UnsafeOperationError, match="rolled back or fast-forwarded"):
+        begin_batch(table, "q-1", 4)
