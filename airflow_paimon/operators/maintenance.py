@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_paimon.core.requests.expiry_requests import GRACE, RETRY_WINDOW
 from airflow_paimon.operators._base import PaimonOperator
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "CompactOperator",
     "PartitionExpireOperator",
     "RepairTableOperator",
+    "SnapshotExpireOperator",
+    "TagExpireOperator",
 ]
 
 
@@ -187,3 +190,115 @@ class PartitionExpireOperator(PaimonOperator):
             lines += [f"  {one['snapshot'] or 'before the first'} and {len(one['deltas'])} deltas: {one['rows']:,} rows"
                       for one in group["segments"]]  # fmt: skip
         return lines
+
+
+class SnapshotExpireOperator(PaimonOperator):
+    """
+    Expire old snapshots, and delete the files that no branch, tag, reader or running operation needs any more.
+
+    ``details``: ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
+    tag, branch or snapshot, and what waits in the ``trash``.
+
+    :param branch: branch whose snapshots expire (templated)
+    :param all_branches: main and every branch instead (templated)
+    :param older_than: an age such as ``7 d``, or an ISO time with an offset; else option ``snapshot.time-retained``
+        (templated)
+    :param retain_min: the newest snapshots that always stay; else option ``snapshot.num-retained.min`` (templated)
+    :param retain_max: the most that stay, whatever their age; else option ``snapshot.num-retained.max`` (templated)
+    :param max_deletes: the most that expire in one run, of each branch (templated)
+    :param grace: how long files stay for readers that began before (templated)
+    :param keep_undo: keep what the undo of a publish needs, while its tag lives (templated)
+    :param retry_window: keep what retries of operations this young may look for (templated)
+    """
+
+    operation = "expire_snapshots"
+
+    def __init__(
+        self,
+        *,
+        branch: str = "main",
+        all_branches: bool | str = False,
+        older_than: str | None = None,
+        retain_min: int | str | None = None,
+        retain_max: int | str | None = None,
+        max_deletes: int | str | None = None,
+        grace: str = GRACE,
+        keep_undo: bool | str = True,
+        retry_window: str = RETRY_WINDOW,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.all_branches = all_branches
+        self.older_than = older_than
+        self.retain_min = retain_min
+        self.retain_max = retain_max
+        self.max_deletes = max_deletes
+        self.grace = grace
+        self.keep_undo = keep_undo
+        self.retry_window = retry_window
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        word = "would expire" if result["dry_run"] else "expired"
+        lines = [f"{branch}: snapshots {e['from']} to {e['to']} {word}" for branch, e in found["expired"].items()]
+        lines += [f"{branch}: {reason}" for branch, reason in found["stopped_by"].items()]
+        return lines + _freed(result)
+
+
+class TagExpireOperator(PaimonOperator):
+    """
+    Expire tags past their retention, and delete the files that nothing needs any more.
+
+    A tag that a branch, an undo or a publish relies on stays; ``details.needed`` says what needs it.
+
+    :param branch: branch whose tags expire (templated)
+    :param all_branches: main and every branch instead (templated)
+    :param older_than: also tags with a longer retention that are older than this age, such as ``30 d``, or this time
+        (ISO, with an offset; templated)
+    :param prefix: only tags whose name begins with it (templated)
+    :param include_unlimited: with ``older_than``: also tags without a retention, by the age of their file (templated)
+    :param grace: how long files stay for readers that began before (templated)
+    """
+
+    operation = "expire_tags"
+
+    def __init__(
+        self,
+        *,
+        branch: str = "main",
+        all_branches: bool | str = False,
+        older_than: str | None = None,
+        prefix: str | None = None,
+        include_unlimited: bool | str = False,
+        grace: str = GRACE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.all_branches = all_branches
+        self.older_than = older_than
+        self.prefix = prefix
+        self.include_unlimited = include_unlimited
+        self.grace = grace
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        word = "would expire" if result["dry_run"] else "expired"
+        lines = [
+            f"{branch}: {len(names)} tags {word}: {', '.join(names)}" for branch, names in found["expired"].items()
+        ]
+        for branch, needed in found["needed"].items():
+            lines += [f"{branch}: tag {name} stays: {reason}" for name, reason in needed.items()]
+        return lines + _freed(result)
+
+
+def _freed(result: Mapping[str, Any]) -> list[str]:
+    found = result["details"]
+    reaped = found["reaped"]
+    files = reaped["data_files"] + reaped["changelog_files"]
+    word = "would be deleted" if result["dry_run"] else "deleted"
+    lines = [f"{files} data files and {reaped['metadata_files']} metadata files {word}: {reaped['bytes']:,} bytes"]
+    if found["trash"]["entries"]:
+        lines.append(f"{found['trash']['entries']} entries wait in the trash until {found['trash']['next_due']}")
+    return lines + [f"Warning: {warning}" for warning in found["warnings"]]

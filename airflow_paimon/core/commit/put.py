@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from airflow_paimon.core.errors import AlreadyExistsError, UnsupportedStorageError
+from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError, UnsupportedStorageError
 from airflow_paimon.core.plan import (
     Action,
     Delete,
@@ -18,6 +19,9 @@ from airflow_paimon.core.plan import (
     SetTag,
 )
 from airflow_paimon.core.table.table import Table
+
+_DELETE_TRIES = 3
+_DELETES_AT_ONCE = 16
 
 
 def require_committable(table: Table) -> None:
@@ -66,3 +70,27 @@ def _perform(table: Table, action: Action) -> None:
             table.store.delete(action.path)
         case DeleteTree():
             table.store.delete_tree(action.path)
+
+
+def delete_files(table: Table, paths: Sequence[str], on_deleted: Callable[[int], None] | None = None) -> list[str]:
+    """Delete many files that nothing refers to, several at a time; return those that could not be deleted.
+
+    A missing file is not an error, so a deletion whose answer was lost is simply tried again.
+    """
+
+    def delete(path: str) -> str | None:
+        for _ in range(_DELETE_TRIES):
+            try:
+                table.store.delete(path)
+                return None
+            except (StorageError, OutcomeUnknownError):
+                continue
+        return path
+
+    failed: list[str] = []
+    with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
+        for done, path in enumerate(pool.map(delete, paths), 1):
+            failed += [path] if path is not None else []
+            if on_deleted is not None:
+                on_deleted(done)
+    return failed

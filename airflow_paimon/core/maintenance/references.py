@@ -13,7 +13,7 @@ from typing import TypeVar
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
-from airflow_paimon.core.maintenance.roots import Root
+from airflow_paimon.core.maintenance.root_values import Root
 from airflow_paimon.core.table.paths import INDEX_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
 from airflow_paimon.core.table.table import Table
@@ -53,6 +53,11 @@ class RootNames:
         return names | ({self.index_manifest} if self.index_manifest else set())
 
     @property
+    def top_names(self) -> set[str]:
+        """Of those the ones that the root itself names, so that they are known without reading any of them."""
+        return {*self.lists} | ({self.index_manifest} if self.index_manifest else set())
+
+    @property
     def metadata_paths(self) -> set[str]:
         """Paths of all it names but data and changelog files; index files outside of ``index`` are left out."""
         paths = {manifest_path(name) for name in self.manifest_names}
@@ -72,6 +77,12 @@ def read_names(table: Table, roots: Sequence[Root]) -> list[RootNames]:
         rows |= {one.name: tuple(found) for one, found in zip(some, read_named_lists(table, some), strict=True)}
     index = _read_indexes(table, roots)
     return [_names_of(root, rows, index) for root in roots]
+
+
+def top_names(root: Root) -> RootNames:
+    """Return what is known of a root without reading any file."""
+    rows: dict[str, tuple[ManifestFile, ...]] = {one.name: () for one in (*_state_lists(root), *_changelog_list(root))}
+    return _names_of(root, rows, {root.snapshot.index_manifest or "": ()})
 
 
 def _names_of(
@@ -147,6 +158,8 @@ def readers_of(
         FormatError: a manifest is missing or unreadable.
     """
     common = _common([h.names for h in holders], living)
+    # Files that are live by the common manifests alone: what a holder has and doesn't add itself, or deletes itself
+    # (a file that compaction only moved is deleted on one level and added on another one, under the same name).
     own = {id(n): _own(n, common) for n in (*(h.names for h in holders), *living)}
     wanted = {m.file_name: m for manifests, _ in own.values() for m in manifests if may_be_in(m)}
     wanted |= {m.file_name: m for n in living for m in n.changelog if may_be_in(m)}
@@ -154,7 +167,7 @@ def readers_of(
     standing: set[FileId] = set()
     for holder in holders:
         added, deleted = _net(entries, own[id(holder.names)][0])
-        standing |= {f for f in holder.files if f not in added or f in deleted}
+        standing |= {f for f in holder.files if f not in added} | deleted
     readers: dict[str, list[Root]] = {}
     for names in living:
         manifests, shares = own[id(names)]

@@ -7,16 +7,25 @@ never from hints, until two readings in a row agree: a single listing can miss w
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
-from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, parse_snapshot
-from airflow_paimon.core.format.tag import Tag, parse_tag
-from airflow_paimon.core.maintenance.trash import TRASH_DIR, TrashEntry, parse_trash
+from airflow_paimon.core.format.snapshot import RESTORE, load_json_object, parse_snapshot
+from airflow_paimon.core.format.tag import parse_tag
+from airflow_paimon.core.maintenance.root_values import (
+    CHANGELOG,
+    SNAPSHOT,
+    TAG,
+    TRASH,
+    Consumer,
+    OperationRecord,
+    Roots,
+)
+from airflow_paimon.core.maintenance.root_values import Root as Root
+from airflow_paimon.core.maintenance.trash import TRASH_DIR, parse_trash
 from airflow_paimon.core.table.lineage import READY, read_lineage, recorded_branches
 from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
@@ -27,88 +36,7 @@ from airflow_paimon.core.table.paths import (
 )
 from airflow_paimon.core.table.table import Table
 
-SNAPSHOT, TAG, CHANGELOG, TRASH = "snapshot", "tag", "changelog", "trash"
 _TRIES = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
-    """A file that names files. ``name``: the snapshot id or the tag's name; ``data``: the file's content.
-
-    ``tag`` is set for tags, ``trash`` for what lies in the trash (``branch`` and ``name`` are then of what it was).
-    """
-
-    kind: str
-    branch: str
-    name: str
-    path: str
-    data: bytes
-    snapshot: Snapshot
-    tag: Tag | None = None
-    trash: TrashEntry | None = None
-
-    @property
-    def label(self) -> str:
-        """How messages and results name it: ``tag 'month_end'``, ``snapshot 7 of branch 'fix'``."""
-        kind = f"{self.kind} of {self.trash.kind}" if self.trash is not None else self.kind
-        name = f"{self.name!r}" if TAG in kind else self.name
-        return f"{kind} {name}" + ("" if self.branch == MAIN else f" of branch {self.branch!r}")
-
-    @property
-    def is_changelog(self) -> bool:
-        """Whether it is a long-lived changelog, also one in the trash: no table state can be read by it."""
-        return CHANGELOG in (self.kind, self.trash.kind if self.trash is not None else None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
-    """A streaming reader's position: it needs ``next_snapshot`` and everything later of its branch."""
-
-    branch: str
-    name: str
-    next_snapshot: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationRecord:
-    """An operation that a retry may look for: in the snapshots of ``branch`` after ``head``."""
-
-    operation_id: str
-    branch: str
-    head: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
-    """All roots of a table at one moment.
-
-    ``unfinished``: branches that are being created, renamed or deleted, or were when that was interrupted, and folders
-    without a schema; each with what is the matter. Their snapshots and tags are among the roots.
-    """
-
-    roots: tuple[Root, ...]
-    consumers: tuple[Consumer, ...]
-    operations: tuple[OperationRecord, ...]
-    branches: tuple[str, ...]
-    unfinished: tuple[tuple[str, str], ...]
-
-    def of(self, branch: str, kind: str) -> list[Root]:
-        """Return the roots of one kind of a branch, in the order of their snapshots."""
-        found = (r for r in self.roots if r.branch == branch and r.kind == kind)
-        return sorted(found, key=lambda r: (r.snapshot.id, r.name))
-
-    @property
-    def trash(self) -> list[TrashEntry]:
-        return [r.trash for r in self.roots if r.trash is not None]
-
-    @property
-    def identity(self) -> str:
-        """A digest of everything: two readings with the same identity saw the same roots."""
-        digest = hashlib.sha256()
-        for root in self.roots:
-            digest.update(f"{root.path}\0{hashlib.sha256(root.data).hexdigest()}\0".encode())
-        digest.update(repr((self.consumers, self.operations, self.branches, self.unfinished)).encode())
-        return digest.hexdigest()
 
 
 def gather_roots(table: Table, *, operations_since_ms: int | None = None) -> Roots:

@@ -24,6 +24,7 @@ class TrashEntry:
     """A file that was taken away. ``kind``: ``snapshot``, ``tag`` or ``changelog``; ``name``: snapshot id or tag name.
 
     ``path``: where it was; ``content``: its bytes. ``unlinked_ms``: when it was taken away (epoch milliseconds).
+    ``reaping``: the grace time is over, and some of the files that only it names may be gone.
     """
 
     branch: str
@@ -33,6 +34,7 @@ class TrashEntry:
     content: bytes
     unlinked_ms: int
     operation_id: str | None = None
+    reaping: bool = False
 
     @property
     def trash_path(self) -> str:
@@ -48,6 +50,7 @@ class TrashEntry:
             "path": self.path,
             "unlinked_ms": self.unlinked_ms,
             "operation_id": self.operation_id,
+            "reaping": self.reaping,
             "content": self.content.decode(),
         }
         return json.dumps(raw, indent=2, ensure_ascii=False).encode()
@@ -74,4 +77,5 @@ def parse_trash(data: bytes, name: str) -> TrashEntry:
         content=str(texts["content"]).encode(),
         unlinked_ms=unlinked,
         operation_id=operation_id if isinstance(operation_id, str) else None,
+        reaping=raw.get("reaping") is True,
     )

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests import chain_requests, requests
+from airflow_paimon.core.requests import chain_requests, expiry_requests, requests
 from airflow_paimon.core.requests.base import Request
 
 if TYPE_CHECKING:
@@ -194,6 +194,18 @@ OPERATIONS: dict[str, Operation] = {
             request=chain_requests.ExpirePartitions,
             summary="Drop partitions that are too old; in a chain table, whole segments.",
             function=f"{_CORE}.maintenance.expire_partitions:expire_partitions",
+        ),
+        Operation(
+            name="expire_snapshots",
+            request=expiry_requests.ExpireSnapshots,
+            summary="Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
+            function=f"{_CORE}.maintenance.expire_snapshots:expire_snapshots",
+        ),
+        Operation(
+            name="expire_tags",
+            request=expiry_requests.ExpireTags,
+            summary="Expire old tags, and delete the files that no branch, tag or reader needs any more.",
+            function=f"{_CORE}.maintenance.expire_tags:expire_tags",
         ),
     )
 }

@@ -30,7 +30,18 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     """
     if before is not None and after is not None and before.identity == after.identity:
         return Difference()
-    old, new = _manifests(table, before), _manifests(table, after)
+    added, removed = changed_files(table, _manifests(table, before), _manifests(table, after))
+    form = StoredPartitions(table.schema()).canonical
+    return Difference(_by_bucket(added, form), _by_bucket(removed, form), _index_difference(table, before, after, form))
+
+
+def changed_files(
+    table: Table, old: Sequence[ManifestFile], new: Sequence[ManifestFile]
+) -> tuple[dict[FileId, ManifestEntry], dict[FileId, ManifestEntry]]:
+    """Compare the live files of two states, given by their manifests: files only in the new one, and only in the old.
+
+    Reads only the manifests that the two don't share.
+    """
     shared = {m.file_name for m in old} & {m.file_name for m in new}
     own_old = _net(table, [m for m in old if m.file_name not in shared])
     own_new = _net(table, [m for m in new if m.file_name not in shared])
@@ -40,8 +51,7 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     added |= {k: own_old[1][k] for k in old_deleted - new_deleted}
     removed = {k: e for k, e in own_old[0].items() if k not in own_new[0] and k not in own_old[1]}
     removed |= {k: own_new[1][k] for k in new_deleted - old_deleted}
-    form = StoredPartitions(table.schema()).canonical
-    return Difference(_by_bucket(added, form), _by_bucket(removed, form), _index_difference(table, before, after, form))
+    return added, removed
 
 
 def _index_difference(

@@ -12,7 +12,8 @@ import pytest
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.manifest import FileId
 from airflow_paimon.core.maintenance.references import Holder, RootNames, read_names, readers_of
-from airflow_paimon.core.maintenance.roots import Roots, gather_roots, require_finished
+from airflow_paimon.core.maintenance.root_values import Roots
+from airflow_paimon.core.maintenance.roots import gather_roots, require_finished
 from airflow_paimon.core.maintenance.trash import TrashEntry
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
@@ -53,7 +54,7 @@ def test_every_kind_of_root_of_every_branch(table: Table) -> None:
     )  # fmt: skip
     assert [(c.branch, c.name, c.next_snapshot) for c in roots.consumers] == [("fix", "etl", 2)]
     assert ("op-1", "main", 2) in [(o.operation_id, o.branch, o.head) for o in roots.operations]
-    assert roots.trash == [entry]
+    assert [r.trash for r in roots.roots if r.trash is not None] == [entry]
     assert roots.unfinished == (("half", "has no schema"),)
     with pytest.raises(ConflictError, match="'half' has no schema; nothing was deleted"):
         require_finished(table, roots)

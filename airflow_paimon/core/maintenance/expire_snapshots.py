@@ -1,0 +1,174 @@
+"""expire_snapshots: takes the oldest snapshots away, and deletes the files that no branch needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.maintenance.expiry import Choice, duration_ms, run_expiry, time_before
+from airflow_paimon.core.maintenance.root_values import CHANGELOG, SNAPSHOT, Root, Roots
+from airflow_paimon.core.maintenance.snapshot_expiry_plan import (
+    BranchExpiry,
+    Pin,
+    branch_point_id,
+    changelog_rule,
+    expiry_rule,
+    keeps_changelogs,
+    pins_of,
+    plan_branch,
+)
+from airflow_paimon.core.plan import Action, Replace
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.expiry_requests import ExpireSnapshots, Expiry
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import EARLIEST, LATEST, MAIN
+from airflow_paimon.core.table.table import Table
+
+
+def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationResult:
+    """Expire snapshots of a branch, or of all, and delete what only expired snapshots and tags name.
+
+    Raises:
+        InvalidInputError: the numbers contradict each other, or the time is naive or in the future.
+        FormatError: something that is needed can't be read; nothing was deleted.
+        ConflictError: a branch is incomplete; nothing was deleted.
+    """
+    table = context.table
+    branches = chosen_branches(table, request)
+    time_before(request.older_than, context.now_ms, table.name)
+    since = context.now_ms - duration_ms(request.retry_window, "retry_window")
+
+    def choose(roots: Roots) -> Choice:
+        views = [table.branch(b) for b in (branches or (MAIN, *roots.branches))]
+        return _choice(context, request, roots, views)
+
+    expired = run_expiry(context, choose, grace=request.grace, operations_since_ms=since)
+    head = table.branch(request.branch).latest_snapshot_id()
+    return context.result(
+        expired.plan,
+        branch=request.branch,
+        changed=expired.changed,
+        before=head,
+        after=head,
+        details=expired.details,
+    )
+
+
+def chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
+    """Return the branch that was asked for; empty = all of them."""
+    if request.all_branches and request.branch != MAIN:
+        raise InvalidInputError(f"{table.name}: give a branch, or all_branches, not both", table=table.name)
+    return () if request.all_branches else (table.branch(request.branch).require().branch_name,)
+
+
+def _choice(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:
+    parents = {b: _parent(context.table, b) for b in roots.branches}
+    plans, dead = [], []
+    before: dict[str, tuple[Action, ...]] = {}
+    after: list[Action] = []
+    for view in views:
+        options = TableOptions(view.schema().options)
+        pins = pins_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
+        plan = _plan(context, request, roots, view, options, pins)
+        plans.append(plan)
+        changelogs = _expired_changelogs(context, roots, view, options)
+        dead += [*changelogs, *plan.expired]
+        if keeps_changelogs(options):
+            before |= {r.path: (_as_changelog(view, r),) for r in plan.expired}
+        after += _hints(view, plan, changelogs, decoupled=keeps_changelogs(options))
+    report = _report(plans) | {"warnings": _warnings(roots, plans, parents)}
+    reason = "older than is to be kept"
+    return Choice(dead=tuple(dead), reason=reason, before=before, after=tuple(after), report=report)
+
+
+def _parent(table: Table, branch: str) -> str:
+    lineage = read_lineage(table, branch)
+    return lineage.from_branch if lineage is not None else MAIN
+
+
+def _plan(
+    context: Context, request: ExpireSnapshots, roots: Roots, view: Table, options: TableOptions, pins: list[Pin]
+) -> BranchExpiry:
+    rule = expiry_rule(
+        options,
+        view.label,
+        now_ms=context.now_ms,
+        older_than_ms=time_before(request.older_than, context.now_ms, view.label),
+        retain_min=request.retain_min,
+        retain_max=request.retain_max,
+        max_deletes=request.max_deletes,
+    )
+    return plan_branch(view.branch_name, roots.of(view.branch_name, SNAPSHOT), rule, pins)
+
+
+def _expired_changelogs(context: Context, roots: Roots, view: Table, options: TableOptions) -> list[Root]:
+    """Long-lived changelogs past their retention; the newest one stays, and what a consumer is to read."""
+    branch = view.branch_name
+    changelogs = roots.of(branch, CHANGELOG)
+    if not changelogs:
+        return []
+    pins = [Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest one")]
+    pins += [Pin(snapshot_id=c.next_snapshot, reason=c.name) for c in roots.consumers if c.branch == branch]
+    known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
+    in_order = [known[i] for i in sorted(known)]
+    gone = plan_branch(branch, in_order, changelog_rule(options, context.now_ms), pins).expired
+    return [r for r in gone if r.kind == CHANGELOG]
+
+
+def _as_changelog(view: Table, root: Root) -> Replace:
+    path = view.paths.changelog(root.snapshot.id)
+    return Replace(path=path, data=root.data, reason="the changelog lives longer than the snapshot")
+
+
+def _hints(view: Table, plan: BranchExpiry, changelogs: Sequence[Root], *, decoupled: bool) -> list[Action]:
+    hints: list[tuple[str, int]] = []
+    if plan.expired and decoupled:
+        hints.append((f"{view.paths.changelog_dir}/{LATEST}", plan.expired[-1].snapshot.id))
+    if changelogs:
+        hints.append((f"{view.paths.changelog_dir}/{EARLIEST}", changelogs[-1].snapshot.id + 1))
+    first = plan.first_kept.snapshot.id if plan.first_kept is not None else None
+    if first is not None and (plan.expired or _is_below(view, first)):
+        hints.append((view.paths.earliest_hint, first))
+    return [Replace(path=path, data=str(number).encode(), reason="hint") for path, number in hints]
+
+
+def _is_below(view: Table, first: int) -> bool:
+    """Whether an interrupted expiry has left the hint at a snapshot that is gone."""
+    try:
+        text = view.store.read(view.paths.earliest_hint).strip()
+    except NotFoundError:
+        return False
+    return text.isdigit() and int(text) < first
+
+
+def _report(plans: Sequence[BranchExpiry]) -> dict[str, Any]:
+    expired = {
+        p.branch: {
+            "snapshots": len(p.expired),
+            "from": p.expired[0].snapshot.id,
+            "to": p.expired[-1].snapshot.id,
+        }
+        for p in plans
+        if p.expired
+    }
+    stopped = {
+        p.branch: f"snapshot {p.first_kept.snapshot.id} stays: {p.reason}" for p in plans if p.first_kept is not None
+    }
+    return {"expired": expired, "stopped_by": stopped}
+
+
+def _warnings(roots: Roots, plans: Sequence[BranchExpiry], parents: dict[str, str]) -> list[str]:
+    """Branches whose publish will know less about what the other side did since the branch point."""
+    last = {p.branch: p.expired[-1].snapshot.id for p in plans if p.expired}
+    found = []
+    for branch, parent in parents.items():
+        point = branch_point_id(roots, branch, parent)
+        if point is not None and last.get(parent, 0) > point:
+            found.append(
+                f"snapshots of {parent} after snapshot {point}, from which branch {branch!r} starts, expire: a merge "
+                f"of it can no longer tell compactions of {parent} from changes, and may report conflicts"
+            )
+    return found
