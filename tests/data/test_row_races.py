@@ -6,8 +6,8 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +17,7 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.table import open_table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.compact import compact
 from tests.core.tables import run
@@ -33,18 +33,21 @@ Done = list[tuple[str, int]]
 """What a process has written: kind and key."""
 
 
-def work(folder: str, number: int, seed: int) -> Done:
+Do = Callable[[Table, str, str, int, int], object]
+
+
+def work(folder: str, number: int, seed: int, do: Do | None = None, statements: int = STATEMENTS) -> Done:
     """Count up the process's own rows, delete some, insert others; every change is made until it lands."""
     chance_ = random.Random(seed)
     table = open_table(f"{folder}/wh", "d.t")
     done: Done = []
-    for turn in range(STATEMENTS):
+    for turn in range(statements):
         key = 100 * number + chance_.randrange(10)
         new = 100 * number + 10 + turn
         kind = chance_.choice(["update", "update", "delete", "merge", "append", "compact"])
         for _ in range(TRIES):
             try:
-                _do(table, folder, kind, key, new)
+                (do or change_rows)(table, folder, kind, key, new)
                 break
             except ConflictError:
                 continue
@@ -56,7 +59,7 @@ def work(folder: str, number: int, seed: int) -> Done:
     return done
 
 
-def _do(table: Any, folder: str, kind: str, key: int, new: int) -> None:
+def change_rows(table: Table, folder: str, kind: str, key: int, new: int) -> None:
     def change(row: Row) -> Row | None:
         if row["k"] != key:
             return row
@@ -76,22 +79,24 @@ def rows_of(keys: list[int]) -> pa.Table:
     return pa.table({"k": pa.array(keys, pa.int32()), "n": pa.array([0] * len(keys), pa.int32())})
 
 
-def test_processes_beside_each_other(tmp_path: Path) -> None:
+def race(folder: Path, modules: Sequence[str]) -> None:
+    """Run one process of each module beside the others, and check what they leave."""
     options = {"bucket": "-1", "row-tracking.enabled": "true"}
-    table = create_table(str(tmp_path / "wh"), "d.t", [("k", "INT"), ("n", "INT")], options=options)
-    for number in range(PROCESSES):
+    table = create_table(str(folder / "wh"), "d.t", [("k", "INT"), ("n", "INT")], options=options)
+    for number in range(len(modules)):
         write_arrow(table, rows_of([100 * number + i for i in range(10)]))
     first = {row[0]: row[-2] for row in with_ids(table)}
+    seeds = [chance(f"rows/{n}").randrange(10**9) for n in range(len(modules))]
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.data.test_row_races", str(tmp_path), str(number), str(seed)],
+            [sys.executable, "-m", module, str(folder), str(number), str(seed)],
             cwd=REPO_ROOT,
             stdout=subprocess.PIPE,
         )
-        for number, seed in enumerate(chance(f"rows/{n}").randrange(10**9) for n in range(PROCESSES))
+        for number, (module, seed) in enumerate(zip(modules, seeds, strict=True))
     ]
-    done = [json.loads(worker.communicate(timeout=300)[0]) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * PROCESSES
+    done = [json.loads(worker.communicate(timeout=300)[0].splitlines()[-1]) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * len(modules)
     expected = dict.fromkeys(first, 0)
     for steps in done:
         for kind, key in steps:
@@ -109,6 +114,10 @@ def test_processes_beside_each_other(tmp_path: Path) -> None:
     assert head is not None and max(row[-1] for row in found) <= head.id
     assert table.snapshot_ids() == list(range(1, head.id + 1))
     assert not [f for f in run(table, "check_table").details["findings"] if "row-ids" in f["id"]]
+
+
+def test_processes_beside_each_other(tmp_path: Path) -> None:
+    race(tmp_path, ["tests.data.test_row_races"] * PROCESSES)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ Rows = dict[int, tuple[str, str]]
 
 class Side:
     """What one branch should hold. ``ids``: of every row that it ever showed; ``touched``: partitions, and ``changed``:
-    rows, that were written since the branch was made; ``may_change``: rows of the last step.
+    rows, that were written since the branch was made; ``unpublished``: rows that were written since its last publish;
+    ``may_change``: rows of the last step.
     """
 
     def __init__(self, view: Table, rows: Rows) -> None:
@@ -46,11 +47,22 @@ class Side:
         self.ids: dict[int, int] = {}
         self.owners: dict[int, int] = {}
         self.versions: dict[int, int] = {}
+        self.seen: dict[int, list[str]] = {}
         self.next_row_id = 0
         self.touched: set[str] = set()
         self.may_change: set[int] = set()
         self.changed: set[int] = set()
+        self.unpublished: set[int] = set()
         self.goes_back = False
+        self.beginning: dict[int, tuple[str, str, int]] = {}
+
+    @staticmethod
+    def rows_in(dt: str, rows: Rows) -> Rows:
+        return {k: row for k, row in rows.items() if row[1] == dt}
+
+    def is_as_in_the_beginning(self, dt: str) -> bool:
+        now = {k: (*row, self.versions[k]) for k, row in self.rows.items()}
+        return {k: r for k, r in now.items() if r[1] == dt} == {k: r for k, r in self.beginning.items() if r[1] == dt}
 
 
 class RowIdMachine(RuleBasedStateMachine):
@@ -60,14 +72,18 @@ class RowIdMachine(RuleBasedStateMachine):
         options |= {} if partitioned_ids else {"row-tracking.partition-group-on-commit": "false"}
         options |= {"target-file-size": "2 kb"} if small else {}
         columns = [("k", "INT"), ("v", "STRING"), ("dt", "STRING")]
-        warehouse = f"memory://{uuid.uuid4()}/wh"
-        self.table = create_table(warehouse, "d.t", columns, partition_keys=["dt"], options=options)
+        self.warehouse = self.new_warehouse()
+        self.table = create_table(self.warehouse, "d.t", columns, partition_keys=["dt"], options=options)
         self.keys = 0
         self.sides = {"main": Side(self.table, {})}
         self.undo: tuple[str, Rows] | None = None
+        self.stands = False  # main still has the last publish as it was
         self._insert(self.sides["main"], "a", 2)
         self._check(self.sides["main"])
         self._branch()
+
+    def new_warehouse(self) -> str:
+        return f"memory://{uuid.uuid4()}/wh"
 
     def _fresh(self, dt: str, count: int) -> Rows:
         self.keys += count
@@ -112,16 +128,8 @@ class RowIdMachine(RuleBasedStateMachine):
         """UPDATE, DELETE, an UPDATE of the partition, or a MERGE that inserts as well."""
         side = self._side(name)
         new = self._fresh(dt, 1) if kind == "merge" else {}
-        word = f"v{self.keys}-{len(side.versions)}-{every}"
-
-        def change(row: Row) -> Row | None:
-            if row["k"] % every:
-                return row
-            if kind == "delete":
-                return None
-            return {**row, "dt": dt} if kind == "move" else {**row, "v": word}
-
-        statement(side.view, change, [{"k": k, "v": v, "dt": d} for k, (v, d) in new.items()], kind.upper())
+        word = f"v{side.view.latest_snapshot_id()}-{every}"
+        self.change(side, kind, every, dt, word, new)
         for k in [k for k in side.rows if k % every == 0]:
             v, old = side.rows[k]
             if kind == "delete":
@@ -138,11 +146,22 @@ class RowIdMachine(RuleBasedStateMachine):
         side.rows |= new
         side.touched |= {d for _, d in new.values()}
 
+    def change(self, side: Side, kind: str, every: int, dt: str, word: str, new: Rows) -> None:
+        """The statement, below Spark. It has to be the only commit, and none if it changes nothing."""
+
+        def one(row: Row) -> Row | None:
+            if row["k"] % every:
+                return row
+            if kind == "delete":
+                return None
+            return {**row, "dt": dt} if kind == "move" else {**row, "v": word}
+
+        statement(side.view, one, [{"k": k, "v": v, "dt": d} for k, (v, d) in new.items()], kind.upper())
+
     @rule(name=SIDES)
     def compact_files(self, name: str) -> None:
         side = self._side(name)
-        warehouse = self.table.store.uri.rsplit("/", 2)[0]
-        asked = {"warehouse": warehouse, "table": "d.t", "branch": side.view.branch_name, "min_files": 2}
+        asked = {"warehouse": self.warehouse, "table": "d.t", "branch": side.view.branch_name, "min_files": 2}
         request = build_request("compact", asked)
         assert isinstance(request, Compact)
         event(f"compacted: {compact(open_context(request), request).changed}")
@@ -157,8 +176,9 @@ class RowIdMachine(RuleBasedStateMachine):
         run(self.table, "create_branch", branch="fix", snapshot=self.table.latest_snapshot_id())
         fix = Side(self.table.branch("fix"), main.rows)
         fix.ids, fix.owners, fix.next_row_id = dict(main.ids), dict(main.owners), main.next_row_id
-        fix.versions = dict(main.versions)
-        main.touched, self.undo = set(), None
+        fix.beginning = {k: (*row, main.versions[k]) for k, row in main.rows.items()}
+        fix.versions, fix.seen = dict(main.versions), dict(main.seen)
+        main.touched, self.undo, self.stands = set(), None, False
         self.sides["fix"] = fix
 
     @rule()
@@ -174,11 +194,25 @@ class RowIdMachine(RuleBasedStateMachine):
             return
         event("publish: " + ("done" if result.changed else "nothing to do"))
         event(f"publish: rewritten files: {result.details['rewritten_files'] > 0}")
-        main.rows = {k: r for k, r in main.rows.items() if r[1] not in fix.touched}
-        main.rows |= {k: r for k, r in fix.rows.items() if r[1] in fix.touched}
-        main.may_change |= fix.changed
+        taken = fix.touched
+        if fix.touched & main.touched:  # no conflict: the branch has moved rows in and out again
+            taken = {dt for dt in fix.touched if not fix.is_as_in_the_beginning(dt)}
+            there = {r["k"]: (r["v"], r["dt"]) for r in read_arrow(self.table).to_pylist()}
+            taken |= {dt for dt in fix.touched - taken if fix.rows_in(dt, there) == fix.rows_in(dt, fix.rows)}
+        main.rows = {k: r for k, r in main.rows.items() if r[1] not in taken}
+        main.rows |= {k: r for k, r in fix.rows.items() if r[1] in taken}
+        main.may_change |= fix.unpublished if self.stands else fix.changed
         if result.changed:
+            fix.unpublished, self.stands = set(), True
             self.undo = result.details["undo_tag"], before
+
+    @rule(every=st.integers(2, 4), dt=PARTITIONS, kind=st.sampled_from(["update", "merge"]))
+    def publish_folded(self, every: int, dt: str, kind: str) -> None:
+        """Correct once more, compact the branch, publish: all its rows' versions are stored as its own numbers."""
+        self.state("fix", every, kind, dt)
+        self.compact_files("fix")
+        self._check(self.sides["fix"])
+        self.publish()
 
     @precondition(lambda self: self.undo is not None)
     @rule()
@@ -190,7 +224,7 @@ class RowIdMachine(RuleBasedStateMachine):
         if head != self._published_at():
             return  # other commits in between are the publish machine's
         run(self.table, "rollback_to", tag=tag, keep_later=True)
-        main.rows, main.goes_back, self.undo = before, True, None
+        main.rows, main.goes_back, self.undo, self.stands = before, True, None, False
 
     def _published_at(self) -> int | None:
         assert self.undo is not None
@@ -204,6 +238,7 @@ class RowIdMachine(RuleBasedStateMachine):
         rows = read_arrow(self.table, version=number).to_pylist()
         run(self.table, "rollback_to", snapshot=number)
         main.touched |= {dt for _, dt in main.rows.values()} | {r["dt"] for r in rows}
+        self.stands = False
         main.rows, main.goes_back, self.undo = {r["k"]: (r["v"], r["dt"]) for r in rows}, True, None
 
     @invariant()
@@ -217,23 +252,27 @@ class RowIdMachine(RuleBasedStateMachine):
         head = side.view.latest_snapshot()
         assert head is not None and (head.next_row_id or 0) >= side.next_row_id
         side.next_row_id = head.next_row_id or 0
-        for key, (_, _, row_id, version) in found.items():
+        for key, (*row, row_id, version) in found.items():
             assert side.ids.setdefault(key, row_id) == row_id
             assert side.owners.setdefault(row_id, key) == key
             assert row_id < side.next_row_id and version <= head.id
             known = side.versions.get(key)
             if known is not None and not side.goes_back:
                 assert version == known or (version > known and key in side.may_change)
+                assert version > known or row == side.seen[key], "changed, and readers of newer versions miss it"
         side.changed |= side.may_change
+        side.unpublished |= side.may_change
         side.may_change, side.goes_back = set(), False
         side.versions = {key: row[-1] for key, row in found.items()}
+        side.seen = {key: list(row[:-2]) for key, row in found.items()}
 
 
-TestRowIdMachine = RowIdMachine.TestCase
-TestRowIdMachine.settings = settings(
+MACHINE = settings(
     max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "15")),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+TestRowIdMachine = RowIdMachine.TestCase
+TestRowIdMachine.settings = MACHINE
