@@ -59,23 +59,25 @@ def rewrite(spark: SparkSession, files: list[str], target: str) -> None:
 def bench_statements(spark: SparkSession, warehouse: str, files: list[str], target: str) -> None:
     number = iter(range(1, 10_000))
     source = "(SELECT id * 100 + {0} AS k, id AS n FROM range(" + str(ROWS // 100) + "))"
+    few = "(SELECT id * 100 + {0} AS k, id AS n FROM range(" + str(ROWS // 100 // FILES) + "))"
 
     def run(statement: str) -> None:
         sql(spark, warehouse, statement.format(next(number) % 100))
 
     one_file = f"UPDATE d.t SET a = a + {{0}} WHERE k < {ROWS // FILES} AND k % 100 = 7"
     merge = (
-        f"MERGE INTO d.t USING {source} AS s ON t.k = s.k WHEN MATCHED THEN UPDATE SET b = s.n "
-        f"WHEN NOT MATCHED THEN INSERT (k, b) VALUES (s.k, s.n)"
+        "MERGE INTO d.t USING %s AS s ON t.k = s.k WHEN MATCHED THEN UPDATE SET b = s.n "
+        "WHEN NOT MATCHED THEN INSERT (k, b) VALUES (s.k, s.n)"
     )
     best = in_turns(
         {
             "floor: all files read and written by Spark": lambda: rewrite(spark, files, target),
             "floor: one file read and written by Spark": lambda: rewrite(spark, files[:1], target),
             "UPDATE of 1 % of the rows, in all files": lambda: run("UPDATE d.t SET a = a + 1 WHERE k % 100 = {0}"),
-            "MERGE of 1 % of the rows, in all files": lambda: run(merge),
+            "MERGE of 1 % of the rows, in all files": lambda: run(merge % source),
             "DELETE of 0.01 % of the rows, in all files": lambda: run("DELETE FROM d.t WHERE k % 10000 = {0}"),
             "UPDATE of rows of one file": lambda: run(one_file),
+            "MERGE of rows of one file": lambda: run(merge % few),
         },
         RUNS,
     )

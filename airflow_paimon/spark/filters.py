@@ -72,6 +72,29 @@ def condition_predicate(condition: Any, schema: TableSchema, ids: frozenset[int]
     return _predicate(condition, frozenset(schema.field_names) - frozenset(finer_than_micros(schema.fields)))
 
 
+def equal_columns(condition: Any, schema: TableSchema, ids: frozenset[int]) -> list[tuple[str, Any]]:
+    """Return the table's columns that a resolved condition of a join sets equal to an expression on the other side.
+
+    ``ids``: those of the table's columns. Only types whose values are ordered alike in Python, Spark and statistics.
+    """
+    if _kind(condition) == "And":
+        return [p for side in (condition.left(), condition.right()) for p in equal_columns(side, schema, ids)]
+    if _kind(condition) != "EqualTo":
+        return []
+    known = frozenset(schema.field_names)
+    for own, other in ((condition.left(), condition.right()), (condition.right(), condition.left())):
+        name = _column(own, known)
+        if name is None or int(own.exprId().id()) not in ids:
+            continue
+        theirs = [int(a.exprId().id()) for a in _items(other.references().toSeq())]
+        if theirs and not ids.intersection(theirs) and str(own.dataType().typeName()).partition("(")[0] in _ORDERED:
+            return [(name, other)]
+    return []
+
+
+_ORDERED = ("byte", "short", "integer", "long", "string", "date", "decimal")
+
+
 def _kind(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 

@@ -17,11 +17,15 @@ from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.layers import plan_table_read
-from airflow_paimon.spark import read_table
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.scan import with_positions
+from airflow_paimon.spark import read_table, sql
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide
+from airflow_paimon.spark.read import frame_of
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
@@ -55,6 +59,28 @@ def test_what_needs_no_merge_goes_through_sparks_reader(spark: SparkSession, tmp
     with pytest.raises(InvalidInputError, match=r"`x`.*\(columns: k, v, dt\)") as refused:
         read_table(spark, str(tmp_path), "d.t", where="x = 1")
     assert "\n" not in refused.value.message
+
+
+def test_row_ids_versions_and_places_of_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Several files a folder, some of which store their ids."""
+    options = {"row-tracking.enabled": "true"}
+    columns = [("k", "INT"), ("dt", "STRING"), ("file name", "STRING")]
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["dt"], options=options)
+    for start in (0, 10, 20):
+        found = [{"k": start + i, "dt": "ab"[i % 2], "file name": "x" * i} for i in range(10)]
+        write_arrow(table, pa.Table.from_pylist(found, read_arrow(table).schema))
+    sql(spark, str(tmp_path), "UPDATE d.t SET k = -k WHERE k IN (3, 12, 13)")
+    names = ["_SEQUENCE_NUMBER", "k", "dt", "file name", "_ROW_ID"]
+    expected = sorted(tuple(r.values()) for r in read_arrow(table, columns=names).to_pylist())
+    assert {r[0] for r in expected} == {1, 2, 3, 4} and sorted(r[4] for r in expected) == list(range(30))
+    assert rows(spark, tmp_path, columns=names) == expected
+    few = rows(spark, tmp_path, columns=names, where="_ROW_ID IN (3, 27) OR _SEQUENCE_NUMBER = 4")
+    assert few == [r for r in expected if r[4] in (3, 27) or r[0] == 4] and len(few) > 2
+    [(read, splits)] = plan_table_read(table)
+    read = with_positions(read)
+    assert not divide(spark, read, splits).merged
+    placed = [tuple(r.values()) for split in splits for b in read_split(read, split) for r in b.to_pylist()]
+    assert sorted(map(tuple, frame_of(spark, [(read, splits)]).collect())) == sorted(placed)
 
 
 def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSession, tmp_path: Path) -> None:

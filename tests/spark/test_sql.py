@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
@@ -221,6 +221,79 @@ def test_only_files_that_can_hold_such_rows_are_read_and_only_touched_ones_are_w
     assert [r[1] for r in late] == ["x" if r[0] in (103, 104) else "late" for r in late]
     nothing = sql(spark, str(tmp_path), "UPDATE d.t SET v = 'x' WHERE k = 5000")
     assert (nothing["changed"], counts(nothing), nothing["snapshot_after"]) == (False, (0, 0, 0), 4)
+
+
+@contextmanager
+def hidden(*files: Path) -> Iterator[None]:
+    """Take files away: reading them would fail."""
+    kept = {file: file.read_bytes() for file in files}
+    for file in files:
+        file.unlink()
+    try:
+        yield
+    finally:
+        for file, content in kept.items():
+            file.write_bytes(content)
+
+
+def files_of(table: Table, dt: str) -> list[Path]:
+    root = Path(table.store.uri.removeprefix("file://"))
+    plan = plan_scan(table)
+    of_dt = [s for s in plan.splits if s.values[0] == dt]
+    return [root / data_file_path(plan.schema, s.values, s.bucket, f) for s in of_dt for f in s.files]
+
+
+def test_merge_evaluates_its_source_once_and_reads_only_files_that_can_hold_its_keys(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = make(tmp_path, "tracked")
+    rows = [{"k": k, "v": "late", "n": k, "dt": "a"} for k in range(100, 110)]
+    write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
+    calls = tmp_path / "calls"
+
+    def counted(k: int) -> int:
+        with calls.open("a") as file:
+            file.write("x")
+        return k
+
+    spark.udf.register("counted", counted, "int")
+    source = "(SELECT counted(CAST(id AS INT)) AS k, 'a' AS dt FROM range(105, 113))"
+    text = f"""MERGE INTO d.t USING {source} AS s ON t.k = s.k AND s.dt = t.dt
+        WHEN MATCHED AND s.k < 107 THEN UPDATE SET v = 'x' WHEN NOT MATCHED THEN INSERT (k, dt) VALUES (s.k, s.dt)"""
+    first, _ = sorted(files_of(table, "a"), key=lambda f: f.stat().st_mtime_ns)
+    with in_tasks(), hidden(first, *files_of(table, "b")):
+        result = sql(spark, str(tmp_path), text)["details"]
+    assert calls.read_text() == "x" * 8
+    assert (result["rows_updated"], result["rows_inserted"], result["files_rewritten"]) == (2, 3, 1)
+    late = {r[0]: r[1] for r in rows_of(table) if r[0] >= 100}
+    assert late == dict.fromkeys(range(100, 110), "late") | {105: "x", 106: "x", 110: None, 111: None, 112: None}
+
+
+def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    table = make(tmp_path, kind)
+    spark.createDataFrame([("a", 3), ("c", 4)], "dt string, k int").createOrReplaceTempView("gone")
+    with hidden(*files_of(table, "a"), *files_of(table, "b")):
+        nothing = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE dt = 'c' OR dt IS NULL")
+        result = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE t.dt IN (SELECT dt FROM gone) AND upper(dt) < 'B'")
+    assert (nothing["changed"], counts(nothing)) == (False, (0, 0, 0))
+    assert counts(result) == (0, 10, 0)
+    assert "rows_deleted_at_most" not in result["details"]
+    assert rows_of(table) == expected({key: row for key, row in before().items() if key[0] == "b"})
+    # a condition that looks like it, but compares other columns in its subquery
+    spark.createDataFrame([("b", 3)], "dt string, k int").createOrReplaceTempView("gone")
+    text = "DELETE FROM d.t WHERE dt = 'b' AND EXISTS (SELECT 1 FROM gone g WHERE g.k = t.k)"
+    assert counts(sql(spark, str(tmp_path), text)) == (0, 1, 0)
+    assert counts(sql(spark, str(tmp_path), "DELETE FROM d.t", all_rows=True)) == (0, 9, 0)
+    assert rows_of(table) == []
+
+
+def test_delete_of_whole_partitions_says_when_its_count_is_of_stored_rows(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(tmp_path, "keyed")
+    newer = [{"k": 1, "v": "newer", "n": 1, "dt": "a"}]
+    write_arrow(table, pa.Table.from_pylist(newer, read_arrow(table).schema))
+    details = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE dt = 'a'")["details"]
+    assert (details["rows_deleted"], details["rows_deleted_at_most"]) == (11, True)
+    assert {r[3] for r in rows_of(table)} == {"b"}
 
 
 def test_subqueries_views_and_with_see_other_tables_and_versions(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
+from airflow_paimon.spark.statements import kept_source
 from tests.randomness import chance
+from tests.spark.jobs.operations import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STATEMENTS = 10
+MERGES = 4
 COLUMNS = ("k", "n", "s", "dt")
 Rows = list[tuple[Any, ...]]
 
@@ -92,6 +95,10 @@ class Life:
     def step(self) -> None:
         how = self._chance.choice([self._update, self._delete, self._merge, self._merge])
         how()
+        assert _sorted(tuple(r.values()) for r in read_arrow(self.table).to_pylist()) == self.expected()
+
+    def merge(self) -> None:
+        self._merge()
         assert _sorted(tuple(r.values()) for r in read_arrow(self.table).to_pylist()) == self.expected()
 
     def expected(self) -> Rows:
@@ -227,3 +234,15 @@ def test_a_life(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     life = Life(spark, tmp_path, kind, chance(kind))
     for _ in range(STATEMENTS):
         life.step()
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("place", ["source sent to the files", "joined by Spark"])
+def test_merges_in_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The same statements in both ways of finding the rows that match."""
+    if place == "joined by Spark":
+        monkeypatch.setattr(kept_source, "KEPT_BYTES", -1)
+    life = Life(spark, tmp_path, "tracked", chance("merges in tasks"))
+    with in_tasks():
+        for _ in range(MERGES):
+            life.merge()

@@ -22,7 +22,7 @@ from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import Base, correct_idempotently, properties, read_heads, result_of
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
 from airflow_paimon.spark.progress import progress
-from airflow_paimon.spark.statements.evaluate import statement_errors
+from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.parse import parse_statement

@@ -7,11 +7,12 @@ fetched if its plan reads little and they are few. What is more than that stays 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.data import in_process
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.spark.filters import has_jvm
@@ -30,16 +31,13 @@ MOST_ROWS = 200_000
 _RESULT_LIMIT = "spark.driver.maxResultSize"
 """The setting that Spark names when rows are too wide for the driver."""
 _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec")
+_KEPT_LEAVES = ("RDDScanExec",)
 
 
 def view_frame(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
     """Return the DataFrame of planned reads; of a small table with rows that were read already."""
     files = [f for _, splits in layers for s in splits for f in s.files]
-    if (
-        not files
-        or not has_jvm(spark)
-        or not in_process.fits_in_process(files, min(VIEW_BYTES, in_process.LIMIT_BYTES))
-    ):
+    if not files or not has_jvm(spark) or not is_small_view(files):
         return frame_of(spark, layers)
     fields = layers[0][0].fields
     batches = [b for read, splits in layers for s in splits for b in read_rows(read, s)]
@@ -47,15 +45,23 @@ def view_frame(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
     return spark.createDataFrame(rows, spark_schema(fields))
 
 
-def few_rows(rows: DataFrame) -> pa.Table | None:
-    """Run a query that reads little and give its rows; None where it reads much, or gives many rows."""
+def is_small_view(files: Iterable[DataFile]) -> bool:
+    """Whether ``view_frame`` reads these files in this process."""
+    return in_process.fits_in_process(files, min(VIEW_BYTES, in_process.LIMIT_BYTES))
+
+
+def few_rows(rows: DataFrame, *, kept: bool = False) -> pa.Table | None:
+    """Run a query that reads little and give its rows; None where it reads much, or gives many rows.
+
+    ``kept``: what it reads besides files are few rows that Spark holds in memory.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     if not hasattr(rows, "_jdf") or not hasattr(rows, "toArrow"):  # a Spark Connect client, Spark 3.5
         return None
     limited = rows.limit(MOST_ROWS + 1)  # asked for its plan and run, so that it is planned once
-    if _bytes_read(limited) > in_process.LIMIT_BYTES:
+    if _bytes_read(limited, _LOCAL_LEAVES + (_KEPT_LEAVES if kept else ())) > in_process.LIMIT_BYTES:
         return None
     try:
         found: pa.Table = limited.toArrow()
@@ -66,23 +72,23 @@ def few_rows(rows: DataFrame) -> pa.Table | None:
     return found if found.num_rows <= MOST_ROWS else None
 
 
-def _bytes_read(rows: DataFrame) -> float:
+def _bytes_read(rows: DataFrame, local: Sequence[str]) -> float:
     """Return how many bytes of files the physical plan reads; infinite where it reads anything else."""
     from py4j.protocol import Py4JError
 
     try:
-        return _bytes_of(rows._jdf.queryExecution().sparkPlan())
+        return _bytes_of(rows._jdf.queryExecution().sparkPlan(), local)
     except Py4JError as error:  # a plan of another version of Spark
         log.info("What the query reads can't be estimated: %s", str(error).splitlines()[0])
         return float("inf")
 
 
-def _bytes_of(plan: Any) -> float:
+def _bytes_of(plan: Any, local: Sequence[str]) -> float:
     name = plan.getClass().getSimpleName()
     children = plan.children()
     if children.size():
-        return sum(_bytes_of(children.apply(i)) for i in range(children.size()))
-    if name in _LOCAL_LEAVES:
+        return sum(_bytes_of(children.apply(i), local) for i in range(children.size()))
+    if name in local:
         return 0.0
     if name == "FileSourceScanExec":
         return float(plan.selectedPartitions().totalFileSize())

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write
@@ -23,17 +24,19 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read, with_positions
-from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
+from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
 from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import (
     Evaluation,
-    statement_errors,
 )
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
+from airflow_paimon.spark.statements.kept_source import kept_source, keys_of, unmatched_rows
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
+from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
 
@@ -55,18 +58,19 @@ def change_append(spark: SparkSession, statement: Statement, table: Table, dry_r
     plan = plan_copy_on_write(table)
     schema = plan.write.schema
     evaluation = Evaluation(spark, statement, schema, list(POSITION_COLUMNS), whole=False)
-    predicate = None if statement.insert else evaluation.run(evaluation.empty_target()).predicate
-    columns = [*schema.field_names, *(n for n in ROW_COLUMNS if plan.tracks_rows and n in statement.text.upper())]
-    read, splits = plan_read(plan.scan, columns=columns, predicate=predicate, time_travel=True)
-    read = with_positions(read)
-    parts = [part for split in splits for part in split.divided()]
-    rewrite = plan_rewrite(statement, plan, read, parts, dry_run)
+    found = None if statement.insert else evaluation.run(evaluation.empty_target())
+    if found is not None and takes_whole_partitions(statement, plan.scan, found):
+        with statement_errors(statement, table.name):
+            return drop_partitions(spark, statement, plan.scan, plan.write, found.predicate, dry_run=dry_run)
+    change = _Change(spark, statement, plan, evaluation, dry_run)
     with temporary_conf(spark, BATCH_CONF), statement_errors(statement, table.name):
-        if statement.insert is None:
-            rows = evaluation.run(view_frame(spark, [(read, splits)])).rows
+        if found is None:
+            results = change.insert(inserted(spark, statement, schema, list(POSITION_COLUMNS)))
+        elif statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):
+            with kept_source(spark, statement, evaluation) as kept:
+                results = change.run(found.predicate) if kept is None else change.merge(kept)
         else:
-            rows = inserted(spark, statement, schema, list(POSITION_COLUMNS))
-        results = _run(rows, rewrite, parts)
+            results = change.run(found.predicate)
     return Outcome(
         read=plan.scan,
         write=plan.write,
@@ -76,6 +80,68 @@ def change_append(spark: SparkSession, statement: Statement, table: Table, dry_r
         inserted=sum(r.inserted for r in results),
         rewritten=frozenset(name for r in results for name in r.files),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One statement on the files of one snapshot; each method evaluates it and writes the files again."""
+
+    spark: SparkSession
+    statement: Statement
+    plan: CopyOnWrite
+    evaluation: Evaluation
+    dry_run: bool
+
+    def insert(self, rows: DataFrame) -> list[Rewritten]:
+        read, splits = self._read(None)
+        parts = _parts(splits)
+        return _run(rows, self._rewrite(read, parts), parts)
+
+    def run(self, predicate: Predicate | None) -> list[Rewritten]:
+        read, splits = self._read(predicate)
+        parts = _parts(splits)
+        rows = self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows
+        return _run(rows, self._rewrite(read, parts), parts)
+
+    def merge(self, kept: DataFrame) -> list[Rewritten]:
+        """MERGE with a kept source: rows of the target first, then those of the source that none has matched."""
+        spark, statement, evaluation = self.spark, self.statement, self.evaluation
+        found = evaluation.run(evaluation.empty_target(), kept)
+        keys = keys_of(kept, found.equal)
+        known = tuple(p for p in (found.predicate, keys.predicate) if p is not None)
+        read, splits = self._read(AllOf(known) if known else None)
+        splits = [] if keys.nothing else splits
+        target = keys.within(view_frame(spark, [(read, splits)]))
+        parts = _parts(splits)
+        rewrite = self._rewrite(read, parts)
+        results: list[Rewritten] = []
+        try:
+            if statement.matched or statement.not_matched_by_source:
+                results += _run(evaluation.run(target, kept).rows, rewrite, parts, kept=True)
+                matched = [ids for r in results for ids in r.sources]
+            else:
+                found_rows = evaluation.matched_sources(target, kept).toArrow()
+                matched = [found_rows.column(0).to_numpy()]
+            left = unmatched_rows(spark, kept, matched) if statement.not_matched else None
+            if left is not None:
+                results += _run(evaluation.inserts(left), rewrite, parts, kept=True)
+        except BaseException:
+            discard_files(self.plan.write, [m for r in results for m in r.messages])
+            raise
+        return results
+
+    def _read(self, predicate: Predicate | None) -> tuple[TableRead, list[ReadSplit]]:
+        schema, text = self.plan.write.schema, self.statement.text.upper()
+        columns = [*schema.field_names, *(n for n in ROW_COLUMNS if self.plan.tracks_rows and n in text)]
+        read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, time_travel=True)
+        return with_positions(read), splits
+
+    def _rewrite(self, read: TableRead, parts: Sequence[ReadSplit]) -> Rewrite:
+        return plan_rewrite(self.statement, self.plan, read, parts, self.dry_run)
+
+
+def _parts(splits: Sequence[ReadSplit]) -> list[ReadSplit]:
+    return [part for split in splits for part in split.divided()]
 
 
 def plan_rewrite(
@@ -106,8 +172,8 @@ def _with_bucket(part: ReadSplit) -> tuple[ReadSplit, Any]:
     return slim_split(part), part.files[0]
 
 
-def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit]) -> list[Rewritten]:
-    few = few_rows(rows)
+def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit], *, kept: bool = False) -> list[Rewritten]:
+    few = few_rows(rows, kept=kept)
     if few is not None:
         names = set(few.column(FILE_NAME).unique().to_pylist())
         if fits_in_process(f for p in parts for f in p.files if f.file_name in names):
@@ -115,6 +181,7 @@ def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit]) -> list[
             changed = few.filter(pc.invert(inserted)).sort_by([(FILE_NAME, "ascending"), (FILE_POSITION, "ascending")])
             ordered = pa.concat_tables([few.filter(inserted), changed])
             return [rewrite_files(rewrite, ordered.to_batches(BATCH_ROWS))]
+        rows = rows.sparkSession.createDataFrame(few, rows.schema)  # not evaluated twice
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return ship(lambda: [rewrite_files(rewrite, batches)])

@@ -7,9 +7,7 @@ Spark's. Store assignment is ``TableOutputResolver``'s, which Spark uses for INS
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -18,8 +16,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, with_row_columns
-from airflow_paimon.spark.failures import fault_of_query, first_line, known_error
-from airflow_paimon.spark.filters import condition_predicate
+from airflow_paimon.spark.filters import condition_predicate, equal_columns
 from airflow_paimon.spark.spark_types import spark_schema, spark_type
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 from airflow_paimon.spark.statements.statement_plan import (
@@ -42,44 +39,26 @@ MATCHED = "match"
 MOVED = "move"
 """A MERGE would change the key, partition or bucket of the row."""
 
+SOURCE_ROW = "__airflow_paimon_source_row"
+"""The number of the row of a kept source that matches, where it is needed for WHEN NOT MATCHED."""
+
 _ACTION, _IN_TARGET, _IN_SOURCE = "__airflow_paimon_action", "__airflow_paimon_target", "__airflow_paimon_source"
-_POSITION = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
-_BARE_POSITION = re.compile(r"; line (\d+) pos (\d+);?$")
-"""How errors of analysis say it, the position counted from 0."""
 _JOINS = {(False, False): "inner", (True, False): "right", (False, True): "left", (True, True): "full"}
 """By whether there are clauses for NOT MATCHED, and for NOT MATCHED BY SOURCE; the target is on the left."""
-
-
-@contextmanager
-def statement_errors(statement: Statement, table: str) -> Iterator[None]:
-    """Raise what Spark says of the statement as ``InvalidInputError``, in one line, with the position."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import AnalysisException, PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        text = str(error)
-        found = known_error(text, table)
-        if found is not None:
-            raise found from error
-        fault = first_line(text) if isinstance(error, AnalysisException) else fault_of_query(error)
-        if fault is None:
-            raise
-        at = _POSITION.search(text)
-        where = f" (line {at[1]}, position {at[2]})" if at else ""
-        fault = _BARE_POSITION.sub(lambda found: f" (line {found[1]}, position {int(found[2]) + 1})", fault)
-        raise InvalidInputError(f"{statement.kind} on {statement.target.text}: {fault}{where}", table=table) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     """``rows``: the identity columns, ``CHANGE``, and the columns ``values``. ``predicate`` holds for every row of the
-    target that can change; None = unknown."""
+    target that can change; None = unknown. ``equal``: columns of the target, with what they equal in the kept source
+    where a row changes. ``uses``: the columns of the target in the condition.
+    """
 
     rows: DataFrame
     values: tuple[str, ...]
     predicate: Predicate | None
+    equal: tuple[tuple[str, Column], ...] = ()
+    uses: frozenset[str] = frozenset()
 
 
 def carried_columns(statement: Statement, schema: TableSchema, whole_rows: bool) -> tuple[str, ...]:
@@ -104,13 +83,38 @@ class Evaluation:
         self._whole = whole
         self.values = carried_columns(statement, schema, whole)
 
-    def run(self, target: DataFrame) -> Evaluated:
+    def run(self, target: DataFrame, kept: DataFrame | None = None) -> Evaluated:
         """Resolve the statement; nothing is read yet.
+
+        ``kept``: the source of a MERGE with ``SOURCE_ROW``, small enough to be sent to every task. WHEN NOT MATCHED is
+        left out then (see ``inserts``), and where it exists every matched row comes with its ``SOURCE_ROW``.
 
         Raises:
             AnalysisException: what Spark says is wrong (see ``statement_errors``).
         """
-        return self._merge(target) if self._statement.kind == "MERGE" else self._change(target)
+        return self._merge(target, kept) if self._statement.kind == "MERGE" else self._change(target)
+
+    def matched_sources(self, target: DataFrame, kept: DataFrame) -> DataFrame:
+        """Return ``SOURCE_ROW`` of each row of the kept source that a row of the target matches."""
+        from pyspark.sql import functions as sf
+
+        condition = self._statement.condition
+        assert condition is not None
+        joined = self._named(target).join(sf.broadcast(kept), self._column(condition.node), "inner")
+        return joined.select(SOURCE_ROW).distinct()
+
+    def inserts(self, unmatched: DataFrame) -> DataFrame:
+        """Return what WHEN NOT MATCHED inserts for rows of the source, as ``run`` returns changed rows."""
+        from pyspark.sql import functions as sf
+
+        actions = [(c, unmatched) for c in self._statement.not_matched]
+        numbered = [(i, self._holds(c, base)) for i, (c, base) in enumerate(actions)]
+        chosen = unmatched.withColumn(_ACTION, _first(numbered, sf.lit(None).cast("int")))
+        values = [self._clause_values(c, base, base) for c, base in actions]
+        columns = [self._merged(name, actions, values, {}).alias(name) for name in self.values]
+        nowhere = [sf.lit(None).cast(spark_type(POSITION_COLUMNS[n].type)).alias(n) for n in self._identity]
+        found = chosen.where(sf.col(_ACTION).isNotNull())
+        return found.select(*nowhere, sf.lit(INSERTED).alias(CHANGE), *columns)
 
     def empty_target(self) -> DataFrame:
         """Return a target without rows: on it the statement is checked, and its predicate found."""
@@ -118,10 +122,15 @@ class Evaluation:
         return self._spark.createDataFrame([], spark_schema(fields))
 
     def source(self) -> DataFrame:
-        """Return the source of a MERGE, or the query of an INSERT."""
+        """Return the source of a MERGE, with the name by which expressions qualify its columns, or the query of an
+        INSERT.
+        """
         source = self._statement.source
         assert source is not None
-        return self._frame(source.node)
+        frame = self._frame(source.node)
+        if self._statement.kind != "MERGE" or kind_of(analyzed(frame)) == "SubqueryAlias":
+            return frame
+        return frame.alias("__airflow_paimon_using")
 
     def insertable(self, frame: DataFrame, names: Sequence[str], by_name: bool) -> DataFrame:
         """Return rows with the types of these columns of the table, by Spark's rules for INSERT."""
@@ -133,21 +142,22 @@ class Evaluation:
 
         statement, (clause,) = self._statement, self._statement.matched
         named = self._named(target)
-        predicate = None
+        predicate, uses = None, frozenset[str]()
         rows = named
         if statement.condition is not None:
             rows = named.where(self._column(statement.condition.node))
-            condition = _analyzed(rows).condition()
+            condition = analyzed(rows).condition()
             self._refuse_chance(condition, statement.condition)
-            predicate = condition_predicate(condition, with_row_columns(self._schema), _ids(_analyzed(named)))
+            predicate = condition_predicate(condition, with_row_columns(self._schema), _ids(analyzed(named)))
+            uses = frozenset(str(a.name()) for a in sequence_items(condition.references().toSeq()))
         values = self._clause_values(clause, rows, rows)
         old = self._own(named)
         columns = [values.get(n, old[n]).alias(n) for n in self.values]
         kind = sf.lit(UPDATED if clause.action == "update" else DELETED).alias(CHANGE)
         out = rows.select(*(old[n] for n in self._identity), kind, *columns)
-        return Evaluated(rows=out, values=self.values, predicate=predicate)
+        return Evaluated(rows=out, values=self.values, predicate=predicate, uses=uses)
 
-    def _merge(self, target: DataFrame) -> Evaluated:
+    def _merge(self, target: DataFrame, kept: DataFrame | None) -> Evaluated:
         from pyspark.sql import functions as sf
 
         statement = self._statement
@@ -155,27 +165,36 @@ class Evaluation:
         for fragment in (statement.condition, *(c.condition for c in statement.clauses if c.condition is not None)):
             self._refuse_subquery(fragment)
         named = self._named(target.withColumn(_IN_TARGET, sf.lit(True)))
-        source = self._source_of_merge()
+        source = self.source() if kept is None else kept
         marked = source.withColumn(_IN_SOURCE, sf.lit(True))
-        how = _JOINS[bool(statement.not_matched), bool(statement.not_matched_by_source)]
+        inserts = statement.not_matched if kept is None else ()
+        how = _JOINS[bool(inserts), bool(statement.not_matched_by_source)]
+        if kept is not None:
+            marked = sf.broadcast(marked)
         joined = named.join(marked, self._column(statement.condition.node), how)
-        condition = _join_condition(_analyzed(joined))
+        condition = _join_condition(analyzed(joined))
         self._refuse_chance(condition, statement.condition)
         actions = [(c, joined) for c in statement.matched]
-        actions += [(c, source) for c in statement.not_matched]
+        actions += [(c, source) for c in inserts]
         actions += [(c, named) for c in statement.not_matched_by_source]
-        acted = joined.withColumn(_ACTION, self._action(actions)).where(sf.col(_ACTION).isNotNull())
+        tells_matches = kept is not None and bool(statement.not_matched)
+        action = self._action(actions, len(inserts), statement.counts_matches or tells_matches)
+        acted = joined.withColumn(_ACTION, action).where(sf.col(_ACTION).isNotNull())
         own = self._own(named)
         values = [self._clause_values(c, base, source if c.star else base) for c, base in actions]
         columns = [self._merged(name, actions, values, own).alias(name) for name in self.values]
         kind = self._kind(actions, values, own).alias(CHANGE)
-        rows = acted.select(*(own[n] for n in self._identity), kind, *columns)
-        if not statement.counts_matches and statement.matched:
+        numbers = [sf.col(SOURCE_ROW)] if tells_matches else []
+        rows = acted.select(*(own[n] for n in self._identity), kind, *columns, *numbers)
+        if kept is None and not statement.counts_matches and statement.matched:
             rows = self._deleted_once(rows)
-        predicate = None
-        if not statement.not_matched_by_source:
-            predicate = condition_predicate(condition, with_row_columns(self._schema), _ids(_analyzed(named)))
-        return Evaluated(rows=rows, values=self.values, predicate=predicate)
+        if statement.not_matched_by_source:
+            return Evaluated(rows=rows, values=self.values, predicate=None)
+        schema, ids = with_row_columns(self._schema), _ids(analyzed(named))
+        predicate = condition_predicate(condition, schema, ids)
+        equal = equal_columns(condition, schema, ids) if kept is not None else []
+        equal_to = tuple((name, self._column(e)) for name, e in equal)
+        return Evaluated(rows=rows, values=self.values, predicate=predicate, equal=equal_to)
 
     def _deleted_once(self, rows: DataFrame) -> DataFrame:
         """Leave each deleted row once: with a DELETE alone, a row may be matched twice."""
@@ -185,13 +204,16 @@ class Evaluation:
         own = sf.when(sf.col(CHANGE) == INSERTED, sf.monotonically_increasing_id())
         return rows.withColumn(_ACTION, own).dropDuplicates([*by, _ACTION]).drop(_ACTION)
 
-    def _action(self, actions: Sequence[tuple[Clause, DataFrame]]) -> Column:
-        """Return the number of the clause that takes a joined row; -1 matched without one, null not concerned."""
+    def _action(self, actions: Sequence[tuple[Clause, DataFrame]], inserts: int, tells_matches: bool) -> Column:
+        """Return the number of the clause that takes a joined row; null: none does.
+
+        ``tells_matches``: -1 for a matched row that no clause takes.
+        """
         from pyspark.sql import functions as sf
 
-        matched, inserts = len(self._statement.matched), len(self._statement.not_matched)
+        matched = len(self._statement.matched)
         numbered = [(i, self._holds(c, base)) for i, (c, base) in enumerate(actions)]
-        kept = sf.lit(-1) if self._statement.counts_matches else sf.lit(None).cast("int")
+        kept = sf.lit(-1) if tells_matches else sf.lit(None).cast("int")
         nothing = sf.lit(None).cast("int")
         whole = sf.col(_IN_TARGET).isNotNull() & sf.col(_IN_SOURCE).isNotNull()
         found = sf.when(whole, _first(numbered[:matched], kept))
@@ -264,7 +286,7 @@ class Evaluation:
             return {}
         names = list(given)
         frame = base.select(*(c.alias(n) for n, c in given.items()))
-        self._refuse_beyond_rows(_analyzed(frame))
+        self._refuse_beyond_rows(analyzed(frame))
         collapse = self._jvm.org.apache.spark.sql.catalyst.optimizer.CollapseProject
         plan = collapse.apply(self._stored(frame, names, False), True)
         found = [e.child() if kind_of(e) == "Alias" else e for e in sequence_items(plan.projectList())]
@@ -273,10 +295,10 @@ class Evaluation:
     def _stored(self, frame: DataFrame, names: Sequence[str], by_name: bool) -> Any:
         resolver = self._jvm.org.apache.spark.sql.catalyst.analysis.TableOutputResolver
         fields = [self._schema.field(n) for n in names]
-        expected = _analyzed(self._spark.createDataFrame([], spark_schema(fields))).output()
+        expected = analyzed(self._spark.createDataFrame([], spark_schema(fields))).output()
         conf = self._spark._jsparkSession.sessionState().conf()
         return resolver.resolveOutputColumns(
-            self._statement.target.text, expected, _analyzed(frame), by_name, conf, False
+            self._statement.target.text, expected, analyzed(frame), by_name, conf, False
         )
 
     def _holds(self, clause: Clause, base: DataFrame) -> Column:
@@ -285,13 +307,14 @@ class Evaluation:
         if clause.condition is None:
             return sf.lit(True)
         rows = base.where(self._column(clause.condition.node))
-        condition = _analyzed(rows).condition()
+        condition = analyzed(rows).condition()
         self._refuse_chance(condition, clause.condition)
         return self._column(condition)
 
-    def _source_of_merge(self) -> DataFrame:
-        frame = self.source()
-        return frame if kind_of(_analyzed(frame)) == "SubqueryAlias" else frame.alias("__airflow_paimon_using")
+    def named_as(self, frame: DataFrame, source: DataFrame) -> DataFrame:
+        """Give a DataFrame the name of the source."""
+        alias = self._jvm.org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias
+        return self._frame(alias(analyzed(source).identifier(), analyzed(frame)))
 
     def _named(self, target: DataFrame) -> DataFrame:
         """Give the target the name by which the statement's expressions qualify its columns."""
@@ -302,11 +325,11 @@ class Evaluation:
         to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
         catalyst = self._jvm.org.apache.spark.sql.catalyst
         identifier = catalyst.AliasIdentifier(name, to_seq(qualifier))
-        return self._frame(catalyst.plans.logical.SubqueryAlias(identifier, _analyzed(target)))
+        return self._frame(catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
 
     def _own(self, named: DataFrame) -> dict[str, Column]:
         """Return the target's columns by name, whatever else has the same names."""
-        return {str(a.name()): self._column(a) for a in sequence_items(_analyzed(named).output())}
+        return {str(a.name()): self._column(a) for a in sequence_items(analyzed(named).output())}
 
     def _column(self, expression: Any) -> Column:
         from pyspark.sql.classic.column import Column as ClassicColumn
@@ -356,7 +379,7 @@ def _first(numbered: Sequence[tuple[int, Column]], otherwise: Column) -> Column:
     return otherwise if out is None else out.otherwise(otherwise)
 
 
-def _analyzed(frame: DataFrame) -> Any:
+def analyzed(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 

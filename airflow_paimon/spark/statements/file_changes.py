@@ -28,6 +28,7 @@ from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.statements.evaluate import (
     CHANGE,
     DELETED,
+    SOURCE_ROW,
     UPDATED,
 )
 
@@ -52,13 +53,16 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The result of one task. ``files``: the names of those that it replaced, or would replace."""
+    """The result of one task. ``files``: the names of those that it replaced, or would replace. ``sources``: the
+    numbers of the source's rows that match, where the changes have them.
+    """
 
     messages: tuple[CommitMessage, ...] = ()
     files: frozenset[str] = frozenset()
     updated: int = 0
     deleted: int = 0
     inserted: int = 0
+    sources: tuple[Indices, ...] = ()
 
 
 def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewritten:
@@ -82,6 +86,7 @@ def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewrit
         updated=task.updated,
         deleted=task.deleted,
         inserted=task.inserted,
+        sources=tuple(task.sources),
     )
 
 
@@ -129,6 +134,7 @@ class _FileTask:
         self._rewrite = rewrite
         self.replaced: list[CommitMessage] = []
         self.names: list[str] = []
+        self.sources: list[Indices] = []
         self.updated = self.deleted = self.inserted = 0
 
     def insert(self, batches: Iterator[pa.RecordBatch]) -> list[CommitMessage]:
@@ -176,6 +182,8 @@ class _FileTask:
                 f"one row of the source, so it is undefined which of them counts (row {positions[twice[0]]} of data "
                 f"file {name}); make the source's rows unique by the columns of ON"
             )
+        if SOURCE_ROW in rows.column_names:
+            self.sources.append(np.unique(pc.drop_null(rows.column(SOURCE_ROW)).to_numpy()))
         kinds = rows.column(CHANGE)
         updates = rows.filter(pc.equal(kinds, UPDATED))
         deleted = np.unique(positions[pc.equal(kinds, DELETED).to_numpy()])

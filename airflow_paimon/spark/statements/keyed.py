@@ -33,6 +33,7 @@ from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction,
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, conform, distributed, temporary_conf
 from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import (
     CHANGE,
     DELETED,
@@ -41,11 +42,11 @@ from airflow_paimon.spark.statements.evaluate import (
     MOVED,
     UPDATED,
     Evaluation,
-    statement_errors,
 )
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
 
@@ -73,6 +74,9 @@ def change_keyed(
     evaluation = Evaluation(spark, statement, plan.schema, (), whole=True)
     if statement.insert is None:
         empty = evaluation.run(evaluation.empty_target())
+        if takes_whole_partitions(statement, plan, empty):
+            with statement_errors(statement, plan.table.name):
+                return drop_partitions(spark, statement, plan, write, empty.predicate, dry_run=dry_run)
         layer = plan_read(plan, predicate=empty.predicate, time_travel=True)
         changed = evaluation.run(view_frame(spark, [layer])).rows
     else:

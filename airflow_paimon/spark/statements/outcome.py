@@ -14,7 +14,9 @@ from airflow_paimon.data.write import TableWrite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """``read``: the target's files as they were read. ``rewritten: names of those that a dry run would write again."""
+    """``read``: the target's files as they were read. ``rewritten``: names of those that a dry run would write again.
+    ``deleted_at_most``: ``deleted`` counts stored rows, of which a merge or a deletion vector may hide some.
+    """
 
     read: ScanPlan
     write: TableWrite
@@ -23,6 +25,7 @@ class Outcome:
     deleted: int = 0
     inserted: int = 0
     rewritten: frozenset[str] = frozenset()
+    deleted_at_most: bool = False
 
     @property
     def rows(self) -> int:
@@ -43,6 +46,7 @@ class Outcome:
         return {
             "rows_updated": self.updated,
             "rows_deleted": self.deleted,
+            **({"rows_deleted_at_most": True} if self.deleted_at_most else {}),
             "rows_inserted": self.inserted,
             "files_added": len(new),
             "bytes_added": sum(f.file_size for f in new),

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.spark.jobs.small_input import view_frame
-from airflow_paimon.spark.statements.evaluate import statement_errors
+from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.parse import TAKEN, parse_statement

@@ -1,0 +1,119 @@
+"""The source of a MERGE, evaluated once and kept, if it is small enough to be sent to every task.
+
+Then the target's rows need not be brought together with the source's: each task joins its part of the files, and what
+the source's keys are is known before a file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
+from airflow_paimon.data.merge.deduplicate import Indices
+from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
+from airflow_paimon.spark.statements.parse import sequence_items
+from airflow_paimon.spark.statements.statement_plan import Statement
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KEPT_BYTES = 128 << 20
+"""Larger sources are joined as Spark sees fit. Counted as rows take in its memory: about 100 bytes and their values."""
+_READ_BYTES = 1 << 30
+"""A source that reads more than this is not tried, as far as Spark knows how much it reads."""
+_UNKNOWN_BYTES = 1 << 60
+_LISTED_VALUES = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """What the source's keys say of the target's rows that can match. ``ranges``: the lowest and the highest value of
+    columns; ``nothing``: no row can match.
+    """
+
+    predicate: Predicate | None = None
+    ranges: Mapping[str, tuple[Any, Any]]
+    nothing: bool = False
+
+    def within(self, target: DataFrame) -> DataFrame:
+        """Return the target's rows within the ranges: Spark skips row groups by this."""
+        from pyspark.sql import functions as sf
+
+        for name, (low, high) in self.ranges.items():
+            column = sf.col("`" + name.replace("`", "``") + "`")
+            target = target.where(column.between(sf.lit(low), sf.lit(high)))
+        return target
+
+
+@contextmanager
+def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluation) -> Iterator[DataFrame | None]:
+    """Evaluate the source of a MERGE, once, and keep its rows for the context; None if it is large."""
+    source = evaluation.source()
+    has_arrow = hasattr(source, "toArrow")  # not in Spark 3.5
+    if not has_arrow or _names_hidden_columns(source, statement) or _bytes_read(source) > _READ_BYTES:
+        yield None
+        return
+    from pyspark.sql import functions as sf
+
+    kept = source.withColumn(SOURCE_ROW, sf.monotonically_increasing_id()).localCheckpoint()
+    rdd = analyzed(kept).rdd()
+    try:
+        yield evaluation.named_as(kept, source) if _size(spark, rdd.id()) <= KEPT_BYTES else None
+    finally:
+        rdd.unpersist(False)
+
+
+def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
+    """Read what the kept source says of the target's columns that are ``equal`` to something in it."""
+    if not equal:
+        return Keys(ranges={})
+    found = kept.select(*(column.alias(str(i)) for i, (_, column) in enumerate(equal))).toArrow()
+    parts: list[Predicate] = []
+    ranges: dict[str, tuple[Any, Any]] = {}
+    for (name, _), column in zip(equal, found.columns, strict=True):
+        values = pc.drop_null(pc.unique(column))
+        if not len(values):
+            return Keys(ranges={}, nothing=True)
+        try:
+            bounds = pc.min_max(values).as_py()
+        except (OverflowError, ValueError):  # a date that Python doesn't have
+            continue
+        low, high = bounds["min"], bounds["max"]
+        ranges[name] = low, high
+        parts += [Condition(name, ">=", low), Condition(name, "<=", high)]
+        parts += [Condition(name, "in", tuple(values.to_pylist()))] if len(values) <= _LISTED_VALUES else []
+    return Keys(predicate=AllOf(tuple(parts)) if parts else None, ranges=ranges)
+
+
+def unmatched_rows(spark: SparkSession, kept: DataFrame, matched: Sequence[Indices]) -> DataFrame | None:
+    """Return the kept source's rows without those of these numbers; None if there are none."""
+    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *matched]))
+    if len(numbers) == kept.count():
+        return None
+    known = spark.createDataFrame(pa.table({"matched": numbers}))
+    return kept.join(known, kept[SOURCE_ROW] == known["matched"], "left_anti")
+
+
+def _names_hidden_columns(source: DataFrame, statement: Statement) -> bool:
+    """Whether the statement may name columns that the source has beside its own, such as those of its files."""
+    hidden = {str(a.name()).lower() for a in sequence_items(analyzed(source).metadataOutput())}
+    names = [n.lower() for n in source.columns]
+    return len(set(names)) < len(names) or any(name in statement.text.lower() for name in hidden)
+
+
+def _bytes_read(source: DataFrame) -> int:
+    leaves = sequence_items(source._jdf.queryExecution().optimizedPlan().collectLeaves())
+    sizes = [int(str(leaf.stats().sizeInBytes())) for leaf in leaves]
+    return sum(s for s in sizes if s < _UNKNOWN_BYTES)
+
+
+def _size(spark: SparkSession, rdd: int) -> int:
+    found = [i for i in spark._jsc.sc().getRDDStorageInfo() if i.id() == rdd]
+    return sum(i.memSize() + i.diskSize() for i in found)
