@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_paimon.core.branches.main_state import main_state
     from airflow_paimon.core.schema.tables import create_table
     from airflow_paimon.core.table.table import open_table
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "create_table", "open_table"]
+__all__ = ["__version__", "create_table", "main_state", "open_table"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from airflow_paimon.core.schema.tables import create_table
 
         return create_table
+    if name == "main_state":
+        from airflow_paimon.core.branches.main_state import main_state
+
+        return main_state
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

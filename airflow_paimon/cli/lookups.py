@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.cli.listing import Listing, duration_text, limited
+from airflow_paimon.core.branches.main_state import main_state, main_state_text
 from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -54,6 +55,7 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
         ("snapshot", "number"),
         ("committed", "utc"),
         ("rows", "number"),
+        ("state of", "text"),
     )
     return Listing(title="tables", columns=columns, rows=[_table_row(t) for t in shown], left=left)
 
@@ -71,12 +73,13 @@ def _table_row(table: Table) -> list[Any]:
         options = TableOptions(schema.options)
         head = table.latest_snapshot()
         commits = [head, *_chain_heads(table, options)]
+        state = main_state(table)["is_state_of"]
     except PaimonError as error:
-        return [table.name, f"unreadable: {error.message}", None, None, None, None, None]
+        return [table.name, f"unreadable: {error.message}", None, None, None, None, None, None]
     kind = "chain" if options.chain_table else "primary key" if schema.primary_keys else "append"
     newest = max((s.time_millis for s in commits if s), default=None)
     last = [head.id if head else None, _moment(newest) if newest else None, head.total_record_count if head else None]
-    return [table.name, kind, schema.partition_keys, len(table.branch_names()), *last]
+    return [table.name, kind, schema.partition_keys, len(table.branch_names()), *last, state]
 
 
 def _chain_heads(table: Table, options: TableOptions) -> list[Snapshot | None]:
@@ -90,10 +93,11 @@ def _moment(millis: int) -> datetime:
 
 
 def branches(table: Table, limit: int) -> Listing:
-    """List main and the branches: their heads, and what they were made from."""
+    """List main and the branches: their heads, what they were made from, and which one main is the state of."""
     made = {row["branch_name"]: row for row in inspect(table, "branches").to_pylist()}
     options = TableOptions(table.schema().options)
-    roles = {options.snapshot_branch: "chain: full partitions", options.delta_branch: "chain: changes"}
+    roles: dict[str | None, str | None] = {MAIN: main_state_text(table)}
+    roles |= {options.snapshot_branch: "chain: full partitions", options.delta_branch: "chain: changes"}
     if options.fallback_branch:
         roles[options.fallback_branch] = "fallback"
     rows = []

@@ -9,11 +9,12 @@ from airflow_paimon.core.table.paths import MAIN
 
 _OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_branch": "branch", "rollback_to": "branch",
         "rename_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
+        "replace_main": "branch",
         "expire_partitions": "branch", "compact": "branch", "alter_table": "branch"}  # fmt: skip
 _WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_branch": "branch",
             "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch",
             "alter_table": "branch"}  # fmt: skip
-_WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "create_chain_table", "alter_chain_table"})
+_WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table"})
 _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",
                              "alter_branch", "diff_branches", "expire_branches", "expire_snapshots", "expire_tags",
                              "repair_table"})  # fmt: skip
@@ -30,7 +31,7 @@ def branches_to_read(operation: str, arguments: Mapping[str, Any]) -> list[Any]:
     found = [arguments.get(_OWN[operation]) if operation in _OWN else MAIN]
     if operation == "diff_branches":
         found = [arguments.get("branch"), *(MAIN if name == _BASE else name for name in found)]
-    if operation in ("merge_branch", "fast_forward", "correct_branch"):
+    if operation in ("merge_branch", "fast_forward", "replace_main", "correct_branch"):
         found.append(MAIN)
     return [name for i, name in enumerate(found) if name not in found[:i]]
 

@@ -28,6 +28,7 @@ __all__ = [
     "FastForwardOperator",
     "MergeBranchOperator",
     "RenameBranchOperator",
+    "ReplaceMainOperator",
     "RollbackOperator",
 ]
 
@@ -318,6 +319,54 @@ class FastForwardOperator(_PublishBranchOperator):
     def __init__(self, *, discard_main: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.discard_main = discard_main
+
+
+class ReplaceMainOperator(FastForwardOperator):
+    """
+    Give main the whole state of a branch: rows, columns, options, comment, and the tags that were made on it.
+
+    The branch and its jobs go on as they are. The undo is another ``ReplaceMainOperator`` with ``branch`` = the branch
+    that ``keep_old_as`` names: rows, columns and options; or a ``RollbackOperator`` to the undo tag: the rows.
+
+    :param branch: the branch to publish (templated)
+    :param keep_old_as: keep main as it was, rows, columns and options, as a branch of this name (templated)
+    :param options: ``branch``: its options and comment, but main's own about expiry; ``main``: main's (templated)
+    :param option: options that main gets besides, as ``["bucket=8"]`` (templated)
+    :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
+        keeps main's as ``NAME.main-DATE`` (templated)
+    :param move_consumer: consumers of the branch that go on behind this publish on main (templated)
+    :param readers_stopped: promise that nobody reads main meanwhile, for columns of a narrower type (templated)
+    :param discard_main: replace main even if it changed since the branch point (templated)
+    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
+    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
+    :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
+        this publish replaces (templated)
+    :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
+    :param approved_by: kept in the snapshot's properties (templated)
+    :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
+    :param writers_stopped: promise that no writer stays open over the publish (templated)
+    """
+
+    operation = "replace_main"
+
+    def __init__(
+        self,
+        *,
+        keep_old_as: str | None = None,
+        options: str = "branch",
+        option: Sequence[str] | str = (),
+        tag_conflict: str = "fail",
+        move_consumer: Sequence[str] | str = (),
+        readers_stopped: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.keep_old_as = keep_old_as
+        self.options = options
+        self.option = option
+        self.tag_conflict = tag_conflict
+        self.move_consumer = move_consumer
+        self.readers_stopped = readers_stopped
 
 
 class RollbackOperator(_PublishOperator):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 PUBLISH, ROLLBACK = "publish", "rollback"
-_PUBLISHES = ("merge_branch", "fast_forward")
+_PUBLISHES = ("merge_branch", "fast_forward", "replace_main")
 _WORDS = {
     "merge_branch": "publish",
     "fast_forward": "publish",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from airflow_paimon.core.branches.main_state import main_state_text
 from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -46,10 +47,11 @@ class Basics:
     main_schema: TableSchema
     head: Snapshot | None
     view_head: Snapshot | None
+    state: str | None
 
 
 def read_basics(main: Table, branch: str) -> Basics:
-    """Read the branches, and the schemas and newest snapshots of main and the branch.
+    """Read the branches, the schemas and newest snapshots of main and the branch, and what main is the state of.
 
     Raises:
         NotFoundError: there is no such table or branch.
@@ -59,9 +61,10 @@ def read_basics(main: Table, branch: str) -> Basics:
         shown = ", ".join(names[:10]) or "none"
         raise NotFoundError(f"{main.name} has no branch {branch!r} (its branches: {shown})", table=main.name)
     view, schema, head = main.branch(branch), main.schema(), main.latest_snapshot()
+    state = main_state_text(main)
     if branch == MAIN:
-        return Basics(names, schema, schema, head, head)
-    return Basics(names, view.schema(), schema, head, view.latest_snapshot())
+        return Basics(names, schema, schema, head, head, state)
+    return Basics(names, view.schema(), schema, head, view.latest_snapshot(), state)
 
 
 def show(
@@ -146,6 +149,8 @@ def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
     if head is not None:
         facts += [("snapshot", head.id), ("committed", moment(head.time_millis, context.now_ms))]
         facts.append(("rows", number(head.total_record_count)))
+    if basics.state is not None:
+        facts.append(("main is", basics.state))
     if schema.comment:
         facts.append(("comment", schema.comment))
     names = [t for t in _SHOW if t != "grid" or chain]

@@ -70,8 +70,8 @@ def test_tables(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert rows[1]["committed"].endswith("Z")
     lines = show(capsys, "tables", f"--warehouse={warehouse}", "--limit=1")
-    assert " ".join(lines[0].split()) == "TABLE KIND PARTITIONED BY BRANCHES SNAPSHOT COMMITTED (UTC) ROWS"
-    name, kind, *keys, branches, snapshot, day, _, count = lines[1].split()
+    assert " ".join(lines[0].split()) == "TABLE KIND PARTITIONED BY BRANCHES SNAPSHOT COMMITTED (UTC) ROWS STATE OF"
+    name, kind, *keys, branches, snapshot, day, _, count, _ = lines[1].split()
     assert (name, kind, keys, branches, snapshot, count) == ("d.c", "chain", ["region,", "dt"], "2", "-", "-")
     assert day.startswith("20"), "its branches' newest commit"
     assert lines[2] == "... and 2 more tables: --limit 0 shows all"

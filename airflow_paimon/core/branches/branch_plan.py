@@ -36,11 +36,12 @@ PROTECTIVE_OPTIONS: Mapping[str, str] = {
 }
 """Options by which no engine expires a branch that shares files: a tag alone does not stop Java (measured)."""
 
-_DROPPED_ON_BRANCH = (
+DROPPED_ON_BRANCH = (
     "tag.num-retained-max",
     "tag.default-time-retained",
     "partition.expiration-time",
 )
+"""Options of a table that a branch of it does not take over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +62,14 @@ def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
 
     Its id is above all ids of the source, so that no engine mistakes one for the other.
     """
-    options = {k: v for k, v in source.schema.options.items() if k not in _DROPPED_ON_BRANCH}
-    options.update(PROTECTIVE_OPTIONS)
     schema_id = max(source.latest_schema_id, *source.schemas) + 1
+    options = branch_options(source.schema.options)
     return replace(source.schema, id=schema_id, options=options, time_millis=now_ms, version=3)
+
+
+def branch_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a branch of a table with these."""
+    return {k: v for k, v in options.items() if k not in DROPPED_ON_BRANCH} | dict(PROTECTIVE_OPTIONS)
 
 
 def is_protective(schema: TableSchema) -> bool:

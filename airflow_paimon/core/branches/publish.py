@@ -1,4 +1,4 @@
-"""merge_branch, fast_forward: a branch is published as one OVERWRITE snapshot on main, files by reference.
+"""merge_branch, fast_forward, replace_main: a branch becomes one OVERWRITE snapshot on main, files by reference.
 
 See docs/design.md, Publishing is one snapshot, forward.
 """
@@ -6,11 +6,11 @@ See docs/design.md, Publishing is one snapshot, forward.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
-from airflow_paimon.core.branches.publish_draft import Decision
+from airflow_paimon.core.branches.publish_draft import Decision, KeptHead
 from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
     Sides,
@@ -24,6 +24,7 @@ from airflow_paimon.core.branches.publish_plan import (
 from airflow_paimon.core.branches.publish_row_ids import Rewrite
 from airflow_paimon.core.branches.publish_run import Decide, run_publication
 from airflow_paimon.core.branches.publish_sides import LastPublish, gather_sides
+from airflow_paimon.core.branches.replace_main import changed_since_kept, check_request, is_brought, replacement
 from airflow_paimon.core.branches.retention_tags import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
@@ -49,7 +50,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import FastForward, PublishBranch
+from airflow_paimon.core.requests.requests import FastForward, PublishBranch, ReplaceMain
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, id_space, origin
 from airflow_paimon.core.schema.mapping_plan import plan_schemas
@@ -104,11 +105,15 @@ def publish_branch(
     def make_decide() -> Decide:
         record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
         wanted = theirs
-        pending = False
+        pending: int | None = None
+        if isinstance(request, ReplaceMain):
+            check_request(main, request)
         if not request.dry_run:
-            is_continued = is_continued_by(main, branch)
+            whole = isinstance(request, ReplaceMain)
+            same = is_brought(context, branch) if whole else main.schema().content == branch.schema().content
+            is_continued = is_continued_by(main, branch.branch_name, same, whole=whole)
             reconcile_records(main, is_continued)
-            pending = any(is_continued(r) for r in read_records(main))
+            pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
         if request.rewrite and _fold_first(context, request, branch, wanted, fold):
             wanted = _folded(branch, wanted)
         about = publish_properties(record)
@@ -165,6 +170,9 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
         schema=main_schemas[-1],
         whole=isinstance(request, FastForward),
     )
+    if isinstance(request, ReplaceMain):
+        since = changed_since_kept(main, branch.branch_name, base, head, sides.ours.buckets)
+        sides = sides if since is None else replace(sides, ours_real=since)
     return _Gathered(
         head=head,
         theirs=theirs,
@@ -178,8 +186,14 @@ def _gather(main: Table, branch: Table, theirs: Snapshot, head: Snapshot | None,
 
 
 def _decide(
-    context: Context, request: PublishBranch, branch: Table, g: _Gathered, pending: bool, about: Mapping[str, str]
+    context: Context,
+    request: PublishBranch,
+    branch: Table,
+    g: _Gathered,
+    pending: int | None,
+    about: Mapping[str, str],
 ) -> Decision:
+    """``pending``: main's schema version before an interrupted try, which has brought its columns already."""
     main, main_schema = context.table, g.main_schemas[-1]
     if TableOptions(main_schema.options).flag("data-evolution.enabled"):
         raise UnsupportedFeatureError(
@@ -190,16 +204,22 @@ def _decide(
     _check_deletion_vectors(main, g)
     name = bucket_namer(main_schema)
     if isinstance(request, FastForward):
-        changes = fast_forward_buckets(main.name, g.sides, name, discard_main=request.discard_main)
+        what = "replacing it" if isinstance(request, ReplaceMain) else "a fast-forward"
+        changes = fast_forward_buckets(main.name, g.sides, name, discard_main=request.discard_main, what=what)
     else:
         changes = merge_buckets(main.name, g.sides, name, key_scope(main_schema))
     check_bucket_counts(main.name, g.sides, changes, name)
     by_id = {s.id: s for s in g.branch_schemas}
     base_schema = by_id.get(g.base.schema_id) or main.schema(g.base.schema_id)
     used = {e.file.schema_id for c in changes for e in c.add}
-    schemas = plan_schemas(main.name, base_schema, g.main_schemas, g.branch_schemas, used, context.now_ms, g.withdrawn)
+    logs, taken = (base_schema, g.main_schemas, g.branch_schemas), None
+    if isinstance(request, ReplaceMain):
+        taken = replacement(context, request, branch, logs, used, g.theirs)
+        schemas = taken.schemas
+    else:
+        schemas = plan_schemas(main.name, *logs, used, context.now_ms, g.withdrawn)
     _check_sequences(context, request, g, changes, name)
-    if changes or schemas.new or pending:
+    if changes or schemas.new or pending is not None:
         _check_approved(main, request, g.head, changes)
     return Decision(
         target=main,
@@ -209,7 +229,7 @@ def _decide(
         since=g.base.id,
         changes=changes,
         schemas=schemas,
-        new_schemas_pending=pending,
+        new_schemas_pending=pending is not None,
         preconditions=(
             _precondition(MAIN, g.head, main_schema),
             _precondition(request.branch, g.theirs, by_id[g.branch_schemas[-1].id]),
@@ -220,6 +240,7 @@ def _decide(
             BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
             "airflow-paimon.base-snapshot": str(g.base.id),
             **about,
+            **(taken.properties if taken else {}),
         },
         summary={
             "branch": request.branch,
@@ -229,6 +250,7 @@ def _decide(
             "mode": request.operation,
             "kept_of_main": len(g.sides.ours.buckets - {c.bucket for c in changes}),
             "new_schemas": [s.id for s in schemas.new],
+            **(taken.summary if taken else {}),
         },
         reason=f"publishes branch {request.branch}",
         watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
@@ -236,11 +258,17 @@ def _decide(
         already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
         known={i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group},
         follows=None if isinstance(request, FastForward) else _reach(g),
+        keep_head=_kept_head(taken.carried.kept_old_as if taken else None, g.main_schemas, pending),
     )
 
 
+def _kept_head(branch: str | None, main: Sequence[TableSchema], pending: int | None) -> KeptHead | None:
+    before = next((s for s in main if s.id == pending), main[-1])
+    return None if branch is None else KeptHead(branch=branch, schema=before)
+
+
 def _check_deletion_vectors(main: Table, g: _Gathered) -> None:
-    """Options are not published, and without this one Paimon's readers ignore deletion vectors."""
+    """Without this option Paimon's readers ignore deletion vectors, and a publish can't switch it."""
     theirs, ours = (
         TableOptions(schemas[-1].options).deletion_vectors for schemas in (g.branch_schemas, g.main_schemas)
     )

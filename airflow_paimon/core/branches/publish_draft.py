@@ -35,6 +35,14 @@ ROW_VERSIONS_PROPERTY = "airflow-paimon.row-versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptHead:
+    """The name of a branch that keeps the target's head, with these columns and options."""
+
+    branch: str
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The change of ``target`` on top of ``head``: some buckets become as they are in ``wanted``, a state of
     ``source``.
@@ -44,7 +52,8 @@ class Decision:
     already has the columns, from an earlier try that was interrupted before its snapshot. ``id_space`` and ``known``:
     see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
     target has under another name, written again by an earlier publish. ``follows``: the decision stays valid on a newer
-    head that has not changed these buckets; None = decide again on each head.
+    head that has not changed these buckets; None = decide again on each head. ``keep_head``: the branch that keeps the
+    head.
     """
 
     target: Table
@@ -65,6 +74,7 @@ class Decision:
     already: Mapping[FileId, FileId] = field(default_factory=dict)
     follows: set[BucketKey] | None = None
     keep_targets: tuple[Snapshot, ...] = ()
+    keep_head: KeptHead | None = None
 
     @property
     def changes_anything(self) -> bool:
@@ -108,6 +118,8 @@ def publication(request: Publish, decision: Decision) -> Publication:
     entries = mapped_entries(d.changes, d.schemas.ids)
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
+    if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ())]:
+        summary["warnings"] = warnings
     actions = keep.actions
     if d.changes_anything:
         snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)

@@ -106,7 +106,9 @@ def _ours(sides: Sides) -> set[BucketKey]:
     return {b for b in sides.ours_real if not sides.theirs.same_in(b, sides.ours)}
 
 
-def fast_forward_buckets(table: str, sides: Sides, name_bucket: Any, *, discard_main: bool) -> list[BucketChange]:
+def fast_forward_buckets(
+    table: str, sides: Sides, name_bucket: Any, *, discard_main: bool, what: str = "a fast-forward"
+) -> list[BucketChange]:
     """Take the branch's whole state.
 
     Raises:
@@ -115,7 +117,7 @@ def fast_forward_buckets(table: str, sides: Sides, name_bucket: Any, *, discard_
     lost = sorted(name_bucket(b) for b in _ours(sides))
     if lost and not discard_main:
         raise UnsafeOperationError(
-            f"{table}: main changed {_listed(lost)} since the branch point, and a fast-forward would drop that. "
+            f"{table}: main changed {_listed(lost)} since the branch point, and {what} would drop that. "
             f"Use merge_branch to keep both, or --discard-main to drop main's changes",
             table=table,
             details={"would_discard": lost[:MAX_LISTED], "would_discard_count": len(lost)},

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from airflow_paimon.core.branches.publish_draft import Decision, Publication, draft_of, publication
 from airflow_paimon.core.branches.publish_follow import with_follow
 from airflow_paimon.core.branches.publish_row_ids import Rewrite, RewrittenFiles, names_of
+from airflow_paimon.core.branches.replace_main import complete, drop_kept, keep_head
 from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, protect_published
 from airflow_paimon.core.branches.safeguards import (
     PublishMarks,
@@ -73,13 +74,21 @@ def run_publication(
         if earlier is None:
             return _run(context, target, marks, make_decide(), RewrittenFiles(rewrite))
         reconcile_records(context.table)  # that try may have been interrupted before this
+        _complete_again(target, earlier)
         return earlier
+
+
+def _complete_again(target: Table, earlier: OperationResult) -> None:
+    landed = target.find_snapshot(earlier.snapshot_after or 0)
+    if landed is not None:
+        complete(target, landed)
 
 
 @dataclass(slots=True)
 class _OwnWrites:
-    """Tags, columns and files written by this call in addition to its snapshot. ``since``: the head when it began;
-    ``used``: the names of those files that the last attempt refers to.
+    """Tags, columns, files and the branch that keeps the head, written by this call in addition to its snapshot.
+
+    ``since``: the head when it began; ``used``: the names of those files that the last attempt refers to.
     """
 
     identity: CommitIdentity
@@ -89,6 +98,7 @@ class _OwnWrites:
     tags: dict[str, bytes] = field(default_factory=dict)
     kept: dict[str, bytes] = field(default_factory=dict)
     columns: bool = False
+    branch: str | None = None
     checked: set[str] = field(default_factory=set)
 
 
@@ -140,6 +150,7 @@ def _finish(
     """
     try:
         protect_published(target, landed, held)
+        complete(target, landed)
         _restore_undo_tag(context, target, landed, marks)
         if own.columns:
             reconcile_records(target)
@@ -191,7 +202,8 @@ def _result(context: Context, planned: Publication, marks: PublishMarks, receipt
     )
 
 
-_HEAD_KEY = {"merge_branch": "main_snapshot", "fast_forward": "main_snapshot", "rollback_to": "head_snapshot"}
+_HEAD_KEY = {"merge_branch": "main_snapshot", "rollback_to": "head_snapshot"}
+"""Of the operations whose decision can be carried over to a newer head."""
 
 
 def _protected(
@@ -214,6 +226,9 @@ def _protected(
         own.tags[path] = b""
     execute(d.target, undo)
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
+    if d.keep_head is not None:
+        own.branch = d.keep_head.branch
+        keep_head(context, d.head, d.keep_head.branch, d.keep_head.schema, own.identity.user)
     if d.schemas.new:
         draft = replace(draft, prepare=_bringing(planned, own))
     if d.follows is None or request.expected_main_snapshot is not None:
@@ -251,6 +266,8 @@ def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _O
         own.files.discard(target)
         if own.columns:
             reconcile_records(target)
+        if own.branch is not None:
+            drop_kept(context, own.branch)
         _delete_tags(target, own)
         landed = find_landed(target, own.identity, own.since) if own.tags and own.since is not None else None
         if landed is not None:  # another living try, which relies on the same undo tag

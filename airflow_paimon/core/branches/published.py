@@ -10,7 +10,7 @@ from airflow_paimon.core.branches.publish_sides import gather_sides
 from airflow_paimon.core.branches.safeguards import bucket_namer
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.requests.requests import FastForward
+from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.scan import BucketKey
@@ -77,7 +77,7 @@ def undone_by(points: Sequence[Published]) -> dict[str, Published]:
     ``points``: what ``publishes`` found. A rollback that was undone in turn undoes nothing.
     """
     by_id = {p.snapshot.id: p for p in points}
-    undone = _undone([p.snapshot for p in points])
+    undone = undone_snapshots([p.snapshot for p in points])
     return {p.undo_tag: by_id[undone[p.snapshot.id]] for p in points if p.snapshot.id in undone}
 
 
@@ -90,7 +90,7 @@ def standing_publishes(view: Table) -> list[Published]:
     if not points:
         return []
     later = view.snapshots([i for i in view.snapshot_ids() if i >= points[0].snapshot.id])
-    undone = _undone(later)
+    undone = undone_snapshots(later)
     return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
 
 
@@ -99,10 +99,10 @@ def is_undone(view: Table, snapshot_id: int) -> bool | None:
     ids = [i for i in view.snapshot_ids() if i >= snapshot_id]
     if ids != list(range(snapshot_id, snapshot_id + len(ids))) or not ids:
         return None
-    return snapshot_id in _undone(view.snapshots(ids))
+    return snapshot_id in undone_snapshots(view.snapshots(ids))
 
 
-def _undone(snapshots: Sequence[Snapshot]) -> dict[int, int]:
+def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
     """Map the id of each publish or rollback that was undone to that of the rollback.
 
     A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow.
@@ -176,7 +176,7 @@ def _taken(
     main: Table, view: Table, base: Snapshot, before: Snapshot, theirs: Snapshot, published: Snapshot
 ) -> set[BucketKey]:
     """The buckets that the publish took from the branch."""
-    whole = published.properties.get(f"{_PREFIX}operation") == FastForward.operation
+    whole = published.properties.get(f"{_PREFIX}operation") in (FastForward.operation, ReplaceMain.operation)
     sides, _ = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=main.schema(), whole=whole)
     return sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
 

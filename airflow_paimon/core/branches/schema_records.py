@@ -1,4 +1,4 @@
-"""Columns that a publish adds to main: they stay if its snapshot lands, and are removed again if it does not.
+"""Columns and options that a publish brings to main: they stay if its snapshot lands, and are taken back if not.
 
 A schema version must exist before the snapshot that uses it, and can't be deleted again, as another writer may have
 used it meanwhile. So a record is put first, in ``_airflow_paimon/schema_changes/``, and later operations (a retry,
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from airflow_paimon.core.branches.replace_main_plan import same_version
 from airflow_paimon.core.branches.retention_tags import BRANCH_PROPERTY
 from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
@@ -133,15 +134,15 @@ def compare(main: Table, record: SchemaRecord) -> tuple[State, tuple[FileAction,
     done = Delete(path=record.path, reason="the publish has landed, or its columns never reached main")
     if not brought:
         return State.DONE, (done,)
-    old = main.schema(record.before)
-    ours = [s.content for s in brought]
+    old, last = main.schema(record.before), brought[-1]
     landed = _landed(main, record, brought) or _is_written_with(main, old, brought)
     if landed or landed is None:
-        if landed and latest.content == old.content and latest.id > brought[-1].id and len(ours) == len(record.schemas):
-            return State.LOST, (_again(main, latest, brought[-1], "columns of a publish that landed"),)
+        if landed and latest.id > last.id and len(brought) == len(record.schemas) and _is_back(latest, old, last):
+            return State.LOST, (_put(main, changed_back(latest, old, last), "columns of a publish that landed"),)
         return State.DONE, (done,)
-    if latest.content in ours and latest.content != old.content:
-        return State.PENDING, (_again(main, latest, old, "the columns of before a publish that did not land"),)
+    came = next((s for s in reversed(brought) if s.content == latest.content), None)
+    if came is not None and not same_version(before := changed_back(latest, came, old), latest):
+        return State.PENDING, (_put(main, before, "the columns of before a publish that did not land"),)
     if record.branch not in main.branch_names() or any(True for _ in _later_publishes(main, record)):
         return State.DONE, (done,)
     return (State.WITHDRAWN if latest.content == old.content else State.ALTERED), ()
@@ -193,10 +194,47 @@ def _later_publishes(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:
     return (s for s in _since(main, record) if s.properties.get(BRANCH_PROPERTY) == record.branch)
 
 
-def _again(main: Table, latest: TableSchema, content: TableSchema, what: str) -> PutNew:
-    """Put the columns of an earlier version as the newest one. Field ids are never reused."""
-    new = dataclasses.replace(latest, id=latest.id + 1, fields=content.fields)
-    return PutNew(path=main.paths.schema(new.id), data=new.to_bytes(), reason=what)
+def _put(main: Table, schema: TableSchema, what: str) -> PutNew:
+    return PutNew(path=main.paths.schema(schema.id), data=schema.to_bytes(), reason=what)
+
+
+def changed_back(latest: TableSchema, came: TableSchema, old: TableSchema) -> TableSchema:
+    """Return the next version after ``latest``: without what ``came`` changed in ``old``, if it has that still.
+
+    Later changes of others stay. Field ids are never reused.
+    """
+    columns = came.fields != old.fields and latest.content == came.content
+    columns = columns and (came.content != old.content or latest.fields == came.fields)
+    options = dict(latest.options)
+    for key in _differing(came, old):
+        if options.get(key) == came.options.get(key):
+            options.pop(key, None)
+            options |= {key: old.options[key]} if key in old.options else {}
+    comment = old.comment if latest.comment == came.comment else latest.comment
+    shape = old if columns else latest
+    return dataclasses.replace(
+        latest,
+        id=latest.id + 1,
+        fields=shape.fields,
+        partition_keys=shape.partition_keys,
+        primary_keys=shape.primary_keys,
+        options=options,
+        comment=comment,
+    )
+
+
+def _differing(one: TableSchema, other: TableSchema) -> list[str]:
+    keys = sorted(one.options.keys() | other.options.keys())
+    return [k for k in keys if one.options.get(k) != other.options.get(k)]
+
+
+def _is_back(latest: TableSchema, old: TableSchema, came: TableSchema) -> bool:
+    """Whether ``latest`` has the values of ``old`` in all that ``came`` changed."""
+    if same_version(old, came):
+        return False
+    columns = old.fields == came.fields or latest.content == old.content
+    options = all(latest.options.get(k) == old.options.get(k) for k in _differing(old, came))
+    return columns and options and (old.comment == came.comment or latest.comment == old.comment)
 
 
 def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda record: False) -> None:
@@ -218,12 +256,17 @@ def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda
                 break
 
 
-def is_continued_by(main: Table, branch: Table) -> Callable[[SchemaRecord], bool]:
-    """Return a predicate for the records that a publish of this branch continues: main already has its columns."""
-    same = main.schema().content == branch.schema().content
+def is_continued_by(main: Table, branch: str, same: bool, *, whole: bool) -> Callable[[SchemaRecord], bool]:
+    """Return a predicate for the records that a publish of this branch continues.
+
+    ``same``: main already has what it would bring. ``whole``: that includes options; otherwise an interrupted publish
+    that brought options as well is not continued.
+    """
 
     def keep(record: SchemaRecord) -> bool:
-        return same and record.branch == branch.branch_name and compare(main, record)[0] is State.PENDING
+        if not same or record.branch != branch or compare(main, record)[0] is not State.PENDING:
+            return False
+        return whole or not _differing(_brought(main, record)[-1], main.schema(record.before))
 
     return keep
 
@@ -247,7 +290,7 @@ def record_findings(main: Table) -> Iterator[Finding]:
                 severity=WARNING,
                 message=f"Schema {schema_id} of main was added by a publish of branch {record.branch!r} that never "
                 f"landed: it is still running, or was interrupted",
-                at_risk="main shows columns of the branch without values, and writers have to supply them",
+                at_risk="main shows columns or options of the branch without its rows, and writers have to supply them",
                 repair=f"put the columns of schema {record.before} again, as a newer version",
                 actions=actions,
             )

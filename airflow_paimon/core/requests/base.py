@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 IF_EXISTS = ("fail", "skip", "replace")
 IF_MISSING = ("fail", "skip")
+TAG_CONFLICT = ("fail", "keep-main", "rename")
 ENGINES = ("embedded", "connector")
 
 

@@ -117,6 +117,14 @@ OPERATIONS: dict[str, Operation] = {
             on_rows=_REWRITE,
         ),
         Operation(
+            name="replace_main",
+            request=requests.ReplaceMain,
+            summary="Give main the whole state of a branch: rows, columns, options, and the branch's tags.",
+            function=f"{_CORE}.branches.publish:publish_branch",
+            fold=_FOLD,
+            on_rows=_REWRITE,
+        ),
+        Operation(
             name="rollback_to",
             request=requests.RollbackTo,
             summary="Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_paimon.core.requests.base import IF_EXISTS, IF_MISSING, Request, flag
+from airflow_paimon.core.requests.base import IF_EXISTS, IF_MISSING, TAG_CONFLICT, Request, flag
 from airflow_paimon.core.requests.words import GRAMMAR
 
 
@@ -122,6 +122,32 @@ class MergeBranch(PublishBranch):
 class FastForward(PublishBranch):
     operation = "fast_forward"
     discard_main: bool = flag("Replace main with the branch even if main changed since the branch point", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaceMain(FastForward):
+    operation = "replace_main"
+    keep_old_as: str | None = flag("Keep main as it was, rows, columns and options, as a branch of this name")
+    options: str = flag(
+        "Whose table options and comment main has from then on; those that say what expires stay main's",
+        "branch",
+        choices=("branch", "main"),
+    )
+    option: tuple[str, ...] = flag("Table option that main gets besides, e.g. bucket=8 (repeat)", (), repeat=True)
+    tag_conflict: str = flag(
+        "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
+        "fail",
+        choices=TAG_CONFLICT,
+    )
+    move_consumer: tuple[str, ...] = flag(
+        "Consumer of the branch that goes on behind this publish on main; it must have read all (repeat)",
+        (),
+        repeat=True,
+    )
+    readers_stopped: bool = flag(
+        "Confirm that nobody reads main meanwhile, so that columns of a narrower type may come right before their rows",
+        False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,6 +100,8 @@ def _appended(base: TableSchema, mine: TableSchema, later: Sequence[TableSchema]
                 mine,
                 id=mine.id + len(new) + 1,
                 fields=schema.fields,
+                partition_keys=schema.partition_keys,
+                primary_keys=schema.primary_keys,
                 highest_field_id=max(mine.highest_field_id, schema.highest_field_id),
                 time_millis=now_ms,
                 version=3,

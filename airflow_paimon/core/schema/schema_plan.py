@@ -224,6 +224,11 @@ def apply_changes(
     return replace(schema, id=schema.id + 1 if next_id is None else next_id, time_millis=now_ms, version=3)
 
 
+def is_immutable(key: str) -> bool:
+    """Whether an option determines how existing files are read, so that a table with data can't change it."""
+    return key in _IMMUTABLE or key.startswith("fields.")
+
+
 def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> TableSchema:
     _check_option(schema, change.key, has_data)
     new = replace(schema, options={**schema.options, change.key: str(change.value)})
@@ -242,7 +247,7 @@ def _remove_option(schema: TableSchema, change: RemoveOption, has_data: bool) ->
 def _check_option(schema: TableSchema, key: str, has_data: bool) -> None:
     if not key.strip():
         raise InvalidInputError("An option needs a name")
-    if has_data and (key in _IMMUTABLE or key.startswith("fields.")):
+    if has_data and is_immutable(key):
         raise InvalidInputError(
             f"Option {key} determines how existing files are read; set it on a new table and copy the rows"
         )
@@ -285,7 +290,7 @@ def _widen(schema: TableSchema, change: WidenColumn, has_data: bool) -> TableSch
     new = _typed(change.type, change.name)
     if change.name in (*schema.primary_keys, *schema.partition_keys, *_option_columns(schema)):
         raise InvalidInputError(f"Column {change.name} is a key or orders rows; its type can't be changed")
-    if not _holds(new, old):
+    if not holds(new, old):
         raise InvalidInputError(
             f"Column {change.name}: {new} does not hold every value of {old}; add a new column and fill it instead"
         )
@@ -364,7 +369,7 @@ _TEXT = ("CHAR", "VARCHAR", "STRING")
 _BYTES = ("BINARY", "VARBINARY", "BYTES")
 
 
-def _holds(new: DataType, old: DataType) -> bool:
+def holds(new: DataType, old: DataType) -> bool:
     """Whether every value of ``old`` is a value of ``new``."""
     if not isinstance(new, AtomicType) or not isinstance(old, AtomicType):
         return False

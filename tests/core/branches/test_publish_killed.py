@@ -16,6 +16,7 @@ from airflow_paimon import create_table, open_table
 from airflow_paimon.core.branches.schema_records import FOLDER
 from airflow_paimon.core.commit.idempotency import attempt
 from airflow_paimon.core.errors import (
+    AlreadyExistsError,
     ConflictError,
     FormatError,
     InvalidInputError,
@@ -23,11 +24,12 @@ from airflow_paimon.core.errors import (
     PaimonError,
     StorageError,
     UnsafeOperationError,
+    UnsupportedFeatureError,
 )
 from airflow_paimon.core.requests import operations
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, WidenColumn
+from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -84,12 +86,27 @@ def _published(table: Table) -> None:
     write(table, "b3=later")
 
 
+def _whole(table: Table) -> None:
+    """A branch with rows, columns, an option and a tag; main got an option after its last commit."""
+    fix = _fix(table, drop=True)
+    alter_table(fix, [SetOption(key="compaction.min.file-num", value="3")])
+    run(table, "create_tag", tag="day-1", branch="fix")
+    alter_table(table, [SetOption(key="snapshot.num-retained.max", value="50")])
+
+
+def _replaced(table: Table) -> None:
+    _whole(table)
+    run(table, "replace_main", keep_old_as="old", operation_id="first", **STOPPED)
+
+
 STOPPED = {"branch": "fix", "writers_stopped": True}
 CASES = {
     "merge": Case("merge_branch", STOPPED, lambda t: _fix(t, column=False) and None, keeps=True),
     "merge-column": Case("merge_branch", STOPPED, lambda t: _fix(t) and None, keeps=True),
     "merge-columns": Case("merge_branch", STOPPED, lambda t: _fix(t, drop=True) and None, keeps=True),
     "forward-column": Case("fast_forward", STOPPED, lambda t: _fix(t) and None),
+    "replace": Case("replace_main", {**STOPPED, "keep_old_as": "old"}, _whole),
+    "replace-back": Case("replace_main", {"branch": "old", "writers_stopped": True}, _replaced),
     "rollback": Case("rollback_to", {"tag": "base"}, _published),
     "undo": Case("rollback_to", {"tag": "airflow-paimon-undo-first", "keep_later": True}, _published, keeps=True),
 }
@@ -149,6 +166,13 @@ def lives(template: Path, tmp_path: Path, name: str) -> Iterator[tuple[Path, Row
     raise AssertionError("60 steps were not enough")
 
 
+def outward(table: Table) -> tuple[Any, ...]:
+    """What there is of a table beside its rows."""
+    schemas = {name: table.branch(name).schema() for name in ("main", *table.branch_names())}
+    shapes = {name: (s.field_names, s.options, s.comment) for name, s in schemas.items()}
+    return shapes, {t.name: t.snapshot.id for t in table.tags()}
+
+
 def records(table: Table) -> list[str]:
     return table.store.names(FOLDER)
 
@@ -172,6 +196,7 @@ def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: P
         landed = rows(table) == after
         if case.keeps:
             write(table, "c1=meanwhile")
+        done = outward(open_table(str(tmp_path / "done"), "d.t"))
         expected = len(table.snapshot_ids()) + (0 if landed else 1)
         assert run(table, case.operation, operation_id="op", **case.values).changed, where
         mine = [r for r in rows(table) if r["dt"] != "c"]
@@ -180,6 +205,7 @@ def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: P
         assert len(table.snapshot_ids()) == expected, where
         assert not records(table), where
         assert table.snapshot(head or 0).id == head, where
+        assert case.keeps or outward(table) == done, where
         assert sound(table)
         seen += 1
         shutil.rmtree(folder)
@@ -352,6 +378,12 @@ REFUSED: dict[str, tuple[str, type[PaimonError], dict[str, Any]]] = {
     "merge-retention": ("merge", InvalidInputError, {"undo_retention": "soon"}),
     "merge-no-retention": ("merge", InvalidInputError, {"undo_retention": "0 s"}),
     "forward-retention": ("forward-column", InvalidInputError, {"undo_retention": "-1 d"}),
+    "replace-option": ("replace", InvalidInputError, {"option": ["bucket"]}),
+    "replace-name": ("replace", InvalidInputError, {"keep_old_as": "fix"}),
+    "replace-taken": ("replace", AlreadyExistsError, {"keep_old_as": "other"}),
+    "replace-buckets": ("replace", UnsupportedFeatureError, {"option": ["bucket=2"]}),
+    "replace-missing-file": ("replace", FormatError, {}),
+    "replace-lost": ("replace", UnsafeOperationError, {}),
     "rollback-retention": ("rollback", InvalidInputError, {"undo_retention": "soon"}),
     "merge-missing-file": ("merge-column", FormatError, {}),
     "forward-missing-file": ("forward-column", FormatError, {}),
@@ -371,7 +403,7 @@ def test_what_is_refused_changes_nothing(template: Path, tmp_path: Path, name: s
     case.prepare(table)
     if "missing" in name:
         lose_files(table, tmp_path, case)
-    if name == "forward-lost":
+    if name in ("forward-lost", "replace-lost"):
         write(table, "b7=main")
     before = {p: table.store.read(p) for p in table.store.walk("")}
     with pytest.raises(error):
@@ -399,7 +431,7 @@ def lose_files(table: Table, tmp_path: Path, case: Case) -> None:
             table.store.delete(path)
 
 
-@pytest.mark.parametrize("name", ["merge-column", "undo"])
+@pytest.mark.parametrize("name", ["merge-column", "replace", "undo"])
 def test_a_storage_that_fails_at_any_change_leaves_no_columns_and_no_tags(
     template: Path, tmp_path: Path, name: str
 ) -> None:
@@ -407,7 +439,7 @@ def test_a_storage_that_fails_at_any_change_leaves_no_columns_and_no_tags(
     case = CASES[name]
     start = copied(template, tmp_path / "start")
     case.prepare(start)
-    before, columns, tags = rows(start), start.schema().field_names, start.tag_names()
+    before, shapes = rows(start), outward(start)
     for step in range(1, 60):
         table = copied(tmp_path / "start", tmp_path / str(step))
         store = FaultStore(table.store, fail_at=step, error=OSError("disk full"))
@@ -420,8 +452,7 @@ def test_a_storage_that_fails_at_any_change_leaves_no_columns_and_no_tags(
                 run(table, "repair_table")
                 assert sound(table)
                 continue
-            assert table.schema().field_names == columns, step
-            assert table.tag_names() == tags, step
+            assert outward(table) == shapes, step
         else:
             if len(store.mutations) < step:
                 return
