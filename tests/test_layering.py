@@ -160,7 +160,6 @@ UPWARD = {
     "core/__init__.py": ({"commit"}, "registers the guards of commits"),
     "core/commit/staging.py": ({"branches"}, "makes and deletes a branch of its own"),
     "core/commit/idempotency.py": ({"requests"}, "digests a request"),
-    "core/schema/tables.py": ({"branches"}, "refuses to change what protects a branch"),
     "core/branches/publish.py": ({"chain"}, "refuses to publish a branch of a chain table"),
     "core/maintenance/expire_partitions.py": ({"chain"}, "expires chain tables by segments"),
 }

@@ -15,7 +15,7 @@ from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.table.lineage import CREATING, DELETED, DELETING, READY, RENAMING, Lineage, lineage_path
-from airflow_paimon.core.table.lost_history import UNLIMITED_RETENTION
+from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import (
     EARLIEST,
     LATEST,
@@ -26,15 +26,6 @@ from airflow_paimon.core.table.paths import (
     protective_tag,
     published_tag,
 )
-
-PROTECTIVE_OPTIONS: Mapping[str, str] = {
-    "write-only": "true",
-    "snapshot.num-retained.min": "2147483647",
-    "snapshot.num-retained.max": "2147483647",
-    "snapshot.time-retained": UNLIMITED_RETENTION,
-    "tag.automatic-creation": "none",
-}
-"""Options by which no engine expires a branch that shares files: a tag alone does not stop Java (measured)."""
 
 DROPPED_ON_BRANCH = (
     "tag.num-retained-max",

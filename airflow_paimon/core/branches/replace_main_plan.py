@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH, PROTECTIVE_OPTIONS
+from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -25,6 +25,7 @@ from airflow_paimon.core.format.types import field_ids, with_nullable
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.schema_plan import holds, is_immutable
+from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
 
 REPLACED_PROPERTY = "airflow-paimon.replace-main"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.record import Provenance
 from airflow_paimon.core.chain.report_plan import GroupReport, report_groups
@@ -22,7 +21,7 @@ from airflow_paimon.core.requests.chain_requests import CheckChainTable
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketSplit, plan_scan

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS, plan_delete_branch
+from airflow_paimon.core.branches.branch_plan import plan_delete_branch
 from airflow_paimon.core.branches.publish_plan import BucketChange, merged_index
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit, execute
 from airflow_paimon.core.errors import (
@@ -30,7 +30,7 @@ from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.paths import STAGING_BRANCH_PREFIX, BranchPaths
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions

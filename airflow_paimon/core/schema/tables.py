@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS
 from airflow_paimon.core.commit.committer import put_new, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.schema import TableSchema
@@ -20,7 +19,7 @@ from airflow_paimon.core.schema.schema_plan import (
     new_schema,
 )
 from airflow_paimon.core.table.lineage import verified_lineage
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
 

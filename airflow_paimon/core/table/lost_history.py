@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.format.schema import parse_schema
 from airflow_paimon.core.format.snapshot import parse_snapshot
 from airflow_paimon.core.format.tag import parse_tag
+from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     BRANCH_PREFIX,
@@ -21,10 +22,6 @@ from airflow_paimon.core.table.paths import (
 
 if TYPE_CHECKING:
     from airflow_paimon.core.store import Store
-
-UNLIMITED_RETENTION = "36500 d"
-"""``snapshot.time-retained`` of a branch that starts from a snapshot: set together with it, so that it never
-expires."""
 
 
 def proof_of_snapshots(store: Store, branch: str) -> str | None:

@@ -32,6 +32,17 @@ _DURATION_UNITS = {
     **dict.fromkeys(("d", "day", "days"), timedelta(days=1)),
 }
 
+UNLIMITED_RETENTION = "36500 d"
+"""``snapshot.time-retained`` of a branch that starts from a snapshot, set together with it: it never expires."""
+PROTECTIVE_OPTIONS: Mapping[str, str] = {
+    "write-only": "true",
+    "snapshot.num-retained.min": "2147483647",
+    "snapshot.num-retained.max": "2147483647",
+    "snapshot.time-retained": UNLIMITED_RETENTION,
+    "tag.automatic-creation": "none",
+}
+"""Options by which no engine expires a branch that shares files: a tag alone does not stop Java (measured)."""
+
 
 def parse_duration(text: str, name: str = "duration") -> timedelta:
     """Parse Paimon's duration text, e.g. ``7 d``, ``36h``, ``90 min``; a bare number is milliseconds."""

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from airflow_paimon import main_state
-from airflow_paimon.core.branches.branch_plan import PROTECTIVE_OPTIONS
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -21,6 +20,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, rewrite, run
 
