@@ -58,13 +58,14 @@ def gather_sides(
     last = last_publish_of(main, branch, _main_since(main, base, head) if between is None else between)
     neutral = neutral_kinds(schema)
     taken, untouched, published = _of_last_publish(main, branch, base, head, our_diff, last, neutral)
+    history = snapshots_between(branch, base.id, theirs.id)
     if last is not None:
-        later = snapshots_between(branch, last.branch.id, theirs.id)
-        goes_back = later is None or any(TARGET_PROPERTY in s.properties for s in later)
+        since = last.branch.id
+        goes_back = history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > since)
         last = replace(last, gone=frozenset(published | their_diff.buckets if goes_back else published - untouched))
     withdrawn = taken - their_diff.buckets
     candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
-    real = really_changed(branch, snapshots_between(branch, base.id, theirs.id), their_diff.buckets, neutral)
+    real = really_changed(branch, history, their_diff.buckets, neutral)
     sides = Sides(
         theirs=their_diff,
         ours=our_diff,
