@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -20,12 +21,16 @@ from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
+from airflow_paimon.spark import sql
 from tests.core.tables import run
 from tests.data.row_statements import IDS, statement, with_ids
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle
 from tests.oracles.golden import GoldenArchive, golden_index
 from tests.oracles.processes import OracleError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.oracle
 
@@ -103,6 +108,47 @@ def test_python_and_rust_know_no_stored_ids(
 def only_stored(table: Table) -> bool:
     files = [e.file for e in live_entries(table, table.latest_snapshot()).values()]
     return bool(files) and all(f.file_name.endswith(".parquet") and f.first_row_id is None for f in files)
+
+
+def test_java_and_python_read_what_statements_left(
+    spark: SparkSession, java_oracle: JavaOracle, pypaimon_oracle: PypaimonOracle, tmp_path: Path
+) -> None:
+    """UPDATE, MERGE, DELETE and INSERT by Spark, on main and on a branch that is published, then compacted."""
+    columns = [("k", "INT"), ("v", "STRING"), ("dt", "STRING")]
+    options = {"row-tracking.enabled": "true"}
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["dt"], options=options)
+
+    def do(text: str) -> None:
+        assert sql(spark, str(tmp_path), text)["changed"]
+        same(java_oracle, table)
+        assert_same_rows(read_arrow(table), pypaimon_oracle.read(tmp_path, "d.t"))
+
+    do("INSERT INTO d.t SELECT CAST(id AS INT), 'new', IF(id % 2 = 0, 'a', 'b') FROM range(20)")
+    do("UPDATE d.t SET v = v || '+' WHERE k BETWEEN 3 AND 6")
+    do(
+        "MERGE INTO d.t USING (SELECT * FROM range(15, 25)) AS s ON t.k = s.id WHEN MATCHED THEN UPDATE "
+        "SET v = 'merged' WHEN NOT MATCHED THEN INSERT (k, v, dt) VALUES (s.id, 'inserted', 'a')"
+    )
+    run(table, "create_branch", branch="fix", snapshot=table.latest_snapshot_id())
+    sql(spark, str(tmp_path), "DELETE FROM d.`t$branch_fix` WHERE dt = 'b' AND k > 10")
+    sql(spark, str(tmp_path), "INSERT INTO d.`t$branch_fix` VALUES (30, 'fix', 'c'), (31, 'fix', 'c')")
+    sql(spark, str(tmp_path), "UPDATE d.`t$branch_fix` SET v = 'fixed' WHERE k IN (1, 30)")
+    do("UPDATE d.t SET dt = 'd' WHERE _ROW_ID = 0")
+    do("INSERT INTO d.t VALUES (40, 'main', 'd')")
+    assert run(table, "merge_branch", branch="fix").details["rewritten_files"]
+    same(java_oracle, table)
+    next_row_id = (table.latest_snapshot() or pytest.fail()).next_row_id
+    java_oracle.write(tmp_path, "d.t", pa.table({"k": pa.array([50], pa.int32()), "v": ["java"], "dt": ["a"]}))
+    assert ids(table)[50][0] == next_row_id
+    before = ids(table)
+    java_oracle.request("compact", warehouse=str(tmp_path), table="d.t")
+    assert ids(table) == before
+    do("DELETE FROM d.t WHERE _ROW_ID % 4 = 1")
+    request = build_request("compact", {"warehouse": str(tmp_path), "table": "d.t", "min_files": 2})
+    assert isinstance(request, Compact)
+    compact(open_context(request), request)
+    same(java_oracle, table)
+    assert ids(table) == {k: i for k, i in before.items() if i[0] % 4 != 1}
 
 
 @pytest.mark.parametrize("target", ["128 mb", "3 kb"])
