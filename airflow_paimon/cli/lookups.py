@@ -138,9 +138,9 @@ def branches(table: Table, limit: int) -> Listing:
     return Listing(title="branches", columns=columns, rows=shown, left=left)
 
 
-def schema(table: Table, limit: int) -> Listing:
-    """List the columns of the branch's newest schema, in their order."""
-    found = table.schema()
+def schema(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
+    """List the columns of the branch's newest schema or of a snapshot's, in their order."""
+    found = table.schema(None if at is None else at.schema_id)
     rows = [
         (
             field.name,
@@ -215,9 +215,9 @@ def snapshots(table: Table, limit: int) -> Listing:
     return Listing(title="snapshots", columns=columns, rows=rows, left=left, note=_elsewhere(table))
 
 
-def partitions(table: Table, limit: int) -> Listing:
-    """List the partitions of the branch's newest snapshot, the last one first."""
-    rows = inspect(table, "partitions").sort_by([("partition", "descending")]).to_pylist()
+def partitions(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
+    """List the partitions of a snapshot (None: the branch's newest one), the last one first."""
+    rows = inspect(table, "partitions", at).sort_by([("partition", "descending")]).to_pylist()
     names = ("partition", "record_count", "file_count", "file_size_in_bytes", "last_update_time")
     shown, left = limited([[r[n] for n in names] for r in rows], limit)
     columns = (
@@ -230,10 +230,10 @@ def partitions(table: Table, limit: int) -> Listing:
     return Listing(title="partitions", columns=columns, rows=shown, left=left, note=_elsewhere(table))
 
 
-def files(table: Table, limit: int) -> Listing:
-    """List the data files of the branch's newest snapshot, by partition and bucket."""
+def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
+    """List the data files of a snapshot (None: the branch's newest one), by partition and bucket."""
     order = [("partition", "descending"), ("bucket", "ascending"), ("level", "ascending")]
-    rows = inspect(table, "files").sort_by(order).to_pylist()
+    rows = inspect(table, "files", at).sort_by(order).to_pylist()
     shown, left = limited(rows, limit)
     names = ("partition", "bucket", "level", "record_count", "file_size_in_bytes", "schema_id", "file_source")
     columns = (
@@ -264,6 +264,12 @@ OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {
     "branches": branches,
     "tags": tags,
     "snapshots": snapshots,
+    "partitions": partitions,
+    "files": files,
+}
+
+OF_A_VERSION: Mapping[str, Callable[[Table, int, Snapshot], Listing]] = {
+    "schema": schema,
     "partitions": partitions,
     "files": files,
 }

@@ -19,6 +19,8 @@ from airflow_paimon.core.requests.arguments import plain_message
 _DEFAULT_LIMIT = 50
 _HELP = "--help lists the commands and flags"
 JOB = "job"
+_OF_A_VERSION = ("schema", "partitions", "files")
+"""Look-ups that show a table as of a version."""
 _FLAGS = ("--warehouse", "--table", "--branch", "--storage-options", "--limit", "--json", "--help", "--version")
 _JOB_HELP = """\
 usage: python -m airflow_paimon job NAME [FLAG ...]
@@ -131,7 +133,9 @@ def _parser() -> _Parser:
             help=f"rows to show, 0 = all; default {_DEFAULT_LIMIT}, with --json all",
         )
         if name not in ("databases", "tables"):
-            command.add_argument("--table", required=True, help="table as db.table, or db.table$branch_name")
+            known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
+            text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
+            command.add_argument("--table", required=True, help=text)
         if name in ("schema", "tags", "snapshots", "partitions", "files"):
             command.add_argument("--branch", help="branch; default main")
     return parser
@@ -173,7 +177,7 @@ def _look_up(options: argparse.Namespace) -> Any:
     from airflow_paimon.cli import lookups
     from airflow_paimon.core.requests.arguments import read_storage_options
     from airflow_paimon.core.table.paths import MAIN
-    from airflow_paimon.core.table.table import open_table
+    from airflow_paimon.core.table.table import open_table, resolve_version, split_version
 
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
@@ -181,7 +185,12 @@ def _look_up(options: argparse.Namespace) -> Any:
         return lookups.databases(options.warehouse, storage, limit)
     if options.what == "tables":
         return lookups.tables(options.warehouse, storage, limit)
-    table = open_table(options.warehouse, options.table, storage_options=storage)
+    name, version = split_version(options.table)
+    if version is not None and options.what not in _OF_A_VERSION:
+        raise InvalidInputError(
+            f"--table {options.table}: {options.what} takes no version; these do: {', '.join(_OF_A_VERSION)}"
+        )
+    table = open_table(options.warehouse, name, storage_options=storage)
     asked = getattr(options, "branch", None)
     if asked is not None and not asked.strip():
         raise InvalidInputError(f"{table.name}: --branch is empty; leave it out for main")
@@ -196,4 +205,8 @@ def _look_up(options: argparse.Namespace) -> Any:
         from airflow_paimon.cli.chain import chain
 
         return chain(table.branch(MAIN), limit)
+    if version is not None:
+        view, snapshot = resolve_version(table, version)
+        assert snapshot is not None  # or it was not found
+        return lookups.OF_A_VERSION[options.what](view, limit, snapshot)
     return lookups.OF_A_TABLE[options.what](table, limit)

@@ -162,6 +162,12 @@ def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureF
         ("dt=2", 1, "dt=2/bucket-1"),
         ("dt=1", 0, "dt=1/bucket-0"),
     ]
+    old = data(capsys, "partitions", *on(warehouse, "d.t@1"))
+    assert [(p["partition"], p["rows"]) for p in old] == [("dt=1", 1200)]
+    assert [f["partition"] for f in data(capsys, "files", *on(warehouse, "d.t@1"))] == ["dt=1"]
+    for version in ("2", "before", "fix.2"):
+        assert data(capsys, "files", *on(warehouse, f"d.t@{version}")) == files
+    assert data(capsys, "schema", *on(warehouse, "d.t@before")) == data(capsys, "schema", *on(warehouse))
     named = data(capsys, "partitions", *on(warehouse, "d.c$branch_delta"))
     assert [p["partition"] for p in named][-1] == "region=CN/dt=20250101"
 
@@ -246,6 +252,9 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["tags", "--warehouse=WH", "--table=d.t", "--branch="], 2, "invalid-input: d.t: --branch is empty"),
         (["tags", "--warehouse=WH", "--table=d.t", "--json=yes"], 2, "invalid-input: --json is a switch and takes no"),
         (["tags", "--warehouse=WH", "--table="], 2, "invalid-input: open_table: name is empty"),
+        (["files", "--warehouse=WH", "--table=d.t@none"], 2, "not-found: d.t has no tag 'none'"),
+        (["files", "--warehouse=WH", "--table=d.t@"], 2, "invalid-input: 'd.t@' names no version"),
+        (["tags", "--warehouse=WH", "--table=d.t@1"], 2, "invalid-input: --table d.t@1: tags takes no version"),
         (["fly"], 2, "invalid-input: There is no command 'fly'; there are job, tables,"),
         (["tabels", "--warehouse=WH"], 2, "invalid-input: There is no command 'tabels'; did you mean tables?"),
         (["create_tag"], 2, "invalid-input: create_tag is a job: python -m airflow_paimon job create_tag --help"),

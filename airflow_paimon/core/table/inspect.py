@@ -31,8 +31,9 @@ from airflow_paimon.core.table.table import Table, resolve_version
 _TIME = pa.timestamp("ms")
 
 
-def inspect(table: Table, system_table: str, version: int | str | None = None) -> pa.Table:
-    """Return a system table of this branch. ``version``: a snapshot id or tag, for files, manifests and partitions.
+def inspect(table: Table, system_table: str, version: int | str | Snapshot | None = None) -> pa.Table:
+    """Return a system table of this branch. ``version``: a snapshot or as of ``resolve_version``, for files, manifests
+    and partitions.
 
     Times are UTC without a zone, but for ``$tags.create_time`` and ``$files.creation_time``, which Paimon stores as the
     writer's local time.
@@ -42,6 +43,8 @@ def inspect(table: Table, system_table: str, version: int | str | None = None) -
     """
     name = system_table.lstrip("$").lower()
     if name in _BY_SNAPSHOT:
+        if isinstance(version, Snapshot):
+            return _BY_SNAPSHOT[name](table, version)
         view, snapshot = resolve_version(table.require(), version)
         return _BY_SNAPSHOT[name](view, snapshot)
     if name not in _WHOLE:

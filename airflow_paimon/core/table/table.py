@@ -294,7 +294,7 @@ def _one_branch(identifier: Identifier, branch: str) -> str:
 
 def parse_version(text: str) -> int | str:
     """Return the version that a text means: digits are a snapshot id, anything else names one (``resolve_version``)."""
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 def split_version(text: str) -> tuple[str, int | str | None]:
