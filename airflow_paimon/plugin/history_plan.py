@@ -62,8 +62,10 @@ class Commit:
     @property
     def what(self) -> str:
         """The operation in words, with the branch or snapshot that it took; empty if the writer named none."""
-        of = f" of {self.source}" if self.source else f" to snapshot {self.target}" if self.target is not None else ""
-        return f"{_WORDS.get(self.operation, self.operation)}{of}"
+        word = _WORDS.get(self.operation, self.operation)
+        if self.source:
+            return f"{word} {'by' if self.operation == 'replace_main' else 'of'} {self.source}"
+        return word if self.target is None else f"{word} to snapshot {self.target}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

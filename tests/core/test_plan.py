@@ -34,7 +34,7 @@ def _plan(*actions: object, head: int = 1) -> Plan:
         _plan(PUT, head=2),
     ],
 )
-def test_the_id_tells_what_the_plan_does_and_relies_on(other: Plan) -> None:
+def test_the_plan_id_covers_actions_and_preconditions(other: Plan) -> None:
     assert other.plan_id != _plan(PUT).plan_id
 
 

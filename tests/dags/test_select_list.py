@@ -88,7 +88,7 @@ def _columns(spark: SparkSession, sql: str) -> list[str] | None:
         return None
 
 
-def test_statements_are_told_from_queries_by_the_words_outside_of_parentheses() -> None:
+def test_statements_are_distinguished_from_queries_by_words_outside_parentheses() -> None:
     kinds = {
         "UPDATE branch SET amount = 1": "UPDATE",
         "-- why\n/* a /* nested */ one */ delete FROM branch WHERE id IN (SELECT id FROM main)": "DELETE",

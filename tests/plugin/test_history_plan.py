@@ -92,6 +92,7 @@ def test_a_branch_of_a_branch_parts_from_it() -> None:
     ("fields", "what"),
     [
         ({"operation": "fast_forward", "source": "fix"}, "publish of fix"),
+        ({"operation": "replace_main", "source": "fix"}, "replacement of main by fix"),
         ({"operation": "rollback_to", "target": 2}, "rollback to snapshot 2"),
         ({"operation": "correct_branch"}, "correction"),
         ({"operation": "WRITE"}, "WRITE"),

@@ -54,7 +54,7 @@ def test_the_documented_example(spark: SparkSession, tmp_path: Path, by: str) ->
 
 
 @pytest.mark.random
-def test_lives_of_statements(spark: SparkSession, tmp_path: Path) -> None:
+def test_random_sequences_of_statements(spark: SparkSession, tmp_path: Path) -> None:
     """The state machine of row ids, with statements that Spark evaluates, on main and on the branch."""
     folders = iter(range(1000))
 

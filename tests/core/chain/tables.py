@@ -147,7 +147,7 @@ def alter_alone(branch: Table, *changes: SchemaChange) -> None:
 
 
 def as_another_engine(table: Table, what: Callable[[], object]) -> None:
-    """Do something to a chain table without what our own commits check and record: main is no chain table meanwhile."""
+    """Do something to a chain table without the checks and records of our commits: main is not a chain table then."""
     schema = table.schema()
     for number, enabled in ((1, "false"), (2, "true")):
         following = replace(schema, id=schema.id + number, options={**schema.options, "chain-table.enabled": enabled})

@@ -50,7 +50,7 @@ def found(table: Table) -> dict[str, dict[str, Any]]:
     return by_kind
 
 
-def test_a_sound_chain_table(table: Table) -> None:
+def test_a_correct_chain_table_has_no_findings(table: Table) -> None:
     build(table, "20250103", "20250101", ["20250102", "20250103"])
     result = run(table, "check_chain_table")
     assert not result.changed
@@ -137,7 +137,7 @@ def test_rescaled_partitions(table: Table) -> None:
     assert "dt=20250104" in found(table)["bucket-drift"]["message"]
 
 
-def test_partitions_that_have_no_place(table: Table) -> None:
+def test_partitions_that_belong_to_no_chain(table: Table) -> None:
     for strange in ("oops", "2025-01-05", "20250230"):
         add(table.branch("delta"), strange)
     add(table.branch("snapshot"), "20250106")
@@ -148,7 +148,7 @@ def test_partitions_that_have_no_place(table: Table) -> None:
     assert run(table, "check_chain_table").details["gaps"] == 2
 
 
-def test_main_that_shadows(table: Table) -> None:
+def test_partitions_of_main_that_hide_others(table: Table) -> None:
     add(table, "20250102")
     add(table, "20250104")
     kinds = found(table)
@@ -199,12 +199,12 @@ def test_unreadable_metadata_is_a_finding(table: Table) -> None:
     assert "manifest list" in found(table)["unreadable-metadata"]["message"]
 
 
-def test_half_done_options(table: Table) -> None:
+def test_incomplete_options(table: Table) -> None:
     alter_table(table, [RemoveOption(key="scan.fallback-delta-branch")])
     assert "scan.fallback-delta-branch is missing" in found(table)["chain-settings"]["message"]
 
 
-def test_a_grid_that_is_too_long_is_not_walked() -> None:
+def test_a_grid_that_is_too_long_is_not_enumerated() -> None:
     layout = layout_of("dt", form=("$dt", "yyyyMMddHHmmss"))
     (report,) = report_groups(layout, held_in_delta("20200101000000", "20250101000000"))
     assert report.gaps is None
@@ -216,7 +216,7 @@ def held_in_delta(*texts: str) -> Partitions:
     return Partitions(delta=held(*texts))
 
 
-def test_what_paimon_wrote_is_sound(golden: Callable[[str], Path]) -> None:
+def test_tables_written_by_paimon_have_no_findings(golden: Callable[[str], Path]) -> None:
     """Connector 2.0.0's chain tables: no error in any; a delta overwritten under its full partition is told."""
     warehouse = str(golden("paimon-2.0.0") / "wh")
     checks = {n: check_chain_table(open_table(warehouse, f"d.{n}")) for n in ("ch_daily", "ch_delete", "ch_group")}

@@ -172,7 +172,7 @@ STALE = Staleness(
 FULL = "20260201 20260202 20260203 20260204", "20260202 20260203 20260204"
 
 
-def test_stale_partitions_are_built_again_with_what_hangs_on_them() -> None:
+def test_stale_partitions_are_rebuilt_with_those_built_from_them() -> None:
     found = plan(DAY, *FULL, pending=True, max_chain_length=9, known=STALE)
     assert shape(found) == {
         "20260202": (Action.STALE_REBUILD, "20260201", ["20260202"]),
@@ -189,7 +189,7 @@ def test_stale_partitions_are_built_again_with_what_hangs_on_them() -> None:
     assert shape(other) == {"20260204": (Action.COMPACT, "20260203", ["20260204"])}
 
 
-def test_what_cannot_be_built_again_stays() -> None:
+def test_partitions_that_cannot_be_rebuilt_stay() -> None:
     known = Staleness(stale=STALE.stale, lost={("20260202",): "its anchor dt=20260201 is gone"})
     for how in ({"overwrite": True}, {"pending": True, "max_chain_length": 5}):
         found = plan(DAY, "20260202", "20260202", *(("dt=20260202",) if "overwrite" in how else ()), known=known, **how)
@@ -240,7 +240,7 @@ def test_wrong_requests(more: dict[str, Any], why: str) -> None:
         parse_targets(HOUR, **more)
 
 
-def test_a_partition_without_a_place_in_time_stops_its_group_only() -> None:
+def test_a_partition_without_a_partition_time_stops_only_its_group() -> None:
     delta = "CN/20260201 CN/soon US/20260201"
     assert list(plan(REGION, "", delta, "region=US,dt=20260201")) == ["US/20260201"]
     with pytest.raises(InvalidInputError, match="region=CN/dt=soon is without a partition time"):

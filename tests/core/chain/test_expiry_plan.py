@@ -78,7 +78,7 @@ def test_a_minimum_number_of_anchors_stays() -> None:
     assert expire("0101 0115 0315", "0102 0116", min_anchors=2) == ("0115 0315", "0116")
 
 
-def test_what_can_not_be_read_as_a_time_stays_and_is_named() -> None:
+def test_partitions_without_a_partition_time_stay_and_are_named() -> None:
     partitions = Partitions(snapshot=days("0101 0201") | {("someday",)}, delta=days("0110") | {("",), (None,)})
     (plan,) = plan_chain_expiry(layout_of("dt"), partitions, CUTOFF)
     assert plan.snapshots == (("20250101",),)
@@ -86,7 +86,7 @@ def test_what_can_not_be_read_as_a_time_stays_and_is_named() -> None:
     assert plan.without_time == (("",), ("someday",), (None,))
 
 
-def test_a_plan_tells_its_segments_and_why() -> None:
+def test_a_plan_lists_its_segments_with_reasons() -> None:
     partitions = Partitions(snapshot=days("0110 0201 0301"), delta=days("0101 0115 0116 0205"))
     (plan,) = plan_chain_expiry(layout_of("dt"), partitions, datetime(2025, 3, 2))
     assert [(s.snapshot, s.deltas) for s in plan.segments] == [

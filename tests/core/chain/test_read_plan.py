@@ -240,13 +240,13 @@ def test_a_partition_without_a_time_is_refused_by_name_where_it_matters(strange:
     assert set(planned(layout, partitions, wanted=lambda v: v == ("20250810",))) == {"20250810"}
 
 
-def test_null_has_no_place_in_time() -> None:
+def test_null_is_not_a_partition_time() -> None:
     partitions = Partitions(snapshot=frozenset({("20250810",)}), delta=frozenset({(None,)}))
     with pytest.raises(InvalidInputError, match="dt=__DEFAULT_PARTITION__ is without a partition time"):
         plan_chain_read(layout_of("dt"), partitions)
 
 
-def test_a_spelling_that_paimon_would_skip_in_silence_is_refused() -> None:
+def test_a_spelling_that_paimon_would_silently_skip_is_refused() -> None:
     layout = layout_of("dt", "hour", form=("$dt $hour", "yyyyMMdd H"))
     partitions = Partitions(snapshot=held("20250810/1"), delta=held("20250810/05"))
     with pytest.raises(InvalidInputError, match=r"hour=05 is not written .* write its rows to dt=20250810/hour=5"):

@@ -149,7 +149,7 @@ def test_a_table_with_data_becomes_a_chain_table() -> None:
     assert not setup(folder, **CONVERT).changed
 
 
-def test_branches_that_are_there_are_taken_if_they_fit() -> None:
+def test_existing_branches_are_used_if_they_fit() -> None:
     folder = warehouse()
     table = plain_table(folder)
     run(table, "create_branch", branch="delta")
@@ -176,7 +176,7 @@ def test_the_new_version_has_one_id_in_all_three_branches() -> None:
         ("CN/20250230", "not written as the formatter writes it"),
     ],
 )
-def test_partitions_without_a_place_in_time(partition: str, message: str) -> None:
+def test_partitions_without_a_partition_time(partition: str, message: str) -> None:
     folder = warehouse()
     table = plain_table(folder, "CN/20250101", partition)
     before = table.store.walk("")

@@ -108,7 +108,7 @@ def test_killed_between_any_two_store_calls(new: bool, after: bool, operation_id
         assert run(table, "create_chain_table", **values).changed == (operation_id is not None)
 
 
-def test_what_a_cut_off_run_left_serves_no_other_request() -> None:
+def test_leftovers_of_an_interrupted_run_are_not_used_for_another_request() -> None:
     table = open_table(warehouse(), "d.t")
     with pytest.raises(Crash):
         faulty(table, NEW, FaultStore(table.store, 3))

@@ -34,7 +34,7 @@ def test_what_was_built_from_what_is_there_is_fresh(table: Table) -> None:
     assert set(gather_provenances(table, gather_chain(table))) == {("20250103",), ("20250105",)}
 
 
-def test_a_late_append_makes_it_stale_and_what_stands_on_it(table: Table) -> None:
+def test_a_late_append_makes_a_partition_and_those_built_from_it_stale(table: Table) -> None:
     add(table.branch("delta"), "20250102", bucket=1)
     found = stale(table)
     assert set(found) == {"20250103", "20250105"}
@@ -120,7 +120,7 @@ def test_a_nearer_anchor(table: Table) -> None:
     assert stale(table)["20250105"].reason == "a nearer anchor dt=20250104 came after it was built"
 
 
-def test_a_partition_that_another_engine_overwrote_is_not_judged(table: Table) -> None:
+def test_a_partition_that_another_engine_overwrote_is_not_reported(table: Table) -> None:
     overwrite(table.branch("snapshot"), "20250103")
     as_another_engine(table, lambda: add(table.branch("delta"), "20250102"))
     assert set(stale(table)) == {"20250105"}, "its anchor was replaced; S[03] itself has no record now"

@@ -228,7 +228,7 @@ def test_many_at_once_on_a_disk(tmp_path: Path) -> None:
     assert rows_of(table, STAYING) == expected
 
 
-def test_what_never_stands_still_is_a_conflict_that_tells_what_stands(plain: Table) -> None:
+def test_inputs_that_keep_changing_end_in_a_conflict_that_lists_the_commits(plain: Table) -> None:
     table = copied(plain)
     days = iter(range(1, 1000))
 

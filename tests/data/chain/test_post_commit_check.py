@@ -76,7 +76,7 @@ def test_deltas_are_back_when_the_anchor_that_held_their_rows_went_at_that_very_
     assert rows_of(table, {"0105"}) == expected
 
 
-def test_what_an_overwrite_adds_stands_when_what_it_dropped_is_put_back() -> None:
+def test_added_rows_stay_when_dropped_partitions_are_restored() -> None:
     """Its files are in a snapshot by then: an error would have had them deleted."""
     table = compacted()
     expected = rows_of(table, {"0105"})

@@ -1,4 +1,4 @@
-"""Full partitions whose rows are nowhere else, or whose history is not what it was: scenarios that a review found."""
+"""Full partitions whose rows exist nowhere else, or whose recorded inputs no longer match the table."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_rows_for_a_kept_anchor_do_not_cost_its_own(expired: Table, mode: str) -
     assert night(expired) == {"dt=20250201": "already-there"} and rows(expired, "20250201") == before
 
 
-def test_a_kept_anchor_is_not_dropped_while_its_own_delta_lives(expired: Table) -> None:
+def test_a_kept_anchor_is_not_dropped_while_its_own_delta_exists(expired: Table) -> None:
     with pytest.raises(UnsafeOperationError, match="20250201 can't be dropped"):
         drop(expired.branch("snapshot"), "20250201")
     assert len(rows(expired, "20250201")) == 4
@@ -192,7 +192,7 @@ def test_a_full_partition_that_paimon_compacted_is_built_again() -> None:
 
 
 @pytest.mark.parametrize("day", ["20250801", "20250802"])
-def test_rows_added_to_an_anchor_make_what_stands_on_it_stale(day: str) -> None:
+def test_rows_added_to_an_anchor_make_partitions_built_from_it_stale(day: str) -> None:
     """The anchor itself, or a new one that is nearer."""
     table = chain(LOADED)
     done = put(table.branch("snapshot"), day, (5, 5, "x"))
