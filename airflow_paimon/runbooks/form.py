@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("airflow.task")
 _WIDTH = 118
 _WHOLE = ("python ", "{", "|", " ")
+
+_FIELDS = {
+    "--sql": "SQL",
+    "--function": "Function",
+    "--view": "Further views",
+    "--all-rows": "Every row",
+    "--mode": "Mode",
+    "--partitions": "Partitions",
+}
+_FLAG = re.compile(rf"(?:{'|'.join(_FIELDS)})(?![\w-])")
 
 
 def report_lines(*lines: str, level: int = logging.INFO) -> None:
@@ -115,11 +126,11 @@ def errors_of(context: Context, tasks: Iterable[str]) -> dict[str, dict[str, Any
 
 
 def error_lines(errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
-    """Say what failed tasks reported, one after the other."""
+    """Say what failed tasks reported, one after the other; a job's flags by the names of the form's fields."""
     lines = []
     for name, error in errors.items():
         text = f"{error['kind']}: {error['message']}" if error else "its log says why"
-        lines += f"{name}: {text}".splitlines()
+        lines += f"{name}: {_FLAG.sub(lambda flag: _FIELDS[flag[0]], text)}".splitlines()
     return lines
 
 

@@ -26,7 +26,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.runbooks import advice, correction, leftovers, undo
-from airflow_paimon.runbooks.form import open_main, refuse_unknown
+from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table, names, rewrite, run
 from tests.dags.conftest import CONF, TABLE, load_dag, make_orders
@@ -480,3 +480,11 @@ def test_the_cleanup_leaves_a_branch_that_is_written_after_its_last_look(warehou
         gone == 0 and lines[0] == "d.t: 0 leftovers removed" and "not at 3 as expected; nothing was deleted" in lines[1]
     )
     assert main.branch_names() == ["fix"] and leftovers.run_tag(OWNER) in main.tag_names()
+
+
+def test_a_jobs_flags_are_named_as_the_fields_of_the_form() -> None:
+    error = {"kind": "invalid-input", "message": "--sql: it takes every row; confirm with --all-rows (not --sql-file)"}
+    assert error_lines({"correct": error, "report": None}) == [
+        "correct: invalid-input: SQL: it takes every row; confirm with Every row (not --sql-file)",
+        "report: its log says why",
+    ]

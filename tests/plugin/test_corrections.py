@@ -177,7 +177,7 @@ def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
 def test_the_forms_are_given_what_they_want(get: Get) -> None:
     forms = forms_of(get("/paimon/lake/d/t?tab=corrections").text)
     assert forms[:2] == [
-        {"table": "d.t", "paimon_conn_id": "lake"},
+        {"table": "d.t", "paimon_conn_id": "lake", "sql": "UPDATE branch SET v = ... WHERE dt = ..."},
         {"table": "d.t", "paimon_conn_id": "lake", "tag": "airflow-paimon-undo-publish-1"},
     ]
 

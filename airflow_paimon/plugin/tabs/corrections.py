@@ -154,7 +154,7 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
     table = {"table": context.main.name}
     if context.conn_id != PaimonHook.default_conn_name:
         table["paimon_conn_id"] = context.conn_id
-    forms = [_form(context, CORRECT, "Correct this table", table, "")]
+    forms = [_form(context, CORRECT, "Correct this table", {**table, "sql": _skeleton(context)}, "")]
     asked = [p for p in points if p.undo_tag == context.asked.q]
     rest = [p for p in reversed(points) if p not in asked and p.undo_tag not in undone]
     for point in [*asked, *rest][:_MOST_POINTS]:
@@ -170,6 +170,20 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
         conf = {**table, **({"branches": chosen} if chosen else {})}
         forms.append(_form(context, CLEAN_UP, "Remove what corrections left", conf, ""))
     return forms
+
+
+def _skeleton(context: PageContext) -> str:
+    """Return an UPDATE to be completed: Spark refuses it as it is."""
+    schema = context.main.schema()
+    fixed = {*schema.primary_keys, *schema.partition_keys}
+    free = next((n for n in schema.field_names if n not in fixed), schema.field_names[-1])
+    keys = schema.partition_keys or schema.primary_keys[:1] or schema.field_names[:1]
+    where = " AND ".join(f"{_named(k)} = ..." for k in keys)
+    return f"UPDATE branch SET {_named(free)} = ... WHERE {where}"
+
+
+def _named(column: str) -> str:
+    return column if column.isidentifier() else "`" + column.replace("`", "``") + "`"
 
 
 def _form(context: PageContext, dag_id: str, title: str, conf: dict[str, Any], hint: str) -> dict[str, Any]:
