@@ -343,8 +343,12 @@ class ReplaceMainOperator(FastForwardOperator):
         this publish replaces (templated)
     :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
+        ``four_eyes`` asks for it too (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
+    :param force: publish a protected branch too (templated)
     """
 
     operation = "replace_main"

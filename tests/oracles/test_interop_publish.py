@@ -80,6 +80,44 @@ def test_every_engine_reads_main_after_publish_and_rollback(
     assert world.is_sound()
 
 
+def test_every_engine_goes_on_after_main_was_replaced(
+    world: World,
+    pypaimon_oracle: PypaimonOracle,
+    rust_oracle: RustOracle,
+) -> None:
+    """A writer of Java stays open over it; Java adds a column and an option to the branch first, and reads and writes
+    main, the branch and what was kept afterwards; then main comes back."""
+    java = world.java
+    java.open_session(world.warehouse, "kept")
+    assert world.text(session="kept") == START
+    world.alter({"change": "set_option", "name": "compaction.min.file-num", "value": "3"}, branch="fix")
+    world.alter({"change": "add_column", "name": "w", "type": "INT"}, branch="fix")
+    world.correct("fix", [{"p": "x", "k": 1, "v": "A", "w": 7}])
+    world.run("create_tag", tag="day-1", branch="fix")
+    with java.open_stream_writer(world.warehouse, "d.t", commit_user="stream") as writer:
+        writer.write([{"p": "z", "k": 1, "v": "stream"}])
+        world.run("replace_main", branch="fix", keep_old_as="before")
+        columns = ("p", "k", "v", "w")
+        assert world.same(columns=columns) == world.same("fix", columns)
+        assert world.same(columns=columns)[0] == ("x", 1, "A", 7)
+        assert python_and_rust_rows(world, pypaimon_oracle, rust_oracle, columns) == world.same(columns=columns)
+        assert world.both("before") == world.both(snapshot=1) == START
+        assert world.both(tag="day-1") == world.text(session="kept") == "x1=A x2=b y1=c z1=d"
+        assert writer.commit()["commitUser"] == "stream"
+    assert world.both() == "x1=A x2=b y1=c z1=stream"
+    assert world.main.schema().options["compaction.min.file-num"] == "3"
+    world.write([{"p": "y", "k": 2, "v": "m", "w": 1}])
+    world.write([{"p": "y", "k": 3, "v": "f", "w": 2}], branch="fix")
+    assert world.both("fix") == "x1=A x2=b y1=c y3=f z1=d"
+    assert world.both() == "x1=A x2=b y1=c y2=m z1=stream"
+    world.run("replace_main", branch="before", discard_main=True)
+    assert world.both() == world.text(session="kept") == START
+    world.write("y1=again")
+    assert world.both() == "x1=a x2=b y1=again z1=d"
+    java.close_session("kept")
+    assert world.is_sound()
+
+
 @pytest.mark.parametrize("operation", ["merge_branch", "fast_forward"])
 def test_a_writer_that_stays_open_over_a_publish_keeps_winning(world: World, operation: str) -> None:
     """No sequence.field: internal numbers decide. The writer numbers its row before the publish, commits it after."""

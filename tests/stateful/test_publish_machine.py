@@ -1,7 +1,8 @@
 """The branch machine with what makes publishing hard: columns added on either side, branches of branches, and tables
-without a sequence field, whose branches may hold numbers too high to publish.
+without a sequence field, whose branches may hold numbers too high to publish. Main is replaced by branches, and the
+one that keeps the previous main is a branch like the others.
 
-After every step main still has each column it had, and what the base machine asks for.
+After every step main still has each column it had, unless it was replaced, and what the base machine asks for.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchMo
 pytestmark = pytest.mark.random
 
 KID = "kid"
+OLD = "old"
 WORD = st.sampled_from(["", "writers_stopped", "rewrite"])
 
 
@@ -66,6 +68,8 @@ class PublishMachine(BranchMachine):
         self.altered: set[str] = set()
         self.main_altered: set[str] = set()
         self.parent: str | None = None
+        self.dropped: set[str] = set()
+        self.replaced: Any = {}
         self.word = ""
 
     def _run(self, operation: str, **values: Any) -> OperationResult:
@@ -173,7 +177,12 @@ class PublishMachine(BranchMachine):
         if not result.changed:
             return
         columns = set(self.table.schema().field_names)
-        assert columns >= self.columns | set(self.table.branch(name).schema().field_names)
+        theirs = set(self.table.branch(name).schema().field_names)
+        if result.operation == "replace_main":
+            assert columns == theirs
+            self.dropped |= self.columns - columns
+        else:
+            assert columns >= self.columns | (theirs - self.dropped)
         if columns != self.columns:
             event("a column of the branch reached main")
             self.main_altered |= set(self.branches) - {name}
@@ -184,25 +193,65 @@ class PublishMachine(BranchMachine):
     @rule(data=st.data(), discard=st.booleans(), word=WORD)
     def fast_forward(self, data: st.DataObject, discard: bool, word: str) -> None:
         self.word = word
-        name = data.draw(st.sampled_from(sorted(self.branches)))
+        self._whole("fast_forward", data.draw(st.sampled_from(sorted(self.branches))), discard)
+
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data(), discard=st.booleans(), word=WORD, keep=st.booleans())
+    def replace_main(self, data: st.DataObject, discard: bool, word: str, keep: bool) -> None:
+        self._replace(data.draw(st.sampled_from(sorted(self.branches))), discard, word, keep)
+
+    @precondition(lambda self: OLD in self.branches)
+    @rule(discard=st.booleans(), word=WORD)
+    def replace_back(self, discard: bool, word: str) -> None:
+        self._replace(OLD, discard, word, False)
+
+    def _replace(self, name: str, discard: bool, word: str, keep: bool) -> None:
+        """What was kept may come back without the word only if main has got nothing else since."""
+        self.word = word
+        keeps = {"keep_old_as": OLD} if keep and OLD not in self.branches else {}
+        before, columns = copy.deepcopy(self.main), set(self.columns)
+        landed = self._whole("replace_main", name, discard, **keeps)
+        if landed and name == OLD and not discard:
+            event("replace_main: by what was kept")
+            assert before == self.replaced, "rows that main got since would be lost"
+        if landed and keeps:
+            kept = self.table.branch(OLD)
+            assert files(kept) == before
+            assert set(kept.schema().field_names) == columns
+            touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
+            self.branches[OLD] = BranchModel(base=before, now=copy.deepcopy(before), main_changed=touched)
+            self.altered.add(OLD)
+            self.main_altered.add(OLD)
+            self.replaced = copy.deepcopy(self.main)
+        elif keeps:
+            assert OLD not in self.table.branch_names()
+
+    def _main_write(self, receipt: Any, *, real: bool) -> None:
+        same = self.main == self.replaced
+        super()._main_write(receipt, real=real)
+        if same and not real:  # what compaction does may go
+            self.replaced = copy.deepcopy(self.main)
+
+    def _whole(self, operation: str, name: str, discard: bool, **values: Any) -> bool:
         before = copy.deepcopy(self.main)
         try:
-            result = self._run("fast_forward", branch=name, discard_main=discard)
+            result = self._run(operation, branch=name, discard_main=discard, **values)
         except (ConflictError, UnsafeOperationError) as error:
             assert files(self.table) == before
             if isinstance(error, UnsafeOperationError) and discard and self.word == "rewrite":
                 # Numbers that only a compaction of the branch made high are not folded: refused, with nothing changed.
                 assert "writers-stopped" in str(error)
-                event("fast_forward: compacted numbers refused")
+                event(f"{operation}: compacted numbers refused")
             elif isinstance(error, ConflictError) or (discard and not self.word):
                 self._refused(name, error, False)
             else:
                 assert not discard, error
-                event("fast_forward: refused")
-            return
+                event(f"{operation}: refused")
+            return False
         finally:
             self.branches[name].now = files(self.table.branch(name))
         self._landed(name, before, self.branches[name].now, result)
+        return bool(result.changed)
 
     @invariant()
     def no_column_of_main_is_lost(self) -> None:

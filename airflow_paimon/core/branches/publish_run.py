@@ -46,7 +46,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Delete, Plan, PutNew
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.requests.requests import Publish, ReplaceMain
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
 
@@ -231,6 +231,9 @@ def _protected(
         keep_head(context, d.head, d.keep_head.branch, d.keep_head.schema, own.identity.user)
     if d.schemas.new:
         draft = replace(draft, prepare=_bringing(planned, own))
+    elif isinstance(request, ReplaceMain):  # another schema since then would be main's instead of the branch's
+        newest = draft.schema.id
+        draft = replace(draft, prepare=lambda: d.target.schema_ids()[-1] == newest)
     if d.follows is None or request.expected_main_snapshot is not None:
         return draft
     return with_follow(context, d.target, draft, d.head, d.follows, marks, moved)

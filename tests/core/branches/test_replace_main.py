@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from airflow_paimon import main_state
+from airflow_paimon import create_table, main_state
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -22,7 +24,10 @@ from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, Rename
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from tests.core.branches.test_publish_killed import perform
 from tests.core.tables import append, files, rewrite, run
+from tests.stores import FaultStore
 
 OPTION = SetOption(key="compaction.min.file-num", value="3")
 
@@ -281,9 +286,6 @@ def test_what_main_is_the_state_of_outlives_the_branch_and_an_undone_undo(table:
 
 def test_a_head_that_moved_before_the_put_is_the_one_that_is_kept(table: Table, fix: Table) -> None:
     """The kept branch is made of the head that the snapshot replaces, not of one that a writer has passed."""
-    from tests.core.branches.test_publish_killed import perform
-    from tests.stores import FaultStore
-
     changed(fix)
     moved: list[int] = []
 
@@ -299,3 +301,49 @@ def test_a_head_that_moved_before_the_put_is_the_one_that_is_kept(table: Table, 
     assert files(table) == files(fix)
     assert replaced(table, "old").changed
     assert any(b"late" in k[0] for k in files(table))
+
+
+def test_a_schema_that_main_gets_meanwhile_does_not_stay_its_newest(table: Table, fix: Table) -> None:
+    """Nothing of the columns changes, so the put of a schema can't find out."""
+    rewrite(fix, "a")
+    altered: list[int] = []
+
+    def compete(method: str, path: str) -> None:
+        if path.startswith("manifest/manifest-list") and not altered:
+            altered.append(1)
+            alter_table(table, [OPTION])
+
+    perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", branch="fix")
+    assert altered
+    assert "compaction.min.file-num" not in table.schema().options
+    assert table.latest_snapshot().schema_id == table.schema().id == 2
+
+
+def test_row_ids_of_the_branch_are_shifted_past_main_s(tmp_path: Path) -> None:
+    """Both sides gave the same ids to different rows; after it every row has an id of its own, and the kept branch its
+    old ones."""
+    options = {"bucket": "-1", "row-tracking.enabled": "true"}
+    table = create_table(str(tmp_path / "wh"), "d.t", [("v", "STRING")], options=options)
+
+    def write(view: Table, *values: str) -> None:
+        write_arrow(view, pa.table({"v": list(values)}))
+
+    def ids(view: Table) -> dict[str, int]:
+        found = read_arrow(view, columns=["v", "_ROW_ID"]).to_pylist()
+        return {row["v"]: row["_ROW_ID"] for row in found}
+
+    write(table, "a", "b")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    write(table.branch("fix"), "fixed", "more")
+    write(table, "main", "also", "third")
+    before = ids(table)
+    replaced(table, keep_old_as="old", discard_main=True)
+    assert ids(table) == {"a": 0, "b": 1, "fixed": 5, "more": 6}
+    assert ids(table.branch("old")) == before
+    write(table, "next")
+    assert ids(table)["next"] == 7
+    replaced(table, "old", discard_main=True)
+    assert ids(table) == before
+    write(table, "last")
+    assert ids(table)["last"] == 8
+    assert run(table, "check_table").details["ok"]
