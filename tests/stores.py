@@ -55,6 +55,9 @@ class _Wrapper:
     def walk(self, path: str) -> list[str]:
         return self._call("walk", path, lambda: self.inner.walk(path))
 
+    def files(self, path: str) -> Sequence[FileInfo]:
+        return self._call("files", path, lambda: self.inner.files(path))
+
     def list(self, path: str) -> list[FileInfo]:
         return self._call("list", path, lambda: self.inner.list(path))
 

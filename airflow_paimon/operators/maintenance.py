@@ -14,6 +14,7 @@ __all__ = [
     "CheckTableOperator",
     "CompactOperator",
     "PartitionExpireOperator",
+    "RemoveOrphanFilesOperator",
     "RepairTableOperator",
     "SnapshotExpireOperator",
     "TagExpireOperator",
@@ -92,6 +93,36 @@ class CheckTableOperator(PaimonOperator):
     def __init__(self, *, verify_files: bool | str = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.verify_files = verify_files
+
+
+class RemoveOrphanFilesOperator(PaimonOperator):
+    """
+    Delete old files that no snapshot, tag, changelog or trash entry of any branch refers to, and old operation records.
+
+    Files that failed writers left, and those of deleted branches and rolled back snapshots. If anything that names
+    files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and bytes by folder; a dry
+    run plans by this machine's clock.
+
+    :param older_than: only files that were written longer ago, by the storage's clock; at least ``1 h``. It must be
+        longer than any writer takes from its first file to its commit (templated)
+    :param records_older_than: delete operation records that are older; at least ``7 d`` (templated)
+    """
+
+    operation = "remove_orphan_files"
+
+    def __init__(self, *, older_than: str = "1 d", records_older_than: str = "30 d", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.older_than = older_than
+        self.records_older_than = records_older_than
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        word = "would be deleted" if result["dry_run"] else "deleted"
+        lines = [f"{found['files']:,} files with {found['bytes']:,} bytes {word}"]
+        return lines + [
+            f"{one['folder'] or 'the table folder'}: {one['files']:,} {one['kind']} files, {one['bytes']:,} bytes"
+            for one in found["folders"]
+        ]
 
 
 class RepairTableOperator(PaimonOperator):

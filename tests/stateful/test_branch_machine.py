@@ -19,8 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.maintenance.check import find_all
+from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, files, make_table, overwrite, rewrite, run
+from tests.core.maintenance.test_remove_orphan_files import Aged, clean
+from tests.core.tables import append, files, make_table, message, overwrite, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 
 pytestmark = pytest.mark.random
@@ -184,6 +186,20 @@ class BranchMachine(RuleBasedStateMachine):
         event(f"expiry deleted files: {expire_snapshots(self.table, retain) > 0}")
         for branch in self.branches.values():
             branch.main_changed |= branch.main_compacted
+
+    @rule(uncommitted=st.booleans())
+    def orphans_are_removed(self, uncommitted: bool) -> None:
+        """All files are old by then, but for those of a writer that is at work."""
+        young = set()
+        if uncommitted:
+            made = message(self.table, "a")
+            young = {f"{bucket_folder(self.table.schema(), ('a',), 0)}/{made.new_files[0].file_name}"}
+        result = clean(self.table, Aged(self.table.store, young=young))
+        event(f"orphans removed: {result.changed}")
+        for path in young:
+            assert self.table.store.exists(path)
+            self.table.store.delete(path)
+        assert not clean(self.table).changed, "a second run finds nothing"
 
     @precondition(lambda self: self.undo)
     @rule(retain=st.integers(1, 3))

@@ -53,6 +53,7 @@ REFUSALS = (
 )
 """Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
 _FOUND, _REFUSED = b"", b"refused"
+_RECORD = re.compile(r"([0-9a-f]{32})(?:-\d+)?(?:\.json)?")
 _NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse"})
 
 
@@ -163,6 +164,28 @@ def name_part(operation_id: str) -> str:
     clean = re.sub(r"[^A-Za-z0-9_.-]+", "-", operation_id).strip("-.")
     digest = hashlib.sha256(operation_id.encode()).hexdigest()[:8]
     return clean if clean == operation_id and len(clean) <= 100 else f"{clean[:90].rstrip('-.')}-{digest}"
+
+
+def old_records(table: Table, before_ms: int) -> list[str]:
+    """Return the operation records and their marks that were put before a time (epoch milliseconds), in the order in
+    which to delete them.
+
+    All files of an id go or none. Marks go first, and the first record last: a record without its mark counts as one
+    that was tried, whereas a mark without its record would void the next one.
+    """
+    groups: dict[str, list[tuple[str, int | None]]] = {}
+    for folder in (f"{PRIVATE_DIR}/retried", f"{PRIVATE_DIR}/operations"):
+        for info in table.store.list(folder):
+            match = _RECORD.fullmatch(info.name)
+            if match is not None:
+                groups.setdefault(match[1], []).append((f"{folder}/{info.name}", info.modified_ms))
+    old = (files for files in groups.values() if all(ms is not None and ms < before_ms for _, ms in files))
+    return [path for files in old for path, _ in sorted(files, key=lambda f: _deletion_order(f[0]))]
+
+
+def _deletion_order(path: str) -> tuple[bool, int]:
+    number = path.removesuffix(".json").rpartition("/")[2].partition("-")[2]
+    return path.endswith(".json"), -int(number or 0)
 
 
 def _enter(table: Table, operation_id: str, branch: str, request: str, content: str | None) -> Attempt:

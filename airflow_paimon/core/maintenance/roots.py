@@ -110,7 +110,10 @@ def _roots_of(view: Table) -> Iterator[Root]:
 
 def _root(view: Table, path: str, kind: str, name: str, data: bytes) -> Root:
     if kind == TAG:
-        tag = parse_tag(data, name)
+        try:
+            tag = parse_tag(data, name)
+        except FormatError as error:
+            raise FormatError(f"{view.name}: {path}: {error.message}", table=view.name) from error
         return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=tag.snapshot, tag=tag)
     snapshot = parse_snapshot(data, f"{view.name}: {path}")
     return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=snapshot)

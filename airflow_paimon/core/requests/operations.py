@@ -160,6 +160,12 @@ OPERATIONS: dict[str, Operation] = {
             function=f"{_CORE}.maintenance.expire_branches:expire_branches",
         ),
         Operation(
+            name="remove_orphan_files",
+            request=requests.RemoveOrphanFiles,
+            summary="Delete old files that no snapshot, tag or changelog of any branch refers to.",
+            function=f"{_CORE}.maintenance.remove_orphan_files:remove_orphan_files",
+        ),
+        Operation(
             name="check_table",
             request=requests.CheckTable,
             summary="Find incomplete branches, missing protective tags, missing files and stale records.",

@@ -218,6 +218,19 @@ class ExpireBranches(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoveOrphanFiles(Request):
+    operation = "remove_orphan_files"
+    older_than: str = flag(
+        "Delete only files that were written longer ago, e.g. '1 d', by the storage's clock; at least 1 h: longer than "
+        "any writer takes from its first file to its commit",
+        "1 d",
+    )
+    records_older_than: str = flag(
+        "Delete operation records that are older, e.g. '30 d', at least 7 d: longer than any retry can come", "30 d"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckTable(Request):
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)

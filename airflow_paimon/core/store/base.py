@@ -58,6 +58,10 @@ class Store(Protocol):
         """List all objects below a folder, recursively, as paths relative to the root, sorted."""
         ...
 
+    def files(self, path: str) -> Sequence[FileInfo]:
+        """List all objects below a folder as ``walk`` does, with sizes and times; ``name`` is the path."""
+        ...
+
     def list(self, path: str) -> list[FileInfo]:
         """List the direct entries of a folder, sorted by name; a missing folder is empty."""
         ...

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, BinaryIO, NoReturn
 
@@ -104,14 +105,20 @@ class FsspecStore:
         return [info.name for info in self.list(path) if not info.is_dir]
 
     def walk(self, path: str) -> list[str]:
-        top = folder_name(path)
-        found: list[str] = []
-        folders = [top]
+        return [info.name for info in self.files(path)]
+
+    def files(self, path: str) -> Sequence[FileInfo]:
+        found: list[FileInfo] = []
+        folders = [folder_name(path)]
         while folders:  # each folder is listed once, so this ends
             folder = folders.pop()
             for info in self.list(folder):
-                (folders if info.is_dir else found).append(join(folder, info.name))
-        return sorted(found)
+                inner = join(folder, info.name)
+                if info.is_dir:
+                    folders.append(inner)
+                else:
+                    found.append(replace(info, name=inner))
+        return sorted(found, key=lambda info: info.name)
 
     def list(self, path: str) -> list[FileInfo]:
         key = self._key(folder_name(path))

@@ -99,6 +99,17 @@ class LocalStore:
             found += (os.path.relpath(os.path.join(parent, name), self._root) for name in files)
         return sorted(found)
 
+    def files(self, path: str) -> Sequence[FileInfo]:
+        found = []
+        for name in self.walk(path):
+            with contextlib.suppress(FileNotFoundError):  # deleted by another process meanwhile
+                try:
+                    status = os.stat(os.path.join(self._root, name))
+                except PermissionError as error:
+                    raise self._failed(error, "listing", path) from error
+                found.append(FileInfo(name, False, status.st_size, status.st_mtime_ns // 1_000_000))
+        return found
+
     def list(self, path: str) -> list[FileInfo]:
         folder = self._folder(path)
         found = []

@@ -88,6 +88,13 @@ class MemoryStore:
         with _lock:
             return sorted(key[start:] for key, _ in _found(prefix))
 
+    def files(self, path: str) -> Sequence[FileInfo]:
+        prefix = self._prefix(folder_name(path))
+        start = len(self._prefix(""))
+        with _lock:
+            found = [FileInfo(key[start:], False, len(data), ms) for key, (data, ms) in _found(prefix)]
+        return sorted(found, key=lambda info: info.name)
+
     def list(self, path: str) -> list[FileInfo]:
         prefix = self._prefix(folder_name(path))
         found: dict[str, FileInfo] = {}

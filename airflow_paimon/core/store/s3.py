@@ -109,6 +109,16 @@ class S3Store:
         objects, _ = self._entries("listing", path, self._folder_prefix(folder_name(path)), "")
         return sorted(entry["Key"][start:] for entry in objects if not entry["Key"].endswith("/"))
 
+    def files(self, path: str) -> Sequence[FileInfo]:
+        start = len(self._folder_prefix(""))
+        objects, _ = self._entries("listing", path, self._folder_prefix(folder_name(path)), "")
+        found = (
+            FileInfo(e["Key"][start:], False, e["Size"], int(e["LastModified"].timestamp() * 1000))
+            for e in objects
+            if not e["Key"].endswith("/")
+        )
+        return sorted(found, key=lambda info: info.name)
+
     def list(self, path: str) -> list[FileInfo]:
         prefix = self._folder_prefix(folder_name(path))
         objects, folders = self._entries("listing", path, prefix, "/")

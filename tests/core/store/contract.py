@@ -135,6 +135,14 @@ class StoreContract:
         assert sorted(store.names("")) == ["a", "b-other"]
         assert store.walk("b") == ["b/10", "b/2", "b/c/d/e"]
         assert store.walk("") == ["a", "b-other", "b/10", "b/2", "b/c/d/e", "bb/1"]
+        found = store.files("b")
+        assert [info.name for info in found] == ["b/10", "b/2", "b/c/d/e"]
+        assert [info.name for info in store.files("")] == store.walk("")
+        listed = {f"b/{info.name}": info for info in store.list("b") if not info.is_dir}
+        assert [(i.size, i.modified_ms) for i in found[:2]] == [
+            (listed[i.name].size, listed[i.name].modified_ms) for i in found[:2]
+        ]
+        assert store.files("nothing") == []
 
     def test_what_is_not_a_folder_is_empty(self, store: Store) -> None:
         store.create("object", b"1")
