@@ -8,13 +8,13 @@ roots are read again: nothing can be made any more from what lies in the trash.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.commit.put import execute, require_committable
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
-from airflow_paimon.core.maintenance.reap import execute_reap, gather_reap
+from airflow_paimon.core.maintenance.reap import carry_out, execute_reap, gather_reap
 from airflow_paimon.core.maintenance.reap_plan import Reap
 from airflow_paimon.core.maintenance.root_values import Root, Roots
 from airflow_paimon.core.maintenance.roots import gather_roots, require_finished
@@ -153,7 +153,7 @@ def _unlink(table: Table, choice: Choice, plan: Plan) -> bool:
                     return False
             except NotFoundError:
                 continue
-        execute(table, Plan(operation=plan.operation, table=plan.table, actions=tuple(steps)))
+        carry_out(table, replace(plan, actions=tuple(steps)))
     return True
 
 

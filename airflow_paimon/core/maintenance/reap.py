@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
-from airflow_paimon.core.errors import FormatError, NotFoundError, StorageError
+from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.maintenance.reap_plan import DeadFile, Reap, group_kept, heir
@@ -25,6 +25,8 @@ from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import legacy_schema, read_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+
+_TRIES = 3
 
 
 def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root]) -> Reap:
@@ -67,7 +69,7 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
     if any(reap.stages):
         marks = (replace(e, reaping=True) for e in entries if not e.reaping)
         actions = tuple(Replace(path=m.trash_path, data=m.to_bytes(), reason="its files go") for m in marks)
-        execute(table, Plan(operation="reap", table=table.name, actions=actions))
+        carry_out(table, Plan(operation="reap", table=table.name, actions=actions))
     stages = [*([f.path for f in files] for files in reap.stages), [e.trash_path for e in entries]]
     for stage in stages:
         failed = delete_files(table, stage)
@@ -78,6 +80,18 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
                 table=table.name,
                 details={"failed": failed[:20]},
             )
+
+
+def carry_out(table: Table, plan: Plan) -> None:
+    """Execute a plan of replacements and deletions; one whose answer was lost is simply done again."""
+    for action in plan.actions:
+        for more in reversed(range(_TRIES)):
+            try:
+                execute(table, replace(plan, actions=(action,)))
+                break
+            except OutcomeUnknownError:
+                if not more:
+                    raise
 
 
 @dataclass(slots=True)
