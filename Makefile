@@ -16,10 +16,10 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-chain demo-ui test screenshots soak check docs format bench oracles versions clean
+.PHONY: help venv demo demo-chain demo-ui test screenshots soak stream-kills check docs format bench oracles versions clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## create .venv with everything that the other targets need
 
@@ -71,6 +71,11 @@ SOAK_SECONDS ?= 3600
 soak: venv ## the random tests with new seeds, for an hour (SOAK_SECONDS=600 for less)
 	@$(export_java)
 	exec $(PY) -m tests.soak $(SOAK_SECONDS) $(PYTEST_ARGS)
+
+KILLS ?= 50
+stream-kills: venv ## kill streams at random 50 times (KILLS=10 for fewer): every row arrives once
+	@$(export_java)
+	exec $(PY) -m tests.stream_kills $(KILLS)
 
 check: venv ## ruff, format, mypy
 	@failed=0

@@ -67,7 +67,7 @@ class Follower:
     @property
     def stream(self) -> Stream:
         schema = self.table.schema()
-        rules = stream_rules(schema, self.asked, self.row_kind, self.table.label)
+        rules = stream_rules(schema, self.asked, self.row_kind, self.table.label, self.table.branch_name)
         return Stream(table=self.table, schema=schema, rules=rules, max_files=self.max_files)
 
     def batch(self) -> list[Row] | None:
@@ -281,6 +281,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     lookup = table_at(tmp_path / "2", keyed=True, **{"changelog-producer": "lookup"})
     with pytest.raises(UnsupportedFeatureError, match="changelog-producer=lookup"):
         Follower(lookup, row_kind=True, **{"streaming-read-overwrite": "true"}).batch()
+    with pytest.raises(UnsupportedFeatureError, match=r"query-auth\.enabled"):
+        Follower(table_at(tmp_path / "3", **{"query-auth.enabled": "true"})).batch()
     offset = Offset(branch="b", at=Position(snapshot=1)).to_json()
     with pytest.raises(InvalidInputError, match="stream of branch 'b', not of 'main'"):
         parse_offset(offset, "main")
@@ -302,6 +304,7 @@ def test_offsets_keep_their_text() -> None:
 
 def test_consumers(tmp_path: Path) -> None:
     table = table_at(tmp_path)
+    claim_consumer(table, "job", 0, ignore_progress=False)
     claim_consumer(table, "job", 0, ignore_progress=False)
     assert (tmp_path / "d.db/t/consumer/consumer-job").is_file()
     keep_from(table, "job", 5)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import register
+from airflow_paimon.spark.streaming.batch_writer import batch_writer
 from airflow_paimon.spark.streaming.catch_up import catch_up
+from tests import stream_kills
 from tests.core.tables import run
+from tests.randomness import chance
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -143,3 +150,61 @@ def test_errors_name_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("airflow_paimon").options(
             warehouse=str(tmp_path), table="d.src", **{"scan.mode": "latest"}
         ).load().collect()
+
+
+@pytest.mark.random
+def test_streams_that_are_stopped_at_random(spark: SparkSession, tmp_path: Path) -> None:
+    """Into branches of an append and a primary-key table; ``python -m tests.stream_kills`` kills real processes."""
+    register(spark)
+    draw = chance("streams")
+    stream_kills.make_tables(tmp_path)
+    for number in range(3):
+        queries = [
+            stream_kills.start(spark, tmp_path, pair, {"processingTime": "0 seconds"}) for pair in stream_kills.PAIRS
+        ]
+        try:
+            before = [stream_kills.target(tmp_path, pair).latest_snapshot_id() for pair in stream_kills.PAIRS]
+            stream_kills.feed(tmp_path, draw, number)
+            deadline = time.monotonic() + 60
+            while [stream_kills.target(tmp_path, p).latest_snapshot_id() for p in stream_kills.PAIRS] == before:
+                assert time.monotonic() < deadline, [q.exception() for q in queries]
+                time.sleep(draw.uniform(0.01, 0.5))
+        finally:
+            for query in queries:
+                query.stop()
+    for pair in stream_kills.PAIRS:
+        catch_up(partial(stream_kills.start, spark, tmp_path, pair, {"availableNow": True}), 120)
+    assert stream_kills.check(tmp_path) == []
+
+
+def test_a_batch_writer(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows of a bucket come together, so that several tasks write one file a bucket."""
+    columns = [("k", "BIGINT NOT NULL"), ("v", "STRING")]
+    source = create_table(str(tmp_path), "d.src", columns)
+    target = create_table(str(tmp_path), "d.dst", columns, primary_keys=["k"], options={"bucket": "2"})
+    write_arrow(source, rows(*range(8)))
+    pipe = Pipe(spark, tmp_path)
+    write = batch_writer(str(tmp_path), "d.dst")
+    batches: list[int] = []
+
+    def note(frame: DataFrame, batch: int) -> None:
+        write(frame.repartition(3), batch)
+        batches.append(batch)
+
+    def start() -> StreamingQuery:
+        given = spark.readStream.format("airflow_paimon").options(warehouse=str(tmp_path), table="d.src").load()
+        writer = given.writeStream.foreachBatch(note).option("checkpointLocation", str(pipe.checkpoint))
+        return writer.trigger(availableNow=True).start()
+
+    assert catch_up(start, 240) == 1
+    [snapshot] = target.snapshots()
+    assert snapshot.commit_identifier == 0
+    assert sum(len(s.files) for s in plan_scan(target).splits) == 2
+    pipe.forget_last_commit()
+    write_arrow(source, rows(3, v="new"))
+    assert catch_up(start, 240) == 2
+    assert batches == [0, 0, 1]
+    assert target.snapshot_ids() == [1, 2]
+    assert read_arrow(target).sort_by("k").column("v").to_pylist()[3] == "new3"
+    with pytest.raises(InvalidInputError, match="for foreachBatch of a stream"):
+        write(spark.range(1).selectExpr("id as k", "'x' as v"), 0)

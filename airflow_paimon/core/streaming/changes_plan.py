@@ -10,6 +10,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, 
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.live_files import BucketSplit, group_by_bucket
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
@@ -75,13 +76,14 @@ class StreamRules:
         return self.producer in ("lookup", "full-compaction")
 
 
-def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, label: str) -> StreamRules:
+def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, label: str, branch: str) -> StreamRules:
     """Read the rules from a table's options; ``asked`` are the stream's own, which come first.
 
     Raises:
         InvalidInputError: the changes of a primary-key table without the column for their kind, or a value that
             is not known. UnsupportedFeatureError: a table whose changes this engine can't tell.
     """
+    check_readable(schema, table=label, time_travel=True, branch=branch)
     options = TableOptions({**schema.options, **asked})
     keyed = bool(schema.primary_keys)
     if keyed and not row_kind:

@@ -39,13 +39,13 @@ def find_consumer(table: Table, name: str) -> int | None:
 
 
 def claim_consumer(table: Table, name: str, snapshot_id: int, *, ignore_progress: bool) -> None:
-    """Protect a new stream's start.
+    """Protect a new stream's start; again if its first batch is repeated.
 
     Raises:
-        UnsafeOperationError: the consumer exists, so another job may depend on it.
+        UnsafeOperationError: the consumer exists and stands elsewhere, so another job may depend on it.
     """
     found = None if ignore_progress else find_consumer(table, name)
-    if found is not None:
+    if found not in (None, max(snapshot_id, 1)):
         raise UnsafeOperationError(
             f"{table.label} has a consumer {name!r} already, which reads snapshot {found} next: a new stream would "
             f"take its protection away from another job. Choose another consumer-id; or, if no other job uses it, set "

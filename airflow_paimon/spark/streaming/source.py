@@ -128,13 +128,6 @@ class PaimonStreamReader(DataSourceStreamReader):
     def _new_origin(self, stream: Stream) -> Position:
         if self._origin is None:
             self._origin = stream.origin(self._options.start)
-            if self._options.consumer is not None:
-                claim_consumer(
-                    self._table,
-                    self._options.consumer,
-                    self._origin.snapshot,
-                    ignore_progress=self._options.ignore_progress,
-                )
         return self._origin
 
     @forgetting_zip_importers()
@@ -144,11 +137,17 @@ class PaimonStreamReader(DataSourceStreamReader):
         since = parse_offset(start, self._table.branch_name)
         if to.at is None or start == end:
             return []
+        if since.at is None and self._options.consumer is not None:
+            self._claim(self._options.consumer, to.origin)
         stream = self._stream()
         groups = plan_changes(stream, since.at or to.origin, to.at, self._columns)
         total = sum(map(_weight, groups))
         shares = pack(groups, _weight, share_of(total))
         return [InputPartition(pickle.dumps(share, pickle.HIGHEST_PROTOCOL)) for share in shares]
+
+    def _claim(self, consumer: str, origin: Position) -> None:
+        """Only now: the first batch is in Spark's log, so a repetition of it has the same start."""
+        claim_consumer(self._table, consumer, origin.snapshot, ignore_progress=self._options.ignore_progress)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with forgetting_zip_importers():
@@ -181,7 +180,8 @@ class PaimonStreamReader(DataSourceStreamReader):
                 f"{f': {gone[0]} is gone' if gone else ''}; start the query again",
                 table=self._table.name,
             )
-        rules = stream_rules(schema, self._options.asked, self._options.row_kind, self._table.label)
+        options, branch = self._options, self._table.branch_name
+        rules = stream_rules(schema, options.asked, options.row_kind, self._table.label, branch)
         return Stream(table=self._table, schema=schema, rules=rules, max_files=self._options.max_files)
 
 

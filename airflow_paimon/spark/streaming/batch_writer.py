@@ -1,0 +1,56 @@
+"""A function for ``foreachBatch``: each batch of a stream is one commit, and the same one when it is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import open_table
+from airflow_paimon.data.arrow_write import commit_in_tries
+from airflow_paimon.spark.rows_in import check_frame
+from airflow_paimon.spark.streaming.sink import QUERY_ID
+from airflow_paimon.spark.write import write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TRIES = 3
+
+
+def batch_writer(
+    warehouse: str | None = None,
+    name: str | None = None,
+    branch: str = MAIN,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for ``DataStreamWriter.foreachBatch`` that appends or, with a primary key, upserts.
+
+    The same guarantee as the format ``airflow_paimon``, with the distribution of ``write_table``: the rows of a bucket
+    come together. If another writer commits to the same buckets meanwhile, the batch is computed and written again. A
+    batch that has landed is not computed again. Of two rows with one key in a batch either may win unless
+    ``sequence.field`` decides. Not for Spark Connect.
+
+    Raises:
+        NotFoundError: no such table or branch; later errors end the query, see ``write_table``.
+    """
+    table = open_table(warehouse, name, branch, storage_options, path=path).require()
+    require_committable(table)
+
+    @verified_commits()
+    def write(frame: DataFrame, batch: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if query is None:
+            raise InvalidInputError(f"{table.label}: batch_writer() gives a function for foreachBatch of a stream")
+        check_frame(frame, table.schema(), table.label)
+        identity, landed = begin_batch(table, query, batch)
+        if landed is None:
+            commit_in_tries(table, "append", None, identity, None, lambda plan: write_files(frame, plan), _TRIES)
+
+    return write
