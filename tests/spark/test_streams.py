@@ -18,6 +18,7 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import register
 from airflow_paimon.spark.streaming.batch_writer import batch_writer
 from airflow_paimon.spark.streaming.catch_up import catch_up
+from airflow_paimon.spark.streaming.source import parse_stream_options
 from tests import stream_kills
 from tests.core.tables import run
 from tests.randomness import chance
@@ -142,14 +143,14 @@ def test_errors_name_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
     assert source.latest_snapshot_id() is None
     with pytest.raises(Exception, match="set the option row-kind=true"):
         load()
-    with pytest.raises(Exception, match="as the source of a stream has no option 'version'"):
-        load(version="1")
-    with pytest.raises(Exception, match="maxFilesPerTrigger is a number of files above 0"):
-        load(maxFilesPerTrigger="0", **{"row-kind": "true"})
-    with pytest.raises(Exception, match="has no option"):
-        spark.read.format("airflow_paimon").options(
-            warehouse=str(tmp_path), table="d.src", **{"scan.mode": "latest"}
-        ).load().collect()
+    with pytest.raises(Exception, match="as the source of a stream has no option 'where'"):
+        load(where="k > 1", **{"row-kind": "true"})
+    with pytest.raises(Exception, match=r"has no option 'scan\.mode'"):
+        given = {"warehouse": str(tmp_path), "table": "d.src", "scan.mode": "latest"}
+        spark.read.format("airflow_paimon").options(**given).load().collect()
+    for name, value in (("maxFilesPerTrigger", "0"), ("row-kind", "yes"), ("consumer-id", "a/b")):
+        with pytest.raises(InvalidInputError, match=f"The option {name} is"):
+            parse_stream_options({name: value})
 
 
 @pytest.mark.random
