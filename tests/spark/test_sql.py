@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow
+from airflow_paimon.data import in_process, read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
@@ -267,6 +267,27 @@ def test_merge_evaluates_its_source_once_and_reads_only_files_that_can_hold_its_
     assert (result["rows_updated"], result["rows_inserted"], result["files_rewritten"]) == (2, 3, 1)
     late = {r[0]: r[1] for r in rows_of(table) if r[0] >= 100}
     assert late == dict.fromkeys(range(100, 110), "late") | {105: "x", 106: "x", 110: None, 111: None, 112: None}
+
+
+def test_few_changes_of_large_files_are_evaluated_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(tmp_path, "tracked")
+    monkeypatch.setattr(in_process, "LIMIT_ROWS", -1)  # the files are written again in tasks
+    calls = tmp_path / "calls"
+
+    def counted(k: int) -> int:
+        with calls.open("a") as file:
+            file.write("x")
+        return k + 100
+
+    spark.udf.register("counted", counted, "int")
+    assert counts(sql(spark, str(tmp_path), "UPDATE d.t SET n = counted(k) WHERE k IN (1, 4)")) == (4, 0, 0)
+    assert calls.read_text() == "x" * 4
+    rows = before()
+    for dt, k in (("a", 1), ("a", 4), ("b", 1), ("b", 4)):
+        rows[dt, k][2] = k + 100
+    assert rows_of(table) == expected(rows)
 
 
 def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path: Path, kind: str) -> None:
