@@ -16,7 +16,7 @@ from airflow_paimon.cli.listing import Listing, limited, size_text
 from airflow_paimon.cli.main import LOOKUPS, run
 from airflow_paimon.core.table.table import open_table
 from tests.core.chain.tables import DAILY, add, build, make_chain, overwrite
-from tests.core.tables import append, make_table
+from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
 
 
@@ -109,6 +109,22 @@ def test_branches_and_tags(warehouse: Path, capsys: pytest.CaptureFixture[str]) 
     assert tags == {"before": "7 d", "airflow-paimon-branch-fix": "for ever"}
     assert data(capsys, "tags", *on(warehouse, "d.c")) == []
     assert show(capsys, "tags", *on(warehouse, "d.c"))[-1] == "(no tags)"
+
+
+def test_what_main_is_the_state_of(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = open_table(str(warehouse), "d.t")
+    rewrite(table.branch("fix"), "1")
+    operate(table, "replace_main", branch="fix")
+    assert {r["table"]: r["state_of"] for r in data(capsys, "tables", f"--warehouse={warehouse}")} == {
+        "d.c": None,
+        "d.t": "fix",
+    }
+    main, fix = data(capsys, "branches", *on(warehouse))
+    assert main["what_for"] == "the state of branch fix at snapshot 3, since snapshot 3"
+    assert fix["what_for"] == "wrong rate"
+    append(table, "9")
+    main, _ = data(capsys, "branches", *on(warehouse))
+    assert main["what_for"].endswith("since snapshot 3, with commits of main's own since")
 
 
 def test_schema(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
