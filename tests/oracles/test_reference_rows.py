@@ -267,6 +267,47 @@ def test_old_private_files_survive_orphan_cleaning(world: World) -> None:
     assert world.both("fix") == START
 
 
+def test_orphans_that_java_makes_go_and_uncommitted_files_of_its_writers_stay(world: World) -> None:
+    """Reference: Java's cleaning lists the uncommitted files of a writer that is still at work; ours keeps them.
+
+    Java deletes a branch and rolls main back, which leaves files; all files are two days old, but for one that the
+    open writer has just put.
+    """
+    world.do("create_branch", name="gone", tag="base")
+    world.write("x1=gone", branch="gone")
+    world.run("create_branch", branch="fix", tag="base")
+    world.write("x1=fix", branch="fix")
+    world.write("y1=taken-back")
+    left = world.data_files() - world.live_files("fix") - world.live_files()
+    world.do("delete_branch", name="gone")
+    world.do("rollback", snapshot=1)
+    orphans = {p for p in world.data_files() if p not in world.live_files() | world.live_files("fix")}
+    assert len(orphans) > len(left) > 0
+    with world.java.open_stream_writer(world.warehouse, "d.t", commit_user="slow") as writer:
+        writer.write([{"p": "x", "k": 7, "v": "slow"}])
+        writer.prepare()
+        two_days_ago = time.time() - 2 * 86_400
+        for path in world.root.rglob("*"):
+            if path.is_file():
+                os.utime(path, (two_days_ago, two_days_ago))
+        writer.write([{"p": "x", "k": 8, "v": "slow"}])
+        writer.prepare()
+        uncommitted = world.data_files() - orphans - world.live_files() - world.live_files("fix")
+        assert len(uncommitted) == 2
+        planned = world.run("remove_orphan_files", dry_run=True).details
+        done = world.run("remove_orphan_files").details
+        assert planned["files"] == done["files"] >= len(orphans)
+        assert (done["held_by_writers"]["files"], done["young"]["files"]) == (1, 1)
+        assert world.data_files().isdisjoint(orphans) and uncommitted <= world.data_files()
+        listed = world.do("remove_orphans", older_than_ms=int((time.time() - 86_400) * 1000), dry_run=True)["paths"]
+        assert len(listed) == 1 and any(listed[0].endswith(name.rpartition("/")[2]) for name in uncommitted)
+        writer.commit()
+    assert world.both() == "x1=a x2=b x7=slow x8=slow y1=c"
+    assert world.both("fix") == "x1=fix x2=b y1=c"
+    assert world.both(tag="base") == START
+    assert world.is_sound()
+
+
 def test_partitions_of_a_timestamp_column_can_be_listed(java_oracle: JavaOracle, tmp_path: Path) -> None:
     """Reference: `$partitions` of a timestamp partition column fails with a DateTimeParseException."""
     world = World(tmp_path, java_oracle)
