@@ -18,6 +18,7 @@ from airflow_paimon.core.table.table import Table
 
 _PREFIX = "airflow-paimon."
 _LISTED = 20
+_WHOLE = (FastForward.operation, ReplaceMain.operation)
 KEEP_LATER_PROPERTY = "airflow-paimon.keep-later"
 """Snapshot property of a rollback: whether it restored only what the publish after its target had changed."""
 
@@ -103,24 +104,28 @@ def is_undone(view: Table, snapshot_id: int) -> bool | None:
 
 
 def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
-    """Map the id of each publish or rollback that was undone to that of the rollback.
+    """Map the id of each publish or rollback that was undone to that of the snapshot that did it.
 
-    A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow.
+    A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow. A publish that
+    takes another branch's whole state undoes what main got since that branch's base.
     """
     ours = [s for s in snapshots if f"{_PREFIX}undo-tag" in s.properties]
     found: dict[int, int] = {}
     for snapshot in reversed(ours):
         later = (s for s in ours if s.id > snapshot.id and s.id not in found)
-        undo = next((s.id for s in later if _goes_before(s, snapshot.id)), None)
+        undo = next((s.id for s in later if _takes_back(s, snapshot)), None)
         if undo is not None:
             found[snapshot.id] = undo
     return found
 
 
-def _goes_before(rollback: Snapshot, snapshot_id: int) -> bool:
-    target = int(rollback.properties.get(f"{_PREFIX}target-snapshot") or snapshot_id)
-    whole = rollback.properties.get(KEEP_LATER_PROPERTY) == "false"
-    return target == snapshot_id - 1 or (whole and target < snapshot_id)
+def _takes_back(later: Snapshot, snapshot: Snapshot) -> bool:
+    said = later.properties
+    if said.get(f"{_PREFIX}operation") in _WHOLE:
+        other = said.get(f"{_PREFIX}branch") != snapshot.properties.get(f"{_PREFIX}branch")
+        return other and int(said.get(f"{_PREFIX}base-snapshot") or snapshot.id) < snapshot.id
+    target = int(said.get(f"{_PREFIX}target-snapshot") or snapshot.id)
+    return target == snapshot.id - 1 or (said.get(KEEP_LATER_PROPERTY) == "false" and target < snapshot.id)
 
 
 def last_publish(main: Table) -> Published:
@@ -176,7 +181,7 @@ def _taken(
     main: Table, view: Table, base: Snapshot, before: Snapshot, theirs: Snapshot, published: Snapshot
 ) -> set[BucketKey]:
     """The buckets that the publish took from the branch."""
-    whole = published.properties.get(f"{_PREFIX}operation") in (FastForward.operation, ReplaceMain.operation)
+    whole = published.properties.get(f"{_PREFIX}operation") in _WHOLE
     sides, _ = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=main.schema(), whole=whole)
     return sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
 

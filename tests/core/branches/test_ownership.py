@@ -33,6 +33,7 @@ TAKING_AWAY: dict[str, tuple[str, dict[str, Any]]] = {
     "replace": ("create_branch", {"branch": "fix", "snapshot": 2, "if_exists": "replace"}),
     "publish": ("merge_branch", {"branch": "fix"}),
     "publish strictly": ("fast_forward", {"branch": "fix"}),
+    "replace main": ("replace_main", {"branch": "fix"}),
 }
 
 
@@ -102,7 +103,12 @@ def test_a_retry_of_a_publish_gets_its_result_although_the_branch_is_protected_s
     ],
 )
 @pytest.mark.parametrize(
-    ("operation", "values"), [("merge_branch", {"branch": "fix"}), ("rollback_to", {"tag": "base"})]
+    ("operation", "values"),
+    [
+        ("merge_branch", {"branch": "fix"}),
+        ("replace_main", {"branch": "fix", "discard_main": True}),
+        ("rollback_to", {"tag": "base"}),
+    ],
 )
 def test_four_eyes_hold_when_it_is_published(
     table: Table, fix: Table, operation: str, values: dict[str, Any], who: dict[str, str], why: str

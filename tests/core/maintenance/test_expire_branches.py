@@ -139,6 +139,18 @@ def test_an_undone_publish_counts_as_none(main: Table) -> None:
     assert "1 commit that main doesn't have" in expire(main)["kept"]["fix"]
 
 
+@pytest.mark.parametrize("operation", ["fast_forward", "replace_main"])
+def test_a_publish_that_another_branch_has_replaced_counts_as_none(main: Table, operation: str) -> None:
+    rewrite(branch(main), "a")
+    rewrite(branch(main, "other", retention="forever"), "b")
+    run(main, "merge_branch", branch="fix")
+    assert expire(main, dry_run=True)["expired"].keys() == {"fix"}
+    replaced = run(main, operation, branch="other", discard_main=True)
+    assert "1 commit that main doesn't have" in expire(main)["kept"]["fix"]
+    run(main, "rollback_to", tag=replaced.details["undo_tag"])
+    assert expire(main)["expired"].keys() == {"fix"}
+
+
 def forget_history(main: Table) -> None:
     """As Paimon's expiry: old snapshots and the undo tags go, tags without a retention stay."""
     for number in main.snapshot_ids()[:-1]:
