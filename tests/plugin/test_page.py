@@ -125,6 +125,17 @@ def test_history_has_a_lane_a_branch_and_tells_who_approved(get: Get) -> None:
     assert "has no snapshot" in get(f"{T}?at=../x:1").text
 
 
+def test_a_table_says_what_main_is_the_state_of(get: Get, lake: Path) -> None:
+    table = make_table(lake, "e.replaced")
+    append(table, "1")
+    operate(table, "create_branch", branch="fix", snapshot=1)
+    append(table.branch("fix"), "2", seq=0)
+    assert "main is" not in texts(get(T).text)
+    operate(table, "replace_main", branch="fix", writers_stopped=True)
+    page = texts(get("/paimon/lake/e/replaced").text)
+    assert "main is the state of branch fix at snapshot 2, since snapshot 2" in page
+
+
 def test_partitions_sum_up_their_files(get: Get) -> None:
     shown = texts(get(f"{T}?tab=partitions").text)
     assert "dt=1 1,207 2 22 B 11 B" in shown
