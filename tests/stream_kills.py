@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PAIRS = ("plain", "keyed")
-_ROUND_SECONDS = 120.0
+_ROUND_SECONDS = 300.0
 _POLL_SECONDS = 0.05
 
 
