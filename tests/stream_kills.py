@@ -200,7 +200,7 @@ def settled(warehouse: Path) -> list[str]:
 
 def run_child(warehouse: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.stream_kills", "serve", str(warehouse)]
-    return subprocess.Popen(command, cwd=REPO_ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command, cwd=REPO_ROOT, process_group=0, stderr=subprocess.DEVNULL)
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
