@@ -46,7 +46,7 @@ def make_large_table(warehouse: Path, files: int, snapshots: int) -> Table:
     entries = []
     for i in range(files):
         partition = encode_row((f"day-{i % PARTITIONS:04d}",), types)
-        entries.append(ManifestEntry(0, partition, (i // PARTITIONS) % BUCKETS, BUCKETS, _file(i, key)))
+        entries.append(ManifestEntry(0, partition, (i // PARTITIONS) % BUCKETS, BUCKETS, new_file(i, key)))
     commit(table, lambda head: Draft(kind=CommitKind.APPEND, entries=entries, schema=schema))
     first = table.snapshot(1)
     for i in range(2, snapshots + 1):
@@ -56,7 +56,7 @@ def make_large_table(warehouse: Path, files: int, snapshots: int) -> Table:
     return table
 
 
-def _file(number: int, key: bytes) -> DataFile:
+def new_file(number: int, key: bytes) -> DataFile:
     return DataFile(f"data-{uuid.uuid4()}-0.parquet", 1000, 10, key, key, EMPTY_STATS, EMPTY_STATS, number, number + 9,
                     0, 0, file_source=0, delete_row_count=0, value_stats_cols=())  # fmt: skip
 
@@ -69,7 +69,7 @@ def change_files(table: Table, count: int) -> None:
     groups = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values()).items())
     messages = []
     for bucket, entries in groups[: count // len(groups[0][1])]:
-        new = tuple(_file(0, e.file.min_key)._replace(max_sequence_number=0, min_sequence_number=0) for e in entries)
+        new = tuple(new_file(0, e.file.min_key)._replace(max_sequence_number=0, min_sequence_number=0) for e in entries)
         day = _day(bucket.partition)
         for file in (*new, *(e.file for e in entries)):
             table.store.create(f"{bucket_folder(schema, (day,), bucket.bucket)}/{file.file_name}", b"x")

@@ -7,6 +7,7 @@ before, every file that it names exists, and without other engines nothing is le
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import Any
 
@@ -107,9 +108,12 @@ class ExpiryMachine(BranchMachine):
         request = build_request(operation, {"warehouse": "w", "table": self.table.name, **values})
         before, extra = states(self.table), self._extra()
 
+        to_do, lock = [meanwhile], threading.Lock()  # files are deleted by several threads
+
         def interfere(_method: str, _path: str) -> None:
-            if len(store.mutations) == at - 1:
-                self._meanwhile(meanwhile)
+            with lock:
+                if len(store.mutations) >= at - 1 and to_do:
+                    self._meanwhile(to_do.pop())
 
         store = FaultStore(
             self.table.store, fail_at=at if meanwhile == "kill" else None, on_mutation=interfere, after=at % 2 == 0
