@@ -18,6 +18,7 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from benchmarks.metadata import BUCKETS, make_large_table, new_file
 from tests.stores import CountingStore
@@ -35,7 +36,8 @@ class Cost:
 
 def replace_files(table: Table, snapshots: int) -> None:
     """Commit snapshots that replace all files of one bucket each by one new file."""
-    buckets = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values()).items())
+    form = StoredPartitions(table.schema()).canonical
+    buckets = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values(), form).items())
     step = max(1, len(buckets) // snapshots)
     for number in range(snapshots):
         key, entries = buckets[number * step % len(buckets)]

@@ -25,6 +25,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import bucket_folder, partition_types
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from tests.stores import CountingStore
 
@@ -66,7 +67,8 @@ def change_files(table: Table, count: int) -> None:
     from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 
     schema = table.schema()
-    groups = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values()).items())
+    form = StoredPartitions(schema).canonical
+    groups = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values(), form).items())
     messages = []
     for bucket, entries in groups[: count // len(groups[0][1])]:
         new = tuple(new_file(0, e.file.min_key)._replace(max_sequence_number=0, min_sequence_number=0) for e in entries)

@@ -121,6 +121,10 @@ REFUSED = [
     ("expire_partitions --expiration-time=month", "invalid-input", "'month' is not a duration"),
     ("expire_partitions --expiration-time='30 d' --limit=0", "invalid-input", "at least 1"),
     (f"expire_partitions --table={CHAIN} --expiration-time='30 d' --min-anchors=0", "invalid-input", "at least 1"),
+    ("expire_snapshots --retain-min=0", "invalid-input", "at least 1"),
+    ("expire_snapshots --older-than=2099-01-01T00:00:00+00:00", "invalid-input", "lies in the future"),
+    ("expire_snapshots --branch=nope", "not-found", "nope"),
+    ("expire_tags --older-than=soon", "invalid-input", "an age (e.g. '7 d')"),
     ("repair_table --finding=nope", "invalid-input", "no finding 'nope'"),
     ("repair_table --finding=", "invalid-input", "(--finding) is ''"),
 ]
