@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_paimon.core.branches.publish_draft import Decision, Publication, draft_of, publication
+from airflow_paimon.core.branches.publish_draft import Decision, KeptHead, Publication, draft_of, publication
 from airflow_paimon.core.branches.publish_follow import with_follow
 from airflow_paimon.core.branches.publish_row_ids import Rewrite, RewrittenFiles, names_of
 from airflow_paimon.core.branches.replace_main import complete, drop_kept, keep_head
@@ -38,6 +38,7 @@ from airflow_paimon.core.commit.committer import (
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
+    ConflictError,
     FormatError,
     OutcomeUnknownError,
     PaimonError,
@@ -48,6 +49,7 @@ from airflow_paimon.core.plan import Delete, Plan, PutNew
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Publish, ReplaceMain
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.lineage import READY, read_lineage
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -98,7 +100,7 @@ class _OwnWrites:
     tags: dict[str, bytes] = field(default_factory=dict)
     kept: dict[str, bytes] = field(default_factory=dict)
     columns: bool = False
-    branch: str | None = None
+    branch: KeptHead | None = None
     checked: set[str] = field(default_factory=set)
 
 
@@ -152,6 +154,7 @@ def _finish(
         protect_published(target, landed, held)
         complete(target, landed)
         _restore_undo_tag(context, target, landed, marks)
+        _restore_kept_head(context, target, landed, own)
         if own.columns:
             reconcile_records(target)
     except StorageError as error:
@@ -174,6 +177,20 @@ def _restore_undo_tag(context: Context, target: Table, landed: Snapshot, marks: 
     undo = plan_undo_tag(context, target, before, marks)
     if not target.store.exists(undo.actions[0].path):
         execute(target, undo)
+
+
+def _restore_kept_head(context: Context, target: Table, landed: Snapshot, own: _OwnWrites) -> None:
+    """Keep the head again if a refused, concurrent try of the same operation has deleted the branch that keeps it.
+
+    Both tries look for the other's traces after their own, as for the undo tag.
+    """
+    before, kept = target.find_snapshot(landed.id - 1), own.branch
+    if before is None or kept is None:
+        return
+    record, view = read_lineage(target, kept.branch), target.branch(kept.branch)
+    whole = record is not None and record.state == READY and view.exists()
+    if not (whole and (view.latest_snapshot_id() or 0) >= before.id):
+        keep_head(context, before, kept.branch, kept.schema, own.identity.user)
 
 
 def _commit(context: Context, target: Table, draft: MakeDraft, marks: PublishMarks, own: _OwnWrites) -> Receipt:
@@ -227,7 +244,7 @@ def _protected(
     execute(d.target, undo)
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
     if d.keep_head is not None:
-        own.branch = d.keep_head.branch
+        own.branch = d.keep_head
         keep_head(context, d.head, d.keep_head.branch, d.keep_head.schema, own.identity.user)
     if d.schemas.new:
         draft = replace(draft, prepare=_bringing(planned, own))
@@ -270,16 +287,25 @@ def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _O
         if own.columns:
             reconcile_records(target)
         if own.branch is not None:
-            drop_kept(context, own.branch)
+            _drop_kept(context, own.branch.branch)
         _delete_tags(target, own)
-        landed = find_landed(target, own.identity, own.since) if own.tags and own.since is not None else None
-        if landed is not None:  # another living try, which relies on the same undo tag
+        shared = own.since is not None and (own.tags or own.branch is not None)
+        landed = find_landed(target, own.identity, own.since or 0) if shared else None
+        if landed is not None:  # another living try, which relies on the same undo tag and the same kept branch
             _restore_undo_tag(context, target, landed, marks)
+            _restore_kept_head(context, target, landed, own)
             return False
     except PaimonError as error:
         log.warning("%s: a refused publish left tags or columns (%s); run check_table", target.label, error)
         return False
     return True
+
+
+def _drop_kept(context: Context, name: str) -> None:
+    try:
+        drop_kept(context, name)
+    except ConflictError as error:  # another try of the operation is making it again
+        log.info("%s: %s", context.table.name, error)
 
 
 def _delete_tags(target: Table, own: _OwnWrites) -> None:

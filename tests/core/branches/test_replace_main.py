@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.store.failures import from_os_error
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -301,6 +303,30 @@ def test_a_head_that_moved_before_the_put_is_the_one_that_is_kept(table: Table, 
     assert files(table) == files(fix)
     assert replaced(table, "old").changed
     assert any(b"late" in k[0] for k in files(table))
+
+
+@pytest.mark.parametrize("deleted", ["branches/old.json", "branch-old/schema/schema-0"])
+def test_a_refused_try_leaves_the_branch_on_which_another_try_relies(table: Table, fix: Table, deleted: str) -> None:
+    """A try that the storage refuses takes its kept branch back, while another try of the same operation lands."""
+    changed(fix)
+    values = {"branch": "fix", "keep_old_as": "old", "writers_stopped": True, "operation_id": "op"}
+    tries: list[str] = []
+
+    def compete(method: str, path: str) -> None:
+        if path == table.paths.snapshot(4) and not tries:
+            tries.append("refused")
+            raise from_os_error(OSError("no space left"), "creating", path, applied=False)
+        if tries == ["refused"] and path.endswith(deleted):
+            tries.append("landed")
+            with suppress(ConflictError):
+                run(table, "replace_main", **values)
+
+    with pytest.raises(PaimonError):
+        perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", **values)
+    assert tries == ["refused", "landed"]
+    assert files(table) == files(fix)
+    assert table.branch("old").latest_snapshot_id() == 3
+    assert run(table, "check_table").details["findings"] == []
 
 
 def test_a_schema_that_main_gets_meanwhile_does_not_stay_its_newest(table: Table, fix: Table) -> None:
