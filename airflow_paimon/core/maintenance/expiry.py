@@ -200,7 +200,7 @@ def duration_ms(text: str, name: str) -> int:
 
 
 def time_before(text: str | None, now_ms: int, where: str) -> int | None:
-    """Return the time that ``older_than`` means (epoch milliseconds): an age (``7 d``) or an ISO time with an offset.
+    """Return the time that ``older_than`` means: an age (``7 d``), an ISO time with an offset, or epoch milliseconds.
 
     Raises:
         InvalidInputError: neither, or it lies in the future.
@@ -208,7 +208,7 @@ def time_before(text: str | None, now_ms: int, where: str) -> int | None:
     if text is None:
         return None
     try:
-        found = now_ms - duration_ms(text, "older_than")
+        found = parse_timestamp(text) if text.strip().isdigit() else now_ms - duration_ms(text, "older_than")
     except InvalidInputError:
         try:
             found = parse_timestamp(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -286,6 +287,7 @@ def test_long_lived_changelogs_stay_as_the_options_say() -> None:
         ({"retain_min": 5, "retain_max": 2}, "at most retain_max"),
         ({"older_than": "2099-01-01T00:00:00+00:00"}, "future"),
         ({"older_than": "2020-01-01T00:00:00"}, "with an offset"),
+        ({"older_than": "7 moons"}, "not '7 moons'"),
         ({"grace": "soon"}, "not a duration"),
         ({"all_branches": True, "branch": "x"}, "not both"),
     ],
@@ -372,6 +374,44 @@ def test_killed_at_every_change_and_run_again(busy: Table) -> None:
         if not died:
             break
     assert step > 15
+
+
+def _interrupted_at(table: Table, step: int) -> FaultStore:
+    """A store on which another expiry runs to its end, once, right before a change."""
+    to_do, lock = [step], threading.Lock()
+
+    def other(_method: str, _path: str) -> None:
+        with lock:
+            if to_do and len(store.mutations) >= to_do[0] - 1:
+                to_do.clear()
+                expire(table)
+
+    store = FaultStore(table.store, on_mutation=other)
+    return store
+
+
+def test_another_expiry_at_every_change(busy: Table) -> None:
+    """Two runs at once end as one."""
+    at_first = {p: busy.store.read(p) for p in busy.store.walk("")}
+    keep = states(busy)
+    expire(busy)
+    finished = snapshot_of(busy)
+    request = build_request("expire_snapshots", {"warehouse": "w", "table": busy.name, **NOW})
+    step, changes = 0, 1
+    while step < changes:
+        step += 1
+        for path in busy.store.walk(""):
+            busy.store.delete(path)
+        for path, data in at_first.items():
+            busy.store.create(path, data)
+        store = _interrupted_at(busy, step)
+        perform(Context(request, Table(store, busy.name), now(), 0.0), request, None)
+        changes = len(store.mutations)
+        left = states(busy)
+        assert left == {path: keep[path] for path in left}
+        expire(busy)
+        assert snapshot_of(busy) == finished, f"beside another one at change {step}"
+    assert step > 5
 
 
 def test_a_file_that_can_not_be_deleted_is_tried_again_by_the_next_run(busy: Table) -> None:
