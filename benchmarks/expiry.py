@@ -12,15 +12,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_paimon.core.commit.committer import CommitIdentity
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.table.scan import group_by_bucket, live_entries
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from benchmarks.metadata import BUCKETS, make_large_table, new_file
+from benchmarks.metadata import make_large_table, new_file
 from tests.stores import CountingStore
 
 SNAPSHOTS, EXPIRED, ROUNDS = 1000, 10, 3
@@ -35,22 +34,16 @@ class Cost:
 
 
 def replace_files(table: Table, snapshots: int) -> None:
-    """Commit snapshots that replace all files of one bucket each by one new file."""
-    form = StoredPartitions(table.schema()).canonical
-    buckets = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values(), form).items())
-    step = max(1, len(buckets) // snapshots)
+    """Commit snapshots that replace one file each, all over the table."""
+    schema = table.schema()
+    live = list(live_entries(table, table.latest_snapshot()).values())
+    step = max(1, len(live) // snapshots)
     for number in range(snapshots):
-        key, entries = buckets[number * step % len(buckets)]
-        new = new_file(number, entries[0].file.min_key)
-        message = CommitMessage(
-            partition=key.partition,
-            bucket=key.bucket,
-            total_buckets=BUCKETS,
-            new_files=(new,),
-            replaced=tuple(e.file for e in entries),
-        )
-        commit_buckets(table, [message], identity=CommitIdentity())
-        buckets[number * step % len(buckets)] = (key, [entries[0]._replace(file=new)])
+        old = live[number * step % len(live)]
+        new = old._replace(file=new_file(number, old.file.min_key))
+        live[number * step % len(live)] = new
+        draft = Draft(kind=CommitKind.OVERWRITE, entries=[old.deleted(), new], schema=schema)
+        commit(table, lambda head, draft=draft: draft)  # type: ignore[misc]
 
 
 def expire(table: Table) -> Cost:
