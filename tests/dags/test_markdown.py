@@ -83,3 +83,17 @@ def test_a_key_wider_than_a_table_still_shows_the_rest() -> None:
     assert "the value" in shown
     only_key = render_markdown(diff({"added": [dict.fromkeys(key, 1)]}, key))
     assert "| k0 | k1 |" in only_key
+
+
+def test_a_diff_says_whose_branch_it_is_and_who_protects_it() -> None:
+    details = {
+        "branch": "fix", "branch_snapshot": 3, "against": "base", "against_snapshot": 2, "different": False,
+        "buckets": {"compared": 0, "skipped": 1}, "partitions": [],
+    }  # fmt: skip
+    about = {"owner": "ann", "reason": HOSTILE, "retention": "14 d", "protected": True, "protected_by": None}
+    shown = render_markdown({**details, "about": about})
+    said = f"Owner: ann; reason: {escape(HOSTILE)}; retention: 14 d; protected by: unknown."
+    assert shown.split("\n\n")[1] == said
+    nothing = {"owner": None, "reason": None, "retention": None, "protected": False, "protected_by": None}
+    assert render_markdown({**details, "about": nothing}) == render_markdown(details)
+    assert "wner" not in render_markdown(details)

@@ -27,7 +27,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     append(table, "1", rows=1200)
     append(table, "2", bucket=1)
     operate(table, "create_tag", tag="before", time_retained="7 d")
-    operate(table, "create_branch", branch="fix", tag="before", owner="me", reason="wrong rate")
+    who = {"owner": "me", "reason": "wrong rate", "retention": "2 h", "protected": True}
+    operate(table, "create_branch", branch="fix", tag="before", **who)
     operate(table, "create_branch", branch="done", tag="before", owner="you", reason="wrong day")
     append(table.branch("done"), "1", rows=7)
     operate(table, "merge_branch", branch="done", approved_by="ann", operation_id="publish-1")
