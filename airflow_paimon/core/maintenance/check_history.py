@@ -168,6 +168,8 @@ def temporary_findings(table: Table, views: Sequence[Table], now_ms: int) -> Ite
 
 
 def _journal(path: str, name: str, severity: str, message: str, at_risk: str) -> Finding:
+    # A mark without its record would void the next record of that id (see core.commit.idempotency).
+    mark = f"{PRIVATE_DIR}/retried/{name.removesuffix('.json')}"
     return Finding(
         kind="journal",
         subject=name,
@@ -175,5 +177,8 @@ def _journal(path: str, name: str, severity: str, message: str, at_risk: str) ->
         message=message,
         at_risk=at_risk,
         repair="delete the journal",
-        actions=(Delete(path=path, reason="old or unreadable journal"),),
+        actions=(
+            Delete(path=mark, reason="the mark of the journal"),
+            Delete(path=path, reason="old or unreadable journal"),
+        ),
     )

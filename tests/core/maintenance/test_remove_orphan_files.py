@@ -508,6 +508,18 @@ def test_old_operation_records_go_and_young_ones_stay(main: Table) -> None:
     assert not run(main, "merge_branch", branch="fix", operation_id="once").changed, "it is an operation of its own now"
 
 
+def test_a_repair_that_deletes_a_record_deletes_its_mark(main: Table) -> None:
+    with pytest.raises(ConflictError), attempt(main, "once", "main", "request"):
+        raise ConflictError("refused")
+    (path,) = main.store.walk("_airflow_paimon/operations")
+    main.store.replace(path, b"{")
+    run(main, "repair_table", finding=[f"journal:{path.rpartition('/')[2]}"])
+    assert main.store.walk("_airflow_paimon/operations") == main.store.walk("_airflow_paimon/retried") == []
+    for retried in (False, True):
+        with attempt(main, "once", "main", "request") as tried:
+            assert tried.retried == retried
+
+
 def test_a_record_that_is_left_of_a_killed_pruning_still_answers_a_retry() -> None:
     """A mark of a refused try without its record would make the next record void: the work would be done twice."""
     for step in range(1, 40):
