@@ -21,7 +21,7 @@ from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
-from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, unknown_outcome, verify_at_end
+from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, taken_back, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
 from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
 from airflow_paimon.core.commit.put import execute as execute
@@ -321,9 +321,10 @@ def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged)
         landed = _read_back(table, staged, branch, certain=False)
         if not landed:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
-    if landed:
+    if landed and not taken_back(table, staged.snapshot):
         _refresh_hint(table, staged.snapshot.id)
-    return landed
+        return True
+    return False
 
 
 def _ready_branch(table: Table, staged: _Staged) -> Lineage | None:

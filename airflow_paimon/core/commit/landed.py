@@ -7,10 +7,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
-from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.commit.put import delete_files
+from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.scan import live_entries, read_delta_lists, selected_entries
+from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.scan import (
+    all_manifests,
+    live_entries,
+    read_delta_lists,
+    read_lists,
+    selected_entries,
+)
 from airflow_paimon.core.table.table import Table
 
 _READ_AT_ONCE = 64
@@ -32,7 +40,7 @@ def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapsh
         for snapshot_id, snapshot in zip(ids, _read(table, ids, head), strict=True):
             if snapshot is None:
                 lost = snapshot_id if lost is None else lost
-            elif (snapshot.commit_user, snapshot.commit_identifier) == (identity.user, identity.identifier):
+            elif _is_of(snapshot, identity) and not took_expired_id(table, snapshot):
                 return snapshot
         if lost is not None:  # older snapshots are expired as well
             break
@@ -43,6 +51,10 @@ def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapsh
         f"expired. Look at the table, then run it again with a new operation id",
         table=table.name,
     )
+
+
+def _is_of(snapshot: Snapshot, identity: CommitIdentity) -> bool:
+    return (snapshot.commit_user, snapshot.commit_identifier) == (identity.user, identity.identifier)
 
 
 def _read(table: Table, ids: list[int], head: Snapshot | None) -> list[Snapshot | None]:
@@ -61,6 +73,43 @@ def is_ours(table: Table, snapshot: Snapshot) -> bool:
         NotFoundError: there is none.
     """
     return table.snapshot(snapshot.id).uuid == snapshot.uuid
+
+
+def took_expired_id(table: Table, snapshot: Snapshot) -> bool:
+    """Whether a snapshot was put under an id that an expiry had made free, so that no later one is based on it.
+
+    Its writer was stopped right before the put, for so long that others committed and expired meanwhile. The oldest
+    snapshots expire first: while the one before is there, this id was never free.
+
+    Raises:
+        OutcomeUnknownError: the snapshot expires right now.
+    """
+    if snapshot.id > 1 and table.store.exists(table.paths.snapshot(snapshot.id - 1)):
+        return False
+    if table.snapshot_ids()[-1:] <= [snapshot.id]:
+        return False
+    try:
+        following = table.find_snapshot(snapshot.id + 1)
+        if following is not None:
+            return any(changed_files(table, all_manifests(table, snapshot), read_lists(table, following)[0]))
+        table.snapshot(snapshot.id)
+    except (FormatError, NotFoundError) as error:
+        raise unknown_outcome(table, snapshot, f"it expires right now ({error.message})") from error
+    return True
+
+
+def taken_back(table: Table, snapshot: Snapshot) -> bool:
+    """Take a snapshot back that was just put under an id that an expiry had made free; False: it is the newest one, or
+    others are based on it. Its manifests stay: the expiry may have seen it.
+
+    Raises:
+        OutcomeUnknownError: it can't be told, or not be deleted.
+    """
+    if not took_expired_id(table, snapshot):
+        return False
+    if delete_files(table, [table.paths.snapshot(snapshot.id)]):
+        raise unknown_outcome(table, snapshot, "it was put behind newer snapshots, and could not be deleted again")
+    return True
 
 
 def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknownError:

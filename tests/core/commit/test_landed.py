@@ -259,11 +259,67 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
 def test_a_commit_far_back_is_found(table: Table) -> None:
     mine = CommitIdentity(user="op", identifier=7)
     commit_append(table, [message(table, "a")], planned_on=None, identity=mine)
-    base = table.snapshot(1)
-    for number in range(2, 150):
+    base = append(table, "b").snapshot
+    assert base is not None
+    for number in range(3, 150):
         table.store.create(table.paths.snapshot(number), replace(base, id=number, commit_user="other").to_bytes())
     assert find_landed(table, mine, 0).id == 1
     assert find_landed(table, mine, 1) is None
+
+
+# -- an id that an expiry has made free --------------------------------------------------------------------------------
+
+
+def stopped_before_its_put(table: Table, others: int) -> Table:
+    """The table as a writer sees it that is stopped right before the put of its snapshot, while others commit and
+    expire all but the newest snapshot.
+    """
+    acts = [others]
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "create" and path.startswith("snapshot/snapshot-") and acts:
+            for number in range(acts.pop()):
+                append(table, f"other{number}")
+            run(table, "expire_snapshots", older_than="0 s", retain_min=1)
+
+    return Table(FaultStore(table.store, on_mutation=meanwhile), table.name)
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+@pytest.mark.parametrize("others", [1, 2, 3])
+def test_a_commit_put_under_an_expired_id_is_made_again(table: Table, earlier: int, others: int) -> None:
+    for _ in range(earlier):
+        append(table, "a")
+    late = stopped_before_its_put(table, others)
+    new = message(table, "late")
+    landed = commit_append(late, [new], planned_on=late.latest_snapshot()).snapshot
+    assert landed is not None
+    assert (landed.id, table.latest_snapshot_id()) == (earlier + others + 1, earlier + others + 1)
+    assert table.snapshot_ids() == [earlier + others, earlier + others + 1]
+    assert new.new_files[0].file_name in names(table)
+    assert len(names(table)) == earlier + others + 1
+
+
+def test_a_retry_does_not_take_a_commit_under_an_expired_id_for_its_own(table: Table) -> None:
+    """The writer was killed between its put and the look behind it."""
+    mine = CommitIdentity(user="op", identifier=7)
+    lost = replace(append(table, "a").snapshot, id=2, commit_user=mine.user, commit_identifier=mine.identifier)
+    append(table, "b")
+    append(table, "c")
+    run(table, "expire_snapshots", older_than="0 s", retain_min=1, retry_window="0 s")
+    table.store.create(table.paths.snapshot(2), lost.to_bytes())
+    assert find_landed(table, mine, 1) is None
+
+
+def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
+    mine = CommitIdentity(user="op", identifier=7)
+    append(table, "a")
+    commit_append(table, [message(table, "b")], planned_on=table.latest_snapshot(), identity=mine)
+    rewrite(table, "b", seq=5)
+    run(table, "expire_snapshots", older_than="0 s", retain_min=2)
+    assert table.snapshot_ids() == [2, 3]
+    found = find_landed(table, mine, 1)
+    assert found is not None and found.id == 2
 
 
 # -- a branch that is deleted, and made anew, while a writer plans -----------------------------------------------------
