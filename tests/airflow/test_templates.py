@@ -47,7 +47,7 @@ def _value(spec: dataclasses.Field[Any]) -> Any:
 
 def _context() -> Any:
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, max_tries=0)
-    return {"ti": ti}
+    return {"ti": ti, "dag_run": SimpleNamespace(triggering_user_name=None)}
 
 
 @BOTH
@@ -60,9 +60,9 @@ def test_every_argument_may_be_a_parameter_of_a_form(warehouse: Path, operation:
     given |= {"function": None} if operation == "correct_branch" else {}
     arguments = {cls.attribute_names.get(name, name): f"{{{{ params.{name} }}}}" for name in fields}
     with dag(native):
-        settings = {"spark_conf": "{{ params.conf }}", "spark_options": "{{ params.options }}"}
+        settings = {"spark_conf": "{{ params.conf }}", "spark_options": "{{ params.no_options }}"}
         operator = cls(task_id="t", spark_conn_id="{{ params.none }}", **settings, **arguments)
-    more = {"conf": {"spark.executor.cores": 4}, "options": None, "none": None}
+    more = {"conf": {"spark.executor.cores": 4}, "no_options": None, "none": None}
     operator.render_template_fields({"params": {**given, **more}})  # type: ignore[typeddict-item]
     request = operator._request(PaimonHook(), _context())
     for name, value in given.items():
