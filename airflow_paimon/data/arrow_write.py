@@ -157,13 +157,19 @@ def commit_in_tries(
     on_stale: OnStale | None,
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
     tries: int,
+    read_head: Callable[[], bool] = lambda: False,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
-    """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers."""
+    """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
+
+    ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
+    """
     for number in range(1, tries + 1):
         write = plan_write(table, overwrite=mode != "append", chained=True)
         messages = write_files(write)
         try:
-            receipt = commit_write(table, write, messages, mode, partition, identity, on_stale)
+            receipt = commit_write(
+                table, write, messages, mode, partition, identity, on_stale, only_planned=read_head()
+            )
         except REFUSALS as error:
             discard_files(write, messages)
             if not isinstance(error, ConflictError) or number == tries:
@@ -192,8 +198,10 @@ def commit_write(
     partition: Mapping[str, Any] | None,
     identity: CommitIdentity,
     on_stale: OnStale | None = None,
+    *,
+    only_planned: bool = False,
 ) -> Receipt:
-    """Commit the files of a write, according to its mode.
+    """Commit the files of a write, according to its mode. ``only_planned``: overwrite no commit after the planned one.
 
     Raises:
         REFUSALS: the files can be discarded.
@@ -204,7 +212,14 @@ def commit_write(
     specs: Overwrite = None if partition is None else [partition]
     if mode == "dynamic_overwrite" and write.schema.partition_keys:
         specs = "dynamic"
-    return commit_overwrite(table, messages, partitions=specs, identity=identity, guard_options=options)
+    return commit_overwrite(
+        table,
+        messages,
+        partitions=specs,
+        identity=identity,
+        guard_options=options,
+        read=(write.planned_on,) if only_planned else None,
+    )
 
 
 def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:

@@ -41,7 +41,7 @@ from airflow_paimon.core.streaming.changes_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
-from airflow_paimon.core.table.table import Table, open_table, parse_version
+from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.files.arrow_types import ROW_KIND
@@ -115,12 +115,12 @@ class PaimonDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._check(STREAM_READ, "as the source of a stream ")
         given = {name: text for name in READ_OPTIONS if (text := self.options.get(name)) is not None}
-        return PaimonStreamReader(self._open(), schema, parse_stream_options(given))
+        return PaimonStreamReader(self._open_head(), schema, parse_stream_options(given))
 
     @forgetting_zip_importers()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         self._check(STREAM_WRITE, "as the target of a stream ")
-        return plan_stream_writer(self._open(), schema, overwrite)
+        return plan_stream_writer(self._open_head(), schema, overwrite)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(OPTIONS)
@@ -130,7 +130,7 @@ class PaimonDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         self._check(OPTIONS)
         return _plan_writer(
-            self._open(),
+            self._open_head(),
             schema,
             self._mode(overwrite),
             self._partition(),
@@ -162,11 +162,22 @@ class PaimonDataSource(DataSource):
             return open_table(branch=branch, storage_options=options, path=path)
         if path is not None or warehouse is None or name is None:
             raise InvalidInputError(f"{NAME} needs the options warehouse and table, or path alone")
-        return open_table(warehouse, name, branch, options)
+        return open_table(warehouse, split_version(name)[0], branch, options)
+
+    def _open_head(self) -> Table:
+        if self._version() is not None:
+            raise InvalidInputError(
+                f"{NAME}: only a batch read takes a version ({self._version()}); writes and streams go on from the "
+                f"head of a branch"
+            )
+        return self._open()
 
     def _version(self) -> int | str | None:
-        text = self._get("version")
-        return None if text is None else parse_version(text)
+        text, name = self._get("version"), self._get("table")
+        named = None if name is None else split_version(name)[1]
+        if text is not None and named is not None:
+            raise InvalidInputError(f"The table {name} and the option version={text} name two versions; give one")
+        return named if text is None else parse_version(text)
 
     def _columns(self) -> list[str]:
         return [c.strip() for c in (self._get("columns") or "").split(",") if c.strip()]

@@ -2,7 +2,6 @@
 
 Spark's error condition decides who caused an error: each condition has an SQLSTATE, and some classes of these
 (data exceptions such as DIVIDE_BY_ZERO and CAST_INVALID_INPUT, errors of analysis, of external routines, raised by the
-query itself) stay the same however often a job is tried. Everything else (a lost executor, memory, storage) is left as
 query itself) recur in every try of a job. Everything else (a lost executor, memory, storage) is not translated and may
 be tried again.
 """
@@ -24,6 +23,9 @@ _FRAME = re.compile(r'^  File "([^"]+)", line \d+', re.MULTILINE)
 _OWN_CODE = re.compile(r"/airflow_paimon/(core|data|spark)/")
 _RAISED_BY_WORKERS = ("pyspark.errors.", "pyarrow.lib.Arrow")
 _CAUSES = 20
+_POSITION = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
+_BARE_POSITION = re.compile(r";? \(?line (\d+),? pos (\d+)\)?;?$", re.MULTILINE)
+"""How errors of parsing and of analysis say it, the position counted from 0."""
 
 
 @contextmanager
@@ -118,6 +120,17 @@ def _fault_of_java(error: Any) -> str | None:
     except Py4JError:  # the JVM is gone
         return None
     return None
+
+
+def fault_at(text: str, fault: str | None = None) -> str:
+    """Return the fault in an error's text (None: its first line), with the position in the statement, from 1."""
+    fault = fault or first_line(text)
+    bare = _BARE_POSITION.search(text)
+    if bare is not None:
+        fault = _BARE_POSITION.sub("", fault)
+        return f"{fault} (line {bare[1]}, position {int(bare[2]) + 1})"
+    at = _POSITION.search(text)
+    return f"{fault} (line {at[1]}, position {at[2]})" if at else fault
 
 
 def first_line(text: str) -> str:

@@ -37,7 +37,7 @@ def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Spa
 
 
 def reader(session: SparkSession, warehouse: Path, **options: Any) -> DataFrameReader:
-    return session.read.format("airflow_paimon").options(warehouse=str(warehouse), table="d.t", **options)
+    return session.read.format("airflow_paimon").options(**{"warehouse": str(warehouse), "table": "d.t", **options})
 
 
 def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
@@ -51,6 +51,10 @@ def test_reads(session: SparkSession, tmp_path: Path) -> None:
     assert collected(reader(session, tmp_path).load()) == rows_of(main)
     assert collected(reader(session, tmp_path, branch="fix").load()) == rows_of(fix)
     assert collected(reader(session, tmp_path, version="3").load()) == rows_of(fix)
+    for version in ({"version": "fix.3"}, {"table": "d.t@3"}, {"table": "d.t$branch_fix@3"}, {"table": "d.t@fix.3"}):
+        assert reader(session, tmp_path, columns="k, v, dt", **version).load().count() == len(rows_of(fix))
+    with pytest.raises(Exception, match=r"InvalidInputError.*name two versions"):
+        reader(session, tmp_path, table="d.t@3", version="later").load()
     tagged = reader(session, tmp_path, version="later", columns="k, dt").load()
     assert collected(tagged.where("dt = 'c' and k > 8")) == [(9, "c"), (99, "c")]
     # what a filter excludes is not opened
@@ -86,6 +90,8 @@ def test_writes(spark: SparkSession, tmp_path: Path) -> None:
         write(rows((3, "x", "c")).drop("dt"), "append")
     with pytest.raises(Exception, match=r"InvalidInputError.*has no option 'nonsense'"):
         write(rows((3, "x", "c")), "append", nonsense="1")
+    with pytest.raises(Exception, match=r"InvalidInputError.*only a batch read takes a version \(1\)"):
+        write(rows((3, "x", "c")), "append", table="d.t@1")
     with pytest.raises(Exception, match=r"InvalidInputError.*lie outside"):
         write(rows((3, "x", "c")), "overwrite", partition="dt=b")
     write(rows((7, "all", "z")), "overwrite")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
@@ -30,6 +30,7 @@ from airflow_paimon.spark.statements.statement_plan import (
     Target,
     check_statement,
     column_of,
+    path_of,
 )
 
 SEEDS = 6
@@ -123,7 +124,9 @@ def test_columns_are_found_with_the_targets_name_before_them_and_nothing_else(tm
     assert [found("s"), found("T", "S"), found("d", "t", "dt")] == ["s", "s", "dt"]
     with pytest.raises(InvalidInputError, match=r"no column 'x\.s' \(line 2, position 5\)"):
         found("x", "s")
-    with pytest.raises(UnsupportedFeatureError, match="field inside column 'r'"):
-        found("r", "a")
+    assert path_of(statement, Assignment(key=("T", "r", "A"), at=Fragment(), value=Fragment()), schema) == ("r", "a")
+    for refused, message in {("r", "x"): "'r' has no field 'x' .line 2.*fields: a", ("s", "a"): "it is a"}.items():
+        with pytest.raises(InvalidInputError, match=message):
+            found(*refused)
     with pytest.raises(InvalidInputError, match="assigned twice"):
         check_statement(update("s", "S"), schema, all_rows=True, flag="--all-rows")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
@@ -19,7 +20,7 @@ from airflow_paimon.data import in_process, read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
-from tests.spark.jobs.operations import in_tasks
+from tests.spark.jobs.operations import in_tasks, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +154,7 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
         "DELETE FROM d.t": "no WHERE.*all_rows=True",
         "DELETE FROM d.t WHERE rand() > 0.5": "deterministic",
         "INSERT OVERWRITE d.t VALUES (1, 'x', 1, 'a')": "replaces every row.*all_rows=True",
-        "DELETE FROM d.t WHERE k = 1; DELETE FROM d.t WHERE k = 2": r"PARSE_SYNTAX_ERROR.*\(line 1, pos 29\)",
+        "DELETE FROM d.t WHERE k = 1; DELETE FROM d.t WHERE k = 2": r"PARSE_SYNTAX_ERROR.*\(line 1, position 30\)",
         "UPDATE d.t SET WHERE k = 1": "can't parse",
         "-- nothing": "can't parse",
         "SELECT * FROM d.t": "takes one UPDATE",
@@ -343,6 +344,102 @@ def test_subqueries_views_and_with_see_other_tables_and_versions(spark: SparkSes
     assert {r["v"] for r in after if r["dt"] == "z"} == {"a4", "b4"}
 
 
+def test_other_tables_branches_and_versions_are_named_in_the_statement(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    table = make(tmp_path, kind)
+    warehouse = str(tmp_path)
+    other = create_table(warehouse, "e.fixes", [("k", "INT"), ("v", "STRING")], options={"bucket": "-1"})
+    write_arrow(other, pa.table({"k": pa.array([1, 2], pa.int32()), "v": ["one", "two"]}))
+    run(tmp_path, "create_branch", branch="b", snapshot=1)
+    write_arrow(other, pa.table({"k": pa.array([3], pa.int32()), "v": ["three"]}))
+    spark.createDataFrame([(1,)], "k int").createOrReplaceTempView("fixes")  # has the name, but not of a table in e
+    text = """WITH old AS (SELECT * FROM e.fixes VERSION AS OF 1)
+        UPDATE d.t SET v = (SELECT max(v) FROM old WHERE old.k = t.k), n = (SELECT count(*) FROM d.t)
+        WHERE dt = 'a' AND k IN (SELECT e.fixes.k FROM e.fixes JOIN fixes USING (k) UNION ALL SELECT 2 LIMIT 2)
+          AND EXISTS (SELECT 1 FROM d.`t$branch_b` WHERE dt = 'a')
+          AND NOT EXISTS (SELECT 1 FROM d.`t$branch_b` VERSION AS OF 1 WHERE dt = 'b')"""
+    assert counts(sql(spark, warehouse, text)) == (2, 0, 0)
+    rows = before()
+    rows["a", 1][1:3], rows["a", 2][1:3] = ["one", 20], ["two", 20]
+    assert rows_of(table) == expected(rows)
+    merge = """MERGE INTO d.t USING e.fixes ON t.k = fixes.k AND t.dt = 'b'
+        WHEN MATCHED THEN UPDATE SET v = e.fixes.v WHEN NOT MATCHED THEN INSERT (k, dt) VALUES (fixes.k, 'z')"""
+    assert counts(sql(spark, warehouse, merge)) == (3, 0, 0)
+    for k, word in enumerate(["one", "two", "three"], 1):
+        rows["b", k][1] = word
+    moment = f"timestamp_millis({table.snapshot(2).time_millis})"
+    then = f"SELECT k, v, (SELECT count(*) FROM d.t), 'c' FROM d.t TIMESTAMP AS OF {moment} WHERE k = 1 AND dt = 'b'"
+    assert counts(sql(spark, warehouse, f"INSERT INTO d.t WITH z AS ({then}) SELECT * FROM z")) == (0, 0, 1)
+    rows["c", 1] = [1, "b1", 20, "c"]
+    twice = "INSERT OVERWRITE d.t PARTITION (dt = 'c') SELECT k, concat(v, v), n FROM d.t WHERE dt = 'c'"
+    assert counts(sql(spark, warehouse, twice)) == (0, 1, 1)
+    rows["c", 1] = [1, "b1b1", 20, "c"]
+    assert rows_of(table) == expected(rows)
+    wrong = {
+        "UPDATE d.t SET v = (SELECT max(v) FROM e.none) WHERE k = 1": "TABLE_OR_VIEW_NOT_FOUND.*position 40",
+        "DELETE FROM d.t WHERE k IN (SELECT k FROM d.`t$branch_none`)": r"branch 'none'.*\(line 1, position 43\)",
+        "DELETE FROM d.t WHERE k IN (SELECT k FROM d.t VERSION AS OF 'none')": r"none.*\(line 1, position 43\)",
+        "DELETE FROM d.t WHERE k IN (SELECT k FROM d.`t$files`)": r"system table.*\(line 1, position 43\)",
+    }
+    for refused, message in wrong.items():
+        with pytest.raises(PaimonError, match=message):
+            sql(spark, warehouse, refused)
+    assert rows_of(table) == expected(rows)
+
+
+def test_fields_inside_columns_are_assigned(spark: SparkSession, tmp_path: Path) -> None:
+    inner = {
+        "type": "ROW",
+        "fields": [{"id": 12, "name": "y", "type": "INT"}, {"id": 13, "name": "z", "type": "STRING"}],
+    }
+    outer = {"type": "ROW", "fields": [{"id": 10, "name": "x", "type": inner}, {"id": 11, "name": "w", "type": "INT"}]}
+    columns = [("k", "INT"), ("c", parse_type(outer))]
+    table = create_table(str(tmp_path), "d.t", columns, options={"row-tracking.enabled": "true"})
+    old = {"x": {"y": 1, "z": "one"}, "w": 7}
+    rows = [{"k": 1, "c": old}, {"k": 2, "c": old}, {"k": 3, "c": None}]
+    write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
+    assert counts(sql(spark, str(tmp_path), "UPDATE d.t SET t.c.X.y = c.x.y + k, c.w = 8L WHERE k > 1")) == (2, 0, 0)
+    merge = """MERGE INTO d.t AS a USING (SELECT 1 AS k, 'two' AS z) s ON a.k = s.k
+        WHEN MATCHED THEN UPDATE SET a.c.x.z = s.z"""
+    assert counts(sql(spark, str(tmp_path), merge)) == (1, 0, 0)
+    assert rows_of(table) == [
+        (1, {"x": {"y": 1, "z": "two"}, "w": 7}),
+        (2, {"x": {"y": 3, "z": "one"}, "w": 8}),
+        (3, {"x": {"y": None, "z": None}, "w": 8}),
+    ]
+    for text, message in {
+        "UPDATE d.t SET c.x = c.x, c.x.y = 1 WHERE k = 1": "'c.x.y' is assigned twice",
+        "UPDATE d.t SET c.nope = 1 WHERE k = 1": r"'c' has no field 'nope' \(line 1, position 25\) \(fields: x, w\)",
+        "UPDATE d.t SET k.y = 1 WHERE k = 1": "'k' has no field 'y'.*it is a",
+    }.items():
+        assert re.search(message, _refusal(spark, tmp_path, text)), text
+
+
+@pytest.mark.parametrize("name", ["d.t", "x"])
+def test_an_overwrite_of_what_it_reads_loses_no_commit(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Another writer commits while the rows are computed from the table's own: they are computed again."""
+    table = make(tmp_path)
+    marker = tmp_path / "met"
+
+    def meddle(n: int) -> int:
+        if not marker.exists():
+            marker.touch()
+            from airflow_paimon.core.table.table import open_table
+
+            late = {"k": pa.array([70], pa.int32()), "v": ["late"], "n": pa.array([1], pa.int32()), "dt": ["a"]}
+            write_arrow(open_table(str(tmp_path), "d.t"), pa.table(late))
+        return n + 1
+
+    spark.udf.register("meddle", meddle, "int")
+    text = f"INSERT OVERWRITE d.t PARTITION (dt = 'a') SELECT k, v, meddle(k) FROM {name} WHERE dt = 'a'"
+    sql(spark, str(tmp_path), text, views={"x": "d.t"})
+    rows = before() | {("a", 70): [70, "late", 1, "a"]}
+    for (dt, k), row in rows.items():
+        row[2] = k + 1 if dt == "a" else row[2]
+    assert rows_of(table) == expected(rows)
+
+
 def test_insert_by_position_by_name_and_into_partitions(spark: SparkSession, tmp_path: Path) -> None:
     table = make(tmp_path, "keyed")
     warehouse = str(tmp_path)
@@ -389,9 +486,15 @@ def test_an_operation_id_makes_a_statement_run_once(spark: SparkSession, tmp_pat
     assert again["details"].pop("replayed") is True
     assert {**again, "duration_s": 0} == {**first, "duration_s": 0}
     assert sorted(r[2] for r in rows_of(table) if r[0] == 1) == [2, 2]
+    insert = "INSERT OVERWRITE d.t PARTITION (dt = 'b') SELECT 1, 'only', 2"
+    first = sql(spark, str(tmp_path), insert, operation_id="fix-2")
+    again = sql(spark, str(tmp_path), insert, operation_id="fix-2")
+    assert again["details"].pop("replayed") is True
+    assert {**again, "duration_s": 0} == {**first, "duration_s": 0}
+    assert counts(again) == (0, 10, 1)
     with pytest.raises(InvalidInputError, match="another request"):
         sql(spark, str(tmp_path), text.replace("k = 1", "k = 2"), operation_id="fix-1")
-    assert table.latest_snapshot_id() == 3
+    assert table.latest_snapshot_id() == 4
 
 
 @pytest.mark.parametrize("name", ["keyed", "append"])

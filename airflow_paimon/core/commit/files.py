@@ -170,8 +170,11 @@ def commit_overwrite(
     properties: Mapping[str, str] | None = None,
     guard_options: object = None,
     retry: RetryPolicy | None = None,
+    read: tuple[Snapshot | None] | None = None,
 ) -> Receipt:
     """Replace partitions by new files in one OVERWRITE snapshot.
+
+    ``read``: the snapshot of this branch that the files were computed from; None = whatever is there is replaced.
 
     ``partitions``: None = the whole table; "dynamic" = those in ``messages``, including messages without
     files (its rows were all deletes: the partition becomes empty); specs = these, full or partial
@@ -179,10 +182,13 @@ def commit_overwrite(
 
     Raises:
         InvalidInputError: a spec names an unknown partition column, or a message lies outside the specs.
+        ConflictError: the branch has another snapshot than ``read``.
     """
     added = [e for m in messages for e in m.entries()]
 
     def draft(head: Snapshot | None) -> Draft | None:
+        if read is not None and _identity(head) != _identity(read[0]):
+            raise ConflictError(f"{table.label}: another writer committed what would be overwritten", table=table.name)
         schema = table.schema()
         hit = _overwritten(table, schema, messages, partitions)
         gone = [e.deleted() for e in live_entries(table, head, hit).values()]
@@ -202,6 +208,10 @@ def commit_overwrite(
         )
 
     return commit(table, draft, identity, retry)
+
+
+def _identity(snapshot: Snapshot | None) -> object:
+    return None if snapshot is None else (snapshot.id, snapshot.identity)
 
 
 def drop_partitions(

@@ -8,11 +8,12 @@ upsert is staged on the branch's head and counts on from there, so publishing it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, take_over
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import partition_text
@@ -21,7 +22,7 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.core.table.table import open_table, resolve_version, split_version
+from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted, require_visible
@@ -46,6 +47,8 @@ from airflow_paimon.spark.jobs.correction_sources import (
     source_name,
 )
 from airflow_paimon.spark.progress import progress
+from airflow_paimon.spark.statements.parse import changes_rows
+from airflow_paimon.spark.statements.tables import NamedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +65,12 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     """
     sql, views = read_sql(request), further_views(request)
     branch = branch_to_correct(context, request)
+    if sql is not None and changes_rows(spark, sql):
+        raise UnsupportedFeatureError(
+            f"{branch.label}: engine=connector takes a SELECT; UPDATE, DELETE, MERGE and INSERT run with "
+            f"engine=embedded",
+            table=branch.name,
+        )
     reader = Reader(spark, paimon_catalog(spark, request))
 
     def correct(identity: CommitIdentity) -> OperationResult:
@@ -70,11 +79,19 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         if request.mode == "overwrite":
             require_visible(base, base.choice.matches)
         frames = _views(reader, request, base, views)
-        with rows_of(spark, request, sql, frames) as rows:
+        with rows_of(spark, request, sql, frames, partial(_query, reader, request, base)) as rows:
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
             return with_column_sources(_correct(reader, context, request, base, rows, identity), sources)
 
     return correct_idempotently(context, request, sql, correct)
+
+
+def _query(reader: Reader, request: CorrectBranch, base: Base, sql: str) -> DataFrame:
+    def find(name: str) -> Table:
+        return open_table(request.warehouse, name, storage_options=request.storage_options)
+
+    tables = NamedTables(reader.spark, find, partial(_read, reader), base.table)
+    return tables.query(sql, lambda: reader.read(base.table, base.head, base.schema))
 
 
 def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str, str]) -> dict[str, DataFrame]:
@@ -87,10 +104,14 @@ def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str
     for name, table in further.items():
         db_table, version = split_version(table)
         other = open_table(request.warehouse, db_table, storage_options=request.storage_options).require()
-        view, snapshot = resolve_version(other, version)
-        travels = version is not None and snapshot is not None
-        frames[name] = reader.read(view, snapshot, view.schema(snapshot.schema_id if travels and snapshot else None))
+        frames[name] = _read(reader, other, version)
     return frames
+
+
+def _read(reader: Reader, table: Table, version: int | str | None, time: int | None = None) -> DataFrame:
+    view, snapshot = resolve_version(table, version, time)
+    travels = (version is not None or time is not None) and snapshot is not None
+    return reader.read(view, snapshot, view.schema(snapshot.schema_id if travels and snapshot else None))
 
 
 def _correct(

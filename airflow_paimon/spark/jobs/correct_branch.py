@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,8 +40,9 @@ from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
 from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.column_sources import column_sources
-from airflow_paimon.spark.jobs.correct_statement import correct_by_statement, statement_of
+from airflow_paimon.spark.jobs.correct_statement import Rows, correct_by_statement, statement_of
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
@@ -60,7 +61,7 @@ from airflow_paimon.spark.jobs.correction_sources import (
     read_sql,
     rows_of,
     source_name,
-    view_columns,
+    spark_query,
     without_row_columns,
 )
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
@@ -69,7 +70,8 @@ from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.read import slim_split
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf
 from airflow_paimon.spark.statements.statement_plan import Statement
-from airflow_paimon.spark.statements.views import plan_view
+from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
+from airflow_paimon.spark.statements.views import plan_view, view_columns
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
 
@@ -77,6 +79,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
+
+_Planned = Callable[[], Sequence[Layer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +112,8 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     def correct(identity: CommitIdentity) -> OperationResult:
         base = _read_base(context, request, branch)
         frames = _views(spark, request, base, views, sql)
-        with rows_of(spark, request, sql, frames) as found:
+        tables = _tables(spark, request, branch, sql)
+        with rows_of(spark, request, sql, frames, lambda text: _query(spark, text, tables, base)) as found:
             rows = without_row_columns(found, base.schema)
             check_frame(rows, base.schema, branch.label)
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
@@ -116,6 +121,19 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         return with_column_sources(_finish(context, request, base, results, identity), sources)
 
     return correct_idempotently(context, request, sql, correct)
+
+
+def _tables(spark: SparkSession, request: CorrectBranch, branch: Table, sql: str | None) -> NamedTables | None:
+    if sql is None or not has_jvm(spark):
+        return None
+    return warehouse_tables(spark, request.warehouse, request.storage_options, sql, branch)
+
+
+def _query(spark: SparkSession, text: str, tables: NamedTables | None, base: Base) -> DataFrame:
+    if tables is None:
+        return spark_query(spark, text)
+    plan = partial(plan_snapshot, base.table, base.head, base.schema)
+    return tables.query(text, lambda: own_rows(spark, text, plan()))
 
 
 def _by_statement(
@@ -126,17 +144,19 @@ def _by_statement(
     statement: Statement,
     views: dict[str, str],
 ) -> OperationResult:
-    def overwrite(asked: CorrectBranch, identity: CommitIdentity, rows: Callable[[], DataFrame]) -> OperationResult:
+    def overwrite(asked: CorrectBranch, identity: CommitIdentity, rows: Rows) -> OperationResult:
         base = _with_live(context, read_heads(context, asked, branch))
-        frame = rows()
-        check_frame(frame, base.schema, branch.label)
-        return _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity)
+        with rows(base) as frame:
+            check_frame(frame, base.schema, branch.label)
+            return _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity)
 
     def frames(base: Base) -> dict[str, DataFrame]:
         refuse_blurred(base)
-        return _views(spark, request, base, views, statement.text)
+        found = _view_plans(request, base, views, statement.text)
+        return _frames(spark, {name: plan for name, plan in found.items() if name not in own}, statement.text)
 
-    return correct_by_statement(spark, context, request, branch, statement, frames, overwrite)
+    own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
+    return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite)
 
 
 def _read_base(context: Context, request: CorrectBranch, branch: Table) -> _Base:
@@ -187,20 +207,26 @@ def _views(
     spark: SparkSession, request: CorrectBranch, base: Base, further: dict[str, str], sql: str | None
 ) -> dict[str, DataFrame]:
     """Return each view, of one pinned snapshot, that the query can mean."""
+    return _frames(spark, _view_plans(request, base, further, sql), sql)
 
+
+def _frames(spark: SparkSession, plans: Mapping[str, _Planned], sql: str | None) -> dict[str, DataFrame]:
+    return {name: view_frame(spark, plan()) for name, plan in plans.items() if may_mention(sql, name)}
+
+
+def _view_plans(request: CorrectBranch, base: Base, further: dict[str, str], sql: str | None) -> dict[str, _Planned]:
     def other(table: str) -> Sequence[Layer]:
-        return plan_view(request.warehouse, table, request.storage_options, lambda schema: view_columns(schema, sql))
+        return plan_view(request.warehouse, table, request.storage_options, sql)
 
     def branch() -> Sequence[Layer]:
         scan = plan_snapshot(base.table, base.head, base.schema)
         return [plan_read(scan, columns=view_columns(base.schema, sql), time_travel=True)]
 
-    plans: dict[str, Callable[[], Sequence[Layer]]] = {
+    return {
         BRANCH_VIEW: branch,
         MAIN_VIEW: lambda: other(request.table),
         **{name: partial(other, table) for name, table in further.items()},
     }
-    return {name: view_frame(spark, plan()) for name, plan in plans.items() if may_mention(sql, name)}
 
 
 def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: DataFrame) -> list[BucketResult]:

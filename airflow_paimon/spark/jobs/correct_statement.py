@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.branches.publish_plan import highest_sequence
@@ -28,12 +29,16 @@ from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
-from airflow_paimon.spark.statements.views import named_ctes, registered
+from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
+from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALL_ROWS = "--all-rows"
+
+Rows = Callable[[Base], AbstractContextManager["DataFrame"]]
+"""Returns the rows of an INSERT OVERWRITE on a state of the branch, to be run inside the context."""
 
 
 def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -> Statement | None:
@@ -70,9 +75,11 @@ def correct_by_statement(
     branch: Table,
     statement: Statement,
     views: Callable[[Base], Mapping[str, DataFrame]],
-    overwrite: Callable[[CorrectBranch, CommitIdentity, Callable[[], DataFrame]], OperationResult],
+    own_views: Collection[str],
+    overwrite: Callable[[CorrectBranch, CommitIdentity, Rows], OperationResult],
 ) -> OperationResult:
-    """Run a statement on the branch. ``overwrite`` writes the rows of an INSERT OVERWRITE as those of a SELECT.
+    """Run a statement on the branch. ``overwrite`` writes the rows of an INSERT OVERWRITE as those of a SELECT;
+    ``own_views``: further names of the branch.
 
     Raises:
         InvalidInputError: what Spark or ``check_statement`` says is wrong; nothing was changed.
@@ -84,17 +91,23 @@ def correct_by_statement(
         dynamic = is_dynamic(spark)
         check_statement(statement, base.schema, all_rows=request.all_rows, flag=ALL_ROWS, dynamic=dynamic)
         what = f"correct_branch {branch.label}: {statement.kind}"
-        with ExitStack() as stack:
-            stack.enter_context(registered(spark, views(base)))
-            stack.enter_context(statement_errors(statement, branch.name))
-            stack.enter_context(named_ctes(spark, statement))
-            stack.enter_context(progress(spark, what))
+        options = request.storage_options
+        tables = warehouse_tables(spark, request.warehouse, options, statement.text, branch, own_views)
+        with registered(spark, views(base)), progress(spark, what):
             if statement.kind == "INSERT OVERWRITE":
                 as_select = _as_select(request, statement, base, dynamic)
-                return overwrite(as_select, identity, lambda: insert_rows(spark, statement, base.schema))
-            return _change(spark, context, request, statement, base, identity)
+                return overwrite(as_select, identity, lambda found: _inserted(spark, statement, found, tables))
+            return _change(spark, context, request, statement, base, tables, identity)
 
     return correct_idempotently(context, request, statement.text, correct)
+
+
+@contextmanager
+def _inserted(spark: SparkSession, statement: Statement, base: Base, tables: NamedTables) -> Iterator[DataFrame]:
+    plan = plan_snapshot(base.table, base.head, base.schema)
+    own = partial(own_rows, spark, statement.text, plan)
+    with statement_errors(statement, base.table.name), tables.bound(statement, own) as bound:
+        yield insert_rows(spark, bound, base.schema)
 
 
 def _as_select(request: CorrectBranch, statement: Statement, base: Base, dynamic: bool) -> CorrectBranch:
@@ -115,17 +128,18 @@ def _change(
     request: CorrectBranch,
     statement: Statement,
     base: Base,
+    tables: NamedTables,
     identity: CommitIdentity,
 ) -> OperationResult:
     limits = _limits(context, base) if base.schema.primary_keys else None
     if request.dry_run:
-        outcome = evaluate(spark, statement, base.table, limits=limits, dry_run=True)
+        outcome = evaluate(spark, statement, base.table, tables, limits=limits, dry_run=True)
         return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
 
     def described(outcome: Outcome) -> Mapping[str, str]:
         return properties(request, _details(statement, base, outcome))
 
-    receipt, outcome = commit_statement(spark, statement, base.table, identity, described, limits)
+    receipt, outcome = commit_statement(spark, statement, base.table, tables, identity, described, limits)
     return _result(context, request, base, receipt, _details(statement, base, outcome))
 
 

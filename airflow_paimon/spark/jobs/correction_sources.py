@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.table import split_version
-from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
-from airflow_paimon.spark.failures import fault_of_query, first_line
+from airflow_paimon.data.row_columns import with_row_columns
+from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line
 from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
@@ -77,28 +77,26 @@ def further_views(request: CorrectBranch) -> dict[str, str]:
 
 @contextmanager
 def rows_of(
-    spark: SparkSession, request: CorrectBranch, sql: str | None, views: Mapping[str, DataFrame]
+    spark: SparkSession,
+    request: CorrectBranch,
+    sql: str | None,
+    views: Mapping[str, DataFrame],
+    query: Callable[[str], DataFrame],
 ) -> Iterator[DataFrame]:
     """Return the rows as a DataFrame, to be run inside the context: afterwards the views are dropped.
+
+    ``query`` gives the rows of a query (``spark_query``, or ``NamedTables.query``).
 
     Raises:
         InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.
     """
     with registered(spark, views):
-        yield _query(spark, sql) if sql is not None else _call(spark, str(request.function), views)
+        yield _query(query, sql) if sql is not None else _call(spark, str(request.function), views)
 
 
 def may_mention(sql: str | None, view: str) -> bool:
     """Whether a query may read a view: its text holds the name, or puts names together (``IDENTIFIER``)."""
     return sql is None or any(word in sql.lower() for word in (view.lower(), "identifier"))
-
-
-def view_columns(schema: TableSchema, sql: str | None) -> tuple[str, ...] | None:
-    """Return the columns of a view: with row id and version of each row where the query names one of them; None = all
-    of the table's.
-    """
-    named = sql is not None and any(name.lower() in sql.lower() for name in ROW_COLUMNS)
-    return with_row_columns(schema).field_names if named else None
 
 
 def without_row_columns(rows: DataFrame, schema: TableSchema) -> DataFrame:
@@ -113,14 +111,19 @@ def source_name(request: CorrectBranch) -> str:
     return "--sql" if request.sql is not None else f"--function {request.function}"
 
 
-def _query(spark: SparkSession, sql: str) -> DataFrame:
+def spark_query(spark: SparkSession, sql: str) -> DataFrame:
+    """Return the rows of a query by Spark alone, where there is no JVM to look into its plan."""
+    # as a subquery: a statement that is not a query is an error, instead of being carried out
+    return spark.sql(f"SELECT * FROM ({sql}\n)")
+
+
+def _query(query: Callable[[str], DataFrame], sql: str) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        # as a subquery: a statement that is not a query is an error, instead of being carried out
-        return spark.sql(f"SELECT * FROM ({sql}\n)")
+        return query(sql)
     except (AnalysisException, ParseException) as error:
-        raise InvalidInputError(f"--sql: Spark refuses the query: {first_line(str(error))}") from None
+        raise InvalidInputError(f"--sql: Spark refuses the query: {fault_at(str(error))}") from None
 
 
 def parse_function(name: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import kept_source, keys_of, unmatched_rows
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
+from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
@@ -49,21 +50,28 @@ _INSERT_TASKS = 4
 """Tasks that write the inserted rows of one partition, so that they don't become very many small files."""
 
 
-def change_append(spark: SparkSession, statement: Statement, table: Table, dry_run: bool) -> Outcome:
+def change_append(spark: SparkSession, asked: Statement, table: Table, tables: NamedTables, dry_run: bool) -> Outcome:
     """Evaluate a statement on the head and write the touched files again; nothing is committed.
 
     Raises:
         InvalidInputError: Spark refuses the statement, or a row is matched twice.
     """
     plan = plan_copy_on_write(table)
+    with (
+        statement_errors(asked, table.name),
+        tables.bound(asked, lambda: own_rows(spark, asked.text, plan.scan)) as bound,
+    ):
+        return _change(spark, bound, plan, dry_run)
+
+
+def _change(spark: SparkSession, statement: Statement, plan: CopyOnWrite, dry_run: bool) -> Outcome:
     schema = plan.write.schema
     evaluation = Evaluation(spark, statement, schema, list(POSITION_COLUMNS), whole=False)
     found = None if statement.insert else evaluation.run(evaluation.empty_target())
     if found is not None and takes_whole_partitions(statement, plan.scan, found):
-        with statement_errors(statement, table.name):
-            return drop_partitions(spark, statement, plan.scan, plan.write, found.predicate, dry_run=dry_run)
+        return drop_partitions(spark, statement, plan.scan, plan.write, found.predicate, dry_run=dry_run)
     change = _Change(spark, statement, plan, evaluation, dry_run)
-    with temporary_conf(spark, BATCH_CONF), statement_errors(statement, table.name):
+    with temporary_conf(spark, BATCH_CONF):
         if found is None:
             results = change.insert(inserted(spark, statement, schema, list(POSITION_COLUMNS)))
         elif statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):

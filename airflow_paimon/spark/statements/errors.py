@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.spark.failures import fault_of_query, first_line, known_error
+from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
 from airflow_paimon.spark.statements.statement_plan import Statement
-
-_POSITION = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
-_BARE_POSITION = re.compile(r"; line (\d+) pos (\d+);?$")
-"""How errors of analysis say it, the position counted from 0."""
 
 
 @contextmanager
@@ -31,7 +26,5 @@ def statement_errors(statement: Statement, table: str) -> Iterator[None]:
         fault = first_line(text) if isinstance(error, AnalysisException) else fault_of_query(error)
         if fault is None:
             raise
-        at = _POSITION.search(text)
-        where = f" (line {at[1]}, position {at[2]})" if at else ""
-        fault = _BARE_POSITION.sub(lambda found: f" (line {found[1]}, position {int(found[2]) + 1})", fault)
-        raise InvalidInputError(f"{statement.kind} on {statement.target.text}: {fault}{where}", table=table) from None
+        said = f"{statement.kind} on {statement.target.text}: {fault_at(text, fault)}"
+        raise InvalidInputError(said, table=table) from None

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataType, RowType
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, with_row_columns
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
 from airflow_paimon.spark.spark_types import spark_schema, spark_type
-from airflow_paimon.spark.statements.parse import kind_of, sequence_items
+from airflow_paimon.spark.statements.parse import column_of_node, kind_of, planned_frame, sequence_items
 from airflow_paimon.spark.statements.statement_plan import (
+    Assigned,
     Clause,
     Fragment,
     Statement,
@@ -110,7 +112,7 @@ class Evaluation:
         actions = [(c, unmatched) for c in self._statement.not_matched]
         numbered = [(i, self._holds(c, base)) for i, (c, base) in enumerate(actions)]
         chosen = unmatched.withColumn(_ACTION, _first(numbered, sf.lit(None).cast("int")))
-        values = [self._clause_values(c, base, base) for c, base in actions]
+        values = [self._clause_values(c, base, base, {}) for c, base in actions]
         columns = [self._merged(name, actions, values, {}).alias(name) for name in self.values]
         nowhere = [sf.lit(None).cast(spark_type(POSITION_COLUMNS[n].type)).alias(n) for n in self._identity]
         found = chosen.where(sf.col(_ACTION).isNotNull())
@@ -127,14 +129,14 @@ class Evaluation:
         """
         source = self._statement.source
         assert source is not None
-        frame = self._frame(source.node)
+        frame = planned_frame(self._spark, source.node)
         if self._statement.kind != "MERGE" or kind_of(analyzed(frame)) == "SubqueryAlias":
             return frame
         return frame.alias("__airflow_paimon_using")
 
     def insertable(self, frame: DataFrame, names: Sequence[str], by_name: bool) -> DataFrame:
         """Return rows with the types of these columns of the table, by Spark's rules for INSERT."""
-        return self._frame(self._stored(frame, names, by_name))
+        return planned_frame(self._spark, self._stored(frame, names, by_name))
 
     def _change(self, target: DataFrame) -> Evaluated:
         """UPDATE and DELETE."""
@@ -150,8 +152,8 @@ class Evaluation:
             self._refuse_chance(condition, statement.condition)
             predicate = condition_predicate(condition, with_row_columns(self._schema), _ids(analyzed(named)))
             uses = frozenset(str(a.name()) for a in sequence_items(condition.references().toSeq()))
-        values = self._clause_values(clause, rows, rows)
         old = self._own(named)
+        values = self._clause_values(clause, rows, rows, old)
         columns = [values.get(n, old[n]).alias(n) for n in self.values]
         kind = sf.lit(UPDATED if clause.action == "update" else DELETED).alias(CHANGE)
         out = rows.select(*(old[n] for n in self._identity), kind, *columns)
@@ -181,7 +183,7 @@ class Evaluation:
         action = self._action(actions, len(inserts), statement.counts_matches or tells_matches)
         acted = joined.withColumn(_ACTION, action).where(sf.col(_ACTION).isNotNull())
         own = self._own(named)
-        values = [self._clause_values(c, base, source if c.star else base) for c, base in actions]
+        values = [self._clause_values(c, base, source if c.star else base, own) for c, base in actions]
         columns = [self._merged(name, actions, values, own).alias(name) for name in self.values]
         kind = self._kind(actions, values, own).alias(CHANGE)
         numbers = [sf.col(SOURCE_ROW)] if tells_matches else []
@@ -258,7 +260,9 @@ class Evaluation:
         found: Column = out.when(sf.col(_ACTION) == -1, own[name]) if self._whole else out
         return found
 
-    def _clause_values(self, clause: Clause, base: DataFrame, star: DataFrame) -> dict[str, Column]:
+    def _clause_values(
+        self, clause: Clause, base: DataFrame, star: DataFrame, own: Mapping[str, Column]
+    ) -> dict[str, Column]:
         """Return the values that a clause gives to columns, resolved and cast for storing. ``star``: what * reads."""
         from pyspark.sql import functions as sf
 
@@ -266,13 +270,27 @@ class Evaluation:
             return {}
         names = self._schema.field_names
         if clause.star:
-            given: dict[str, Any] = {n: sf.col(_quoted(n)) for n in names}
+            given: dict[str, Any] = {n: sf.col("`" + n.replace("`", "``") + "`") for n in names}
             return self._resolved(star, given)
         nodes = assigned(self._statement, clause, self._schema)
-        given = {n: self._column(nodes[n].node) for n in names if n in nodes}
+        given = {n: self._given(self._schema.field(n).type, own.get(n), nodes[n]) for n in names if n in nodes}
         if clause.action == "insert":
             given |= {n: self._default(n) for n in names if n not in given}
         return self._resolved(base, given)
+
+    def _given(self, data_type: DataType, old: Any, values: Assigned) -> Column:
+        """Return what a column becomes: other fields of a row keep their values, as in Spark also those of a null."""
+        from pyspark.sql import functions as sf
+
+        if () in values:
+            return self._column(values[()].node)
+        assert isinstance(data_type, RowType)
+        fields = []
+        for field in data_type.fields:
+            inside = {path[1:]: value for path, value in values.items() if path[0] == field.name}
+            value = old.getField(field.name)
+            fields.append((self._given(field.type, value, inside) if inside else value).alias(field.name))
+        return sf.struct(*fields)
 
     def _default(self, name: str) -> Column:
         from pyspark.sql import functions as sf
@@ -314,7 +332,7 @@ class Evaluation:
     def named_as(self, frame: DataFrame, source: DataFrame) -> DataFrame:
         """Give a DataFrame the name of the source."""
         alias = self._jvm.org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias
-        return self._frame(alias(analyzed(source).identifier(), analyzed(frame)))
+        return planned_frame(self._spark, alias(analyzed(source).identifier(), analyzed(frame)))
 
     def _named(self, target: DataFrame) -> DataFrame:
         """Give the target the name by which the statement's expressions qualify its columns."""
@@ -325,28 +343,14 @@ class Evaluation:
         to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
         catalyst = self._jvm.org.apache.spark.sql.catalyst
         identifier = catalyst.AliasIdentifier(name, to_seq(qualifier))
-        return self._frame(catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
+        return planned_frame(self._spark, catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
 
     def _own(self, named: DataFrame) -> dict[str, Column]:
         """Return the target's columns by name, whatever else has the same names."""
         return {str(a.name()): self._column(a) for a in sequence_items(analyzed(named).output())}
 
     def _column(self, expression: Any) -> Column:
-        from pyspark.sql.classic.column import Column as ClassicColumn
-
-        found: Column = ClassicColumn(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
-        return found
-
-    def _frame(self, plan: Any) -> DataFrame:
-        return self.frame_of(self._spark, plan)
-
-    @staticmethod
-    def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
-        """Return the DataFrame of a parsed or resolved plan."""
-        from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
-        jvm: Any = spark._jvm
-        return ClassicFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+        return column_of_node(self._spark, expression)
 
     def _refuse_chance(self, expression: Any, at: Fragment) -> None:
         if not expression.deterministic():
@@ -392,7 +396,3 @@ def _join_condition(plan: Any) -> Any:
 def _ids(plan: Any) -> frozenset[int]:
     """Return the ids of a plan's columns, by which they differ from others of the same name."""
     return frozenset(int(a.exprId().id()) for a in sequence_items(plan.output()))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

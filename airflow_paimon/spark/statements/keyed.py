@@ -46,6 +46,7 @@ from airflow_paimon.spark.statements.evaluate import (
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
@@ -59,7 +60,12 @@ _MERGE_OPTIONS = ("sequence.field", "merge-engine", "ignore-delete", "partial-up
 
 
 def change_keyed(
-    spark: SparkSession, statement: Statement, table: Table, limits: Mapping[BucketKey, int] | None, dry_run: bool
+    spark: SparkSession,
+    asked: Statement,
+    table: Table,
+    tables: NamedTables,
+    limits: Mapping[BucketKey, int] | None,
+    dry_run: bool,
 ) -> Outcome:
     """Evaluate a statement on the head and write the touched buckets; nothing is committed.
 
@@ -71,20 +77,19 @@ def change_keyed(
     write = plan_write(table)
     plan = plan_snapshot(table, write.planned_on, write.schema)
     write = replace(write, schema=without_merging(write.schema))
-    evaluation = Evaluation(spark, statement, plan.schema, (), whole=True)
-    if statement.insert is None:
-        empty = evaluation.run(evaluation.empty_target())
-        if takes_whole_partitions(statement, plan, empty):
-            with statement_errors(statement, plan.table.name):
-                return drop_partitions(spark, statement, plan, write, empty.predicate, dry_run=dry_run)
-        layer = plan_read(plan, predicate=empty.predicate, time_travel=True)
-        changed = evaluation.run(view_frame(spark, [layer])).rows
-    else:
-        changed = inserted(spark, statement, plan.schema, ())
-    rows = _with_kinds(changed)
-    correction = _correction(plan, write, limits, dry_run)
-    with temporary_conf(spark, BATCH_CONF), statement_errors(statement, plan.table.name):
-        results = _run(rows, plan, correction)
+    with statement_errors(asked, table.name), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
+        evaluation = Evaluation(spark, bound, plan.schema, (), whole=True)
+        if bound.insert is not None:
+            changed = inserted(spark, bound, plan.schema, ())
+        else:
+            empty = evaluation.run(evaluation.empty_target())
+            if takes_whole_partitions(bound, plan, empty):
+                return drop_partitions(spark, bound, plan, write, empty.predicate, dry_run=dry_run)
+            layer = plan_read(plan, predicate=empty.predicate, time_travel=True)
+            changed = evaluation.run(view_frame(spark, [layer])).rows
+        correction = _correction(plan, write, limits, dry_run)
+        with temporary_conf(spark, BATCH_CONF):
+            results = _run(_with_kinds(changed), plan, correction)
     return _outcome(plan, write, results)
 
 

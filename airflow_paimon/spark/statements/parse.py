@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.spark.failures import first_line
+from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.statements.statement_plan import (
     Action,
@@ -19,7 +19,7 @@ from airflow_paimon.spark.statements.statement_plan import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _ACTIONS: dict[str, tuple[Action, bool]] = {
     "UpdateAction": ("update", False),
@@ -43,9 +43,9 @@ def parse_statement(spark: SparkSession, text: str) -> Statement | None:
     if not has_jvm(spark):
         raise UnsupportedFeatureError("Statements need a Spark session with a JVM; a Spark Connect client has none")
     try:
-        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+        plan = parse_plan(spark, text)
     except ParseException as error:
-        raise InvalidInputError(f"Spark can't parse the statement: {first_line(str(error))}") from None
+        raise InvalidInputError(f"Spark can't parse the statement: {fault_at(str(error))}") from None
     ctes: tuple[tuple[str, Fragment], ...] = ()
     if kind_of(plan) == "UnresolvedWith" and kind_of(plan.child()) in _PARSERS:
         if plan.allowRecursion():
@@ -57,6 +57,53 @@ def parse_statement(spark: SparkSession, text: str) -> Statement | None:
         _refuse_several(plan)
         return None
     return parser(plan, text, ctes)
+
+
+def parse_plan(spark: SparkSession, text: str) -> Any:
+    """Return what Spark's parser makes of a text.
+
+    Raises:
+        ParseException: it is not SQL.
+    """
+    return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+
+
+def changes_rows(spark: SparkSession, text: str) -> bool:
+    """Whether a text is a statement that ``parse_statement`` takes; False as well for what Spark can't parse."""
+    from pyspark.errors import ParseException
+
+    if not has_jvm(spark):
+        return False
+    try:
+        plan = parse_plan(spark, text)
+    except ParseException:
+        return False
+    return kind_of(plan.child() if kind_of(plan) == "UnresolvedWith" else plan) in _PARSERS
+
+
+def planned_frame(spark: SparkSession, plan: Any) -> DataFrame:
+    """Return the DataFrame of a parsed or resolved plan."""
+    jvm: Any = spark._jvm
+    if spark.version.startswith("3."):
+        from pyspark.sql import DataFrame
+
+        return DataFrame(jvm.org.apache.spark.sql.Dataset.ofRows(spark._jsparkSession, plan), spark)
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    return ClassicFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+
+
+def column_of_node(spark: SparkSession, expression: Any) -> Column:
+    """Return the column of a parsed or resolved expression."""
+    jvm: Any = spark._jvm
+    if spark.version.startswith("3."):
+        from pyspark.sql import Column
+
+        return Column(jvm.org.apache.spark.sql.Column(expression))
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    found: Column = ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+    return found
 
 
 def _refuse_several(plan: Any) -> None:
@@ -91,8 +138,8 @@ def _merge(plan: Any, text: str, ctes: Any) -> Statement:
         kind="MERGE",
         text=text,
         target=_target(plan.targetTable()),
-        condition=_fragment(plan.mergeCondition()),
-        source=_fragment(plan.sourceTable()),
+        condition=fragment_of(plan.mergeCondition()),
+        source=fragment_of(plan.sourceTable()),
         matched=_clauses(plan.matchedActions()),
         not_matched=_clauses(plan.notMatchedActions()),
         not_matched_by_source=_clauses(plan.notMatchedBySourceActions()),
@@ -111,7 +158,7 @@ def _insert(plan: Any, text: str, ctes: Any) -> Statement:
         null_partition=nulls,
         by_name=bool(plan.byName()),
     )
-    source = _fragment(plan.query())
+    source = fragment_of(plan.query())
     return Statement(kind=kind, text=text, target=_target(plan.table()), source=source, insert=insert, ctes=ctes)
 
 
@@ -144,7 +191,7 @@ def _clauses(actions: Any) -> tuple[Clause, ...]:
     out = []
     for node in sequence_items(actions):
         action, star = _ACTIONS[kind_of(node)]
-        condition = _fragment(node.condition().get()) if node.condition().isDefined() else None
+        condition = fragment_of(node.condition().get()) if node.condition().isDefined() else None
         assignments = () if star or action == "delete" else _assignments(node.assignments())
         out.append(Clause(action=action, condition=condition, assignments=assignments, star=star))
     return tuple(out)
@@ -154,8 +201,8 @@ def _assignments(nodes: Any) -> tuple[Assignment, ...]:
     return tuple(
         Assignment(
             key=tuple(str(p) for p in sequence_items(n.key().nameParts())),
-            at=_fragment(n.value()),  # Spark gives the key the position of the whole SET
-            value=_fragment(n.value()),
+            at=fragment_of(n.value()),  # Spark gives the key the position of the whole SET
+            value=fragment_of(n.value()),
         )
         for n in sequence_items(nodes)
     )
@@ -168,7 +215,7 @@ def _target(plan: Any) -> Target:
     if kind_of(relation) != "UnresolvedRelation":
         raise UnsupportedFeatureError("The target of a statement must be the name of a table")
     parts = tuple(str(p) for p in sequence_items(relation.multipartIdentifier()))
-    at = _fragment(relation)
+    at = fragment_of(relation)
     own = at.text.replace("`", "").replace(" ", "") == ".".join(parts)
     # Spark may give the position of the whole statement
     return Target(name=parts, alias=alias, at=at if own else Fragment())
@@ -176,10 +223,11 @@ def _target(plan: Any) -> Target:
 
 def _where(node: Any) -> Fragment | None:
     """Return a condition; None for TRUE, which Spark puts where a DELETE has no WHERE."""
-    return None if kind_of(node) == "Literal" and node.value() is True else _fragment(node)
+    return None if kind_of(node) == "Literal" and node.value() is True else fragment_of(node)
 
 
-def _fragment(node: Any) -> Fragment:
+def fragment_of(node: Any) -> Fragment:
+    """Return a node with its text and position in the statement."""
     origin = node.origin()
     start, stop, text = origin.startIndex(), origin.stopIndex(), origin.sqlText()
     if not (start.isDefined() and stop.isDefined() and text.isDefined()):

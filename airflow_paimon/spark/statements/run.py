@@ -17,6 +17,7 @@ from airflow_paimon.spark.statements.append import change_append
 from airflow_paimon.spark.statements.keyed import change_keyed
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.spark.statements.tables import NamedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ def evaluate(
     spark: SparkSession,
     statement: Statement,
     table: Table,
+    tables: NamedTables,
     *,
     limits: Mapping[BucketKey, int] | None = None,
     dry_run: bool = False,
@@ -43,14 +45,15 @@ def evaluate(
         InvalidInputError: Spark refuses the statement, or it would match a row twice or change a key.
     """
     if table.schema().primary_keys:
-        return change_keyed(spark, statement, table, limits, dry_run)
-    return change_append(spark, statement, table, dry_run)
+        return change_keyed(spark, statement, table, tables, limits, dry_run)
+    return change_append(spark, statement, table, tables, dry_run)
 
 
 def commit_statement(
     spark: SparkSession,
     statement: Statement,
     table: Table,
+    tables: NamedTables,
     identity: CommitIdentity,
     properties: Properties,
     limits: Mapping[BucketKey, int] | None = None,
@@ -61,7 +64,7 @@ def commit_statement(
         ConflictError: other writers kept changing the same files.
     """
     for number in range(1, TRIES + 1):
-        outcome = evaluate(spark, statement, table, limits=limits)
+        outcome = evaluate(spark, statement, table, tables, limits=limits)
         try:
             receipt = _commit(table, statement, outcome, identity, properties(outcome))
         except REFUSALS as error:

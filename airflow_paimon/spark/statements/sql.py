@@ -14,10 +14,11 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.scan import live_entries, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
+from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
@@ -25,7 +26,8 @@ from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
 from airflow_paimon.spark.statements.run import TRIES, commit_statement
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
-from airflow_paimon.spark.statements.views import named_ctes, plan_view, registered
+from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
+from airflow_paimon.spark.statements.views import plan_view, registered
 from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
@@ -79,14 +81,17 @@ def sql(
     figures: dict[str, Any] = {}
 
     def write(identity: CommitIdentity) -> tuple[Receipt, tuple[CommitMessage, ...]]:
-        with _named(spark, warehouse, parsed, named, storage_options), statement_errors(parsed, table.name):
-            receipt, found = _run(spark, parsed, table, identity)
+        own = names_of(table, named)
+        tables = warehouse_tables(spark, warehouse, storage_options, statement, table, own)
+        others = {name: view for name, view in named.items() if name not in own}
+        with _named(spark, warehouse, parsed, others, storage_options):
+            receipt, found = _run(spark, parsed, table, tables, identity)
         figures.update(found)
         return receipt, ()
 
     def report(landed: Snapshot | None) -> Mapping[str, Any]:
         if landed is not None and not figures:
-            figures.update(json.loads(landed.properties.get(DETAILS, "{}")))
+            figures.update(json.loads(landed.properties.get(DETAILS, "{}")) or _inserted(table, landed))
         return report_write(table, landed) if parsed.insert is not None else {}
 
     written = write_once(table, OPERATION, digest_of(asked), operation_id, write, report)
@@ -123,41 +128,56 @@ def _named(
     views: Mapping[str, Any],
     storage_options: Mapping[str, Any] | None,
 ) -> Iterator[None]:
-    """Register the views, each of one pinned snapshot, and the tables of WITH."""
+    """Register the views, each of one pinned snapshot."""
+    text = statement.text
     frames: dict[str, DataFrame] = {
-        name: view_frame(spark, plan_view(warehouse, view, storage_options)) if isinstance(view, str) else view
+        name: view_frame(spark, plan_view(warehouse, view, storage_options, text)) if isinstance(view, str) else view
         for name, view in views.items()
     }
-    with registered(spark, frames), statement_errors(statement, statement.target.text), named_ctes(spark, statement):
+    with registered(spark, frames):
         yield
 
 
 def _run(
-    spark: SparkSession, statement: Statement, table: Table, identity: CommitIdentity
+    spark: SparkSession, statement: Statement, table: Table, tables: NamedTables, identity: CommitIdentity
 ) -> tuple[Receipt, Mapping[str, Any]]:
     if statement.insert is not None:
-        return _insert(spark, statement, table, identity)
-    receipt, outcome = commit_statement(spark, statement, table, identity, _properties)
+        return _insert(spark, statement, table, tables, identity)
+    receipt, outcome = commit_statement(spark, statement, table, tables, identity, _properties)
     return receipt, {} if receipt.replayed else outcome.details()
 
 
 def _insert(
-    spark: SparkSession, statement: Statement, table: Table, identity: CommitIdentity
+    spark: SparkSession, statement: Statement, table: Table, tables: NamedTables, identity: CommitIdentity
 ) -> tuple[Receipt, Mapping[str, Any]]:
-    schema = table.schema()
-    mode, partition = overwritten(statement, schema, is_dynamic(spark))
-    frame = insert_rows(spark, statement, schema)
+    mode, partition = overwritten(statement, table.schema(), is_dynamic(spark))
     policy = parse_on_stale(table, None)
-    receipt, messages = commit_in_tries(
-        table, mode, partition, identity, policy, lambda write: write_files(frame, write), TRIES
-    )
-    if receipt.replayed:
-        return receipt, {}
-    new = [f for m in messages for f in m.new_files]
-    before = live_entries(table, receipt.before)
-    after = live_entries(table, receipt.snapshot).keys() if receipt.snapshot is not None else before.keys()
-    gone = [e.file for i, e in before.items() if i not in after]
-    return receipt, {
+
+    def own(write: TableWrite) -> DataFrame:
+        return own_rows(spark, statement.text, plan_snapshot(table, write.planned_on, write.schema))
+
+    def files(write: TableWrite) -> list[CommitMessage]:
+        with statement_errors(statement, table.name), tables.bound(statement, lambda: own(write)) as bound:
+            return write_files(insert_rows(spark, bound, write.schema), write)
+
+    receipt, _ = commit_in_tries(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own)
+    return receipt, {} if receipt.replayed else _figures(table, receipt.before, receipt.snapshot)
+
+
+def _inserted(table: Table, landed: Snapshot) -> Mapping[str, Any]:
+    """Return the figures of an INSERT of an earlier try; none when the snapshot before it has expired."""
+    if landed.id - 1 in table.snapshot_ids():
+        return _figures(table, table.snapshot(landed.id - 1), landed)
+    return {} if landed.id > 1 else _figures(table, None, landed)
+
+
+def _figures(table: Table, before: Snapshot | None, after: Snapshot | None) -> Mapping[str, Any]:
+    """Say what an INSERT did, from the files of the snapshots before and after it. ``after``: None = no commit."""
+    old = live_entries(table, before)
+    now = live_entries(table, after) if after is not None else old
+    new = [e.file for i, e in now.items() if i not in old]
+    gone = [e.file for i, e in old.items() if i not in now]
+    return {
         "rows_updated": 0,
         "rows_deleted": sum(f.row_count for f in gone),
         "rows_inserted": sum(f.row_count for f in new),
@@ -165,8 +185,8 @@ def _insert(
         "bytes_added": sum(f.file_size for f in new),
         "files_rewritten": len(gone),
         "bytes_rewritten": sum(f.file_size for f in gone),
-        "files_kept": len(before) - len(gone),
-        "bytes_kept": sum(e.file.file_size for e in before.values()) - sum(f.file_size for f in gone),
+        "files_kept": len(old) - len(gone),
+        "bytes_kept": sum(e.file.file_size for e in old.values()) - sum(f.file_size for f in gone),
     }
 
 

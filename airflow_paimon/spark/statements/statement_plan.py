@@ -6,11 +6,13 @@ messages, and Spark's node, with which it is evaluated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField, RowType
 
 Kind = Literal["UPDATE", "DELETE", "MERGE", "INSERT", "INSERT OVERWRITE"]
 Action = Literal["update", "delete", "insert"]
@@ -29,6 +31,10 @@ class Fragment:
     def where(self) -> str:
         """The position, for the end of a message."""
         return f" (line {self.line}, position {self.column})" if self.line else ""
+
+
+Assigned = dict[tuple[str, ...], Fragment]
+"""The values that a column gets: by the path of the field inside it, () = the whole column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,28 @@ class Statement:
         return self.kind == "MERGE" and bool(self.matched) and not alone
 
 
+def with_nodes(statement: Statement, change: Callable[[Any], Any]) -> Statement:
+    """Return the statement with every node of Spark's changed that is evaluated."""
+
+    def part(fragment: Fragment) -> Fragment:
+        return replace(fragment, node=change(fragment.node))
+
+    def clause(found: Clause) -> Clause:
+        condition = None if found.condition is None else part(found.condition)
+        assignments = tuple(replace(a, value=part(a.value)) for a in found.assignments)
+        return replace(found, condition=condition, assignments=assignments)
+
+    return replace(
+        statement,
+        condition=None if statement.condition is None else part(statement.condition),
+        source=None if statement.source is None else part(statement.source),
+        matched=tuple(map(clause, statement.matched)),
+        not_matched=tuple(map(clause, statement.not_matched)),
+        not_matched_by_source=tuple(map(clause, statement.not_matched_by_source)),
+        ctes=tuple((name, part(query)) for name, query in statement.ctes),
+    )
+
+
 def update_columns(statement: Statement, schema: TableSchema) -> tuple[str, ...]:
     """Return the columns that a row changed in place can get a new value in, in the table's order."""
     updates = [c for c in statement.clauses if c.action == "update"]
@@ -125,10 +153,16 @@ def update_columns(statement: Statement, schema: TableSchema) -> tuple[str, ...]
 
 
 def column_of(statement: Statement, assignment: Assignment, schema: TableSchema) -> str:
-    """Return the table's column that an assignment names, with or without the target's name before it.
+    """Return the table's column that an assignment changes, whole or a field inside it."""
+    return path_of(statement, assignment, schema)[0]
+
+
+def path_of(statement: Statement, assignment: Assignment, schema: TableSchema) -> tuple[str, ...]:
+    """Return the column that an assignment names, with or without the target's name before it, and the fields inside
+    it.
 
     Raises:
-        InvalidInputError: no such column. UnsupportedFeatureError: a field inside a column.
+        InvalidInputError: no such column, or no such field.
     """
     parts, target = assignment.key, statement.target
     qualifiers = [(target.alias,)] if target.alias else [target.name[i:] for i in range(len(target.name))]
@@ -137,14 +171,30 @@ def column_of(statement: Statement, assignment: Assignment, schema: TableSchema)
         if len(parts) <= n or [p.lower() for p in parts[:n]] != [q.lower() for q in qualifier]:
             continue
         found = find_column(parts[n], schema)
-        if found is not None and len(parts) == n + 1:
-            return found
         if found is not None:
-            raise UnsupportedFeatureError(
-                f"{statement.kind} on {target.text}: {'.'.join(parts)!r} is a field inside column {found!r}"
-                f"{assignment.at.where}; assign the whole column, such as named_struct(...)"
-            )
+            return (found, *_fields_of(statement, assignment, schema.field(found), parts[n + 1 :]))
     raise unknown_column(statement, ".".join(parts), assignment.at, schema)
+
+
+def _fields_of(
+    statement: Statement, assignment: Assignment, column: DataField, names: Sequence[str]
+) -> tuple[str, ...]:
+    found: list[str] = []
+    inside = column
+    for name in names:
+        fields = inside.type.fields if isinstance(inside.type, RowType) else ()
+        exact = [f for f in fields if f.name == name]
+        same = exact or [f for f in fields if f.name.lower() == name.lower()]
+        if len(same) != 1:
+            has = f"fields: {', '.join(f.name for f in fields)}" if fields else f"it is a(n) {inside.type}"
+            outer = ".".join([column.name, *found])
+            raise InvalidInputError(
+                f"{statement.kind} on {statement.target.text}: {outer!r} has no field {name!r}"
+                f"{assignment.at.where} ({has})"
+            )
+        inside = same[0]
+        found.append(inside.name)
+    return tuple(found)
 
 
 def find_column(name: str, schema: TableSchema) -> str | None:
@@ -162,20 +212,27 @@ def unknown_column(statement: Statement, name: str, at: Fragment, schema: TableS
     )
 
 
-def assigned(statement: Statement, clause: Clause, schema: TableSchema) -> dict[str, Fragment]:
-    """Return the values that a clause gives to columns; empty for a star.
+def assigned(statement: Statement, clause: Clause, schema: TableSchema) -> dict[str, Assigned]:
+    """Return the values that a clause gives to columns and to fields inside them; empty for a star.
 
     Raises:
-        InvalidInputError: no such column, or one assigned twice.
+        InvalidInputError: no such column or field, one assigned twice, or a field of a row that is inserted.
     """
-    out: dict[str, Fragment] = {}
+    out: dict[str, Assigned] = {}
     for assignment in clause.assignments:
-        name = column_of(statement, assignment, schema)
-        if name in out:
+        name, *fields = path_of(statement, assignment, schema)
+        given = out.setdefault(name, {})
+        if any(all(a == b for a, b in zip(fields, other, strict=False)) for other in given):
             raise InvalidInputError(
-                f"{statement.kind} on {statement.target.text}: column {name!r} is assigned twice{assignment.at.where}"
+                f"{statement.kind} on {statement.target.text}: column {'.'.join([name, *fields])!r} is assigned twice"
+                f"{assignment.at.where}"
             )
-        out[name] = assignment.value
+        if fields and clause.action == "insert":
+            raise InvalidInputError(
+                f"{statement.kind} on {statement.target.text}: INSERT gives whole columns, not fields inside {name!r}"
+                f"{assignment.at.where}"
+            )
+        given[tuple(fields)] = assignment.value
     return out
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.table import open_table, split_version
+from airflow_paimon.core.table.table import Table, open_table, split_version
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
-from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,18 +35,6 @@ def registered(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[
             spark.catalog.dropTempView(name)
 
 
-@contextmanager
-def named_ctes(spark: SparkSession, statement: Statement) -> Iterator[None]:
-    """Give the queries of a statement's WITH their names inside the context; a later one may use an earlier one."""
-    # A correction is checked before PySpark is imported, with this module.
-    from airflow_paimon.spark.statements.evaluate import Evaluation
-
-    with ExitStack() as stack:
-        for name, plan in statement.ctes:
-            stack.enter_context(registered(spark, {name: Evaluation.frame_of(spark, plan.node)}))
-        yield
-
-
 def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
     from pyspark.errors import AnalysisException
 
@@ -57,16 +45,29 @@ def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
 
 
 def plan_view(
-    warehouse: str,
-    text: str,
-    storage_options: Mapping[str, Any] | None,
-    columns_of: Callable[[TableSchema], Sequence[str] | None] = lambda schema: None,
+    warehouse: str, text: str, storage_options: Mapping[str, Any] | None, statement: str | None
 ) -> Sequence[Layer]:
-    """Plan the read of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``; ``columns_of`` gives its columns.
+    """Plan the read of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``, for a statement or a query.
 
     Raises:
         NotFoundError: no such table, branch or version. InvalidInputError: not of that form.
     """
     name, version = split_version(text)
     table = open_table(warehouse, name, storage_options=storage_options).require()
-    return plan_table_read(table, version=version, columns=columns_of(read_schema(table, version, None)))
+    return plan_read_for(table, statement, version)
+
+
+def plan_read_for(
+    table: Table, statement: str | None, version: int | str | None = None, timestamp: int | None = None
+) -> Sequence[Layer]:
+    """Plan the read of all columns that a statement can mean."""
+    columns = view_columns(read_schema(table, version, timestamp), statement)
+    return plan_table_read(table, version=version, timestamp=timestamp, columns=columns)
+
+
+def view_columns(schema: TableSchema, sql: str | None) -> tuple[str, ...] | None:
+    """Return the columns of a view: with row id and version of each row where the query names one of them; None = all
+    of the table's.
+    """
+    named = sql is not None and any(name.lower() in sql.lower() for name in ROW_COLUMNS)
+    return with_row_columns(schema).field_names if named else None

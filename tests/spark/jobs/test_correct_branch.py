@@ -364,6 +364,11 @@ def test_views_have_row_ids_where_the_query_names_them(spark: SparkSession, tmp_
     sql = "SELECT m.k, concat(m.v, m._SEQUENCE_NUMBER) AS v, m.dt FROM main m"
     correct(spark, tmp_path, sql, partitions=["dt=a"])
     assert rows_of(main.branch("fix")) == [(k, f"a{k}1", "a") for k in range(4)]
+    named = (
+        "SELECT t.k, d.t.v, t.dt FROM d.t WHERE _ROW_ID >= 0 AND EXISTS (SELECT 1 FROM d.`t$branch_fix` WHERE k = 2)"
+    )
+    correct(spark, tmp_path, named, partitions=["dt=a"])
+    assert rows_of(main.branch("fix")) == rows_of(main)
 
 
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
@@ -378,6 +383,10 @@ def test_statements_change_the_branch_and_are_published(spark: SparkSession, tmp
     assert result.details["changed_partitions"] == ["dt=a"]
     assert others(fix, "a") == others(main, "a")
     correct(spark, tmp_path, "DELETE FROM branch WHERE dt = 'a' AND k IN (SELECT k + 1 FROM main WHERE k = 8)")
+    correct(spark, tmp_path, "DELETE FROM branch WHERE k > (SELECT max(k) FROM d.t VERSION AS OF 'fix.3')")
+    known = "(SELECT count(*) FROM branch) + (SELECT count(*) FROM d.`t$branch_fix`)"
+    counted = f"UPDATE branch SET v = concat(v, {known}) WHERE dt = 'a' AND k = 0"
+    correct(spark, tmp_path, counted)
     merge = """MERGE INTO branch USING (SELECT k, v, dt FROM old WHERE dt = 'b' AND k < 2) s
         ON branch.k = s.k AND branch.dt = s.dt WHEN MATCHED THEN UPDATE SET v = upper(s.v)
         WHEN NOT MATCHED BY SOURCE AND branch.dt = 'b' AND branch.k = 7 THEN DELETE"""
@@ -387,12 +396,32 @@ def test_statements_change_the_branch_and_are_published(spark: SparkSession, tmp
     correct(spark, tmp_path, insert, view=["old=d.t@fix.3"])
     rows = {(r[2], r[0]): r for r in before if r[2] != "c" and (r[2], r[0]) not in {("a", 9), ("b", 7)}}
     rows |= {("a", k): (k, f"a{k}!", "a") for k in range(2)} | {("b", k): (k, f"B{k}", "b") for k in range(2)}
+    rows["a", 0] = (0, "a0!58", "a")
     rows |= {("b", 90): (90, "new", "b"), ("c", 1): (1, "c", "c")}
     assert rows_of(fix) == sorted(rows.values())
     assert rows_of(main) == before
     put(main, [(50, "meanwhile", "d")])
     run(tmp_path, "merge_branch", branch="fix")
     assert rows_of(main) == sorted([*rows.values(), (50, "meanwhile", "d")])
+
+
+def test_a_statement_that_is_computed_again_reads_the_branch_anew(spark: SparkSession, tmp_path: Path) -> None:
+    _, fix = make_branch(tmp_path, bucket="1")
+    marker, warehouse = tmp_path / "met", str(tmp_path)
+
+    def meddle(v: str) -> str:
+        if not marker.exists():
+            marker.touch()
+            from airflow_paimon.core.table.table import open_table
+
+            write_arrow(open_table(warehouse, "d.t$branch_fix"), pa.table({"k": [60], "v": ["late"], "dt": ["a"]}))
+        return v
+
+    spark.udf.register("meddle", meddle, "string")
+    text = """UPDATE branch SET v = concat(meddle(v), ' ', (SELECT count(*) FROM branch), ' ', (SELECT count(*) FROM B))
+        WHERE dt = 'a' AND k = 1"""
+    correct(spark, tmp_path, text, view=["b=d.t$branch_fix"])
+    assert [r for r in rows_of(fix) if r[2] == "a" and r[0] in (1, 60)] == [(1, "a1 31 31", "a"), (60, "late", "a")]
 
 
 def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -417,6 +446,14 @@ def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: Spar
     for (text, options), message in zip(refused.items(), messages, strict=True):
         with pytest.raises(InvalidInputError, match=message):
             correct(spark, tmp_path, text, **options)
+    for text in (update, "WITH x AS (SELECT 1 AS k) DELETE FROM branch WHERE k IN (SELECT k FROM x)"):
+        with pytest.raises(UnsupportedFeatureError, match="engine=connector takes a SELECT"):
+            correct(spark, tmp_path, text, engine="connector")
+    with pytest.raises(InvalidInputError, match=r"--sql: .*\(line 1, position 8\)"):
+        correct(spark, tmp_path, "SELECT nope FROM branch", partitions=["dt=a"])
+    for text, message in {"SHOW TABLES": "--sql takes a SELECT", "DROP TABLE x": "Spark refuses the query"}.items():
+        with pytest.raises(InvalidInputError, match=message):
+            correct(spark, tmp_path, text, partitions=["dt=a"])
     assert fix.latest_snapshot_id() == 3
     result = correct(spark, tmp_path, "DELETE FROM branch", all_rows=True, operation_id="all")
     again = correct(spark, tmp_path, "DELETE FROM branch", all_rows=True, operation_id="all")

@@ -1,0 +1,280 @@
+"""Tables that a statement or a query names as ``db.t`` or ```db`.`t$branch_b` ``, with or without VERSION AS OF.
+
+Spark would look for them in its own catalogs. In the parsed plan each becomes what a view of the table would be, at one
+snapshot for all places where it is named. A name that the warehouse doesn't have stays Spark's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.table.paths import MAIN, parse_identifier
+from airflow_paimon.core.table.scan import ScanPlan
+from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
+from airflow_paimon.data.scan import plan_read
+from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.statements.parse import (
+    column_of_node,
+    fragment_of,
+    kind_of,
+    parse_plan,
+    planned_frame,
+    sequence_items,
+)
+from airflow_paimon.spark.statements.statement_plan import Fragment, Statement, with_nodes
+from airflow_paimon.spark.statements.views import plan_read_for, registered, view_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Read = Callable[[Table, "int | str | None", "int | None"], "DataFrame"]
+"""Returns a table's rows at a version, or at a time in epoch milliseconds."""
+Own = Callable[[], "DataFrame"]
+"""Returns the rows of the statement's own table, of the snapshot that the statement is computed on."""
+
+
+class NamedTables:
+    """The tables of a warehouse, by the names that one statement gives them.
+
+    Attributes:
+        read_own: Whether the statement reads its own table elsewhere than as its target.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        find: Callable[[str], Table],
+        read: Read,
+        own: Table,
+        own_views: Collection[str] = (),
+    ) -> None:
+        """``find`` opens a table by name. ``own``: the table that is changed; ``own_views``: further names of it."""
+        self._spark = spark
+        self._jvm: Any = spark._jvm
+        self._find, self._read, self._own, self._own_views = find, read, own, own_views
+        self._frames: dict[tuple[str, str, int | str | None, int | None], DataFrame] = {}
+        self._own_frame: DataFrame | None = None
+        self._plain: set[str] = set()
+        self.read_own = False
+
+    @contextmanager
+    def bound(self, statement: Statement, own: Own) -> Iterator[Statement]:
+        """Return the statement with its tables resolved; inside the context the queries of its WITH have their names.
+
+        Raises:
+            NotFoundError: a table of the warehouse has no such branch or version.
+        """
+        self._forget_own()
+        found = with_nodes(statement, lambda node: self._node(node, own))
+        with ExitStack() as stack:
+            for view in self._own_views:
+                if view.lower() in self._plain or "identifier" in statement.text.lower():
+                    stack.enter_context(registered(self._spark, {view: self._own_rows(own)}))
+            for name, plan in found.ctes:
+                stack.enter_context(registered(self._spark, {name: planned_frame(self._spark, plan.node)}))
+            yield found
+
+    def query(self, text: str, own: Own) -> DataFrame:
+        """Return the rows of a query.
+
+        Raises:
+            AnalysisException, ParseException: it is wrong. NotFoundError: as ``bound``. InvalidInputError: not a query.
+        """
+        parse_plan(self._spark, f"SELECT * FROM ({text}\n)")  # refuses what is not a query, but for two words
+        plan = parse_plan(self._spark, text)
+        if self._is(plan, "plans.logical.Command") or self._is(plan, "plans.logical.ParsedStatement"):
+            raise InvalidInputError("--sql takes a SELECT, UPDATE, DELETE, MERGE or INSERT, and no other command")
+        self._forget_own()
+        return planned_frame(self._spark, self._node(plan, own))
+
+    def _forget_own(self) -> None:
+        self._own_frame, self.read_own = None, False
+        self._plain.clear()
+
+    def _own_rows(self, own: Own) -> DataFrame:
+        if self._own_frame is None:
+            self._own_frame = own()
+        self.read_own = True
+        return self._own_frame
+
+    def _node(self, node: Any, own: Own) -> Any:
+        """Return a plan, or an expression with its subqueries, in which the tables are resolved."""
+        return self._plan(node, own) if self._is(node, "plans.logical.LogicalPlan") else self._expression(node, own)
+
+    def _plan(self, plan: Any, own: Own) -> Any:
+        kind = kind_of(plan)
+        if kind in ("UnresolvedRelation", "RelationTimeTravel"):
+            return self._relation(plan, own)
+        out = self._with_children(plan, lambda child: self._plan(child, own))
+        if kind == "UnresolvedWith" or out.containsPattern(self._subqueries):
+            return self._with_elements(out, own)
+        return out
+
+    def _expression(self, expression: Any, own: Own) -> Any:
+        if not expression.containsPattern(self._subqueries):
+            return expression
+        out = self._with_children(expression, lambda child: self._expression(child, own))
+        if self._is(out, "expressions.PlanExpression"):
+            plan = out.plan()
+            new = self._plan(plan, own)
+            return out if new is plan else out.withNewPlan(new)
+        return out
+
+    def _with_children(self, node: Any, change: Callable[[Any], Any]) -> Any:
+        old = sequence_items(node.children())
+        new = [change(child) for child in old]
+        return node if _same(old, new) else node.withNewChildren(self._sequence(new))
+
+    def _with_elements(self, plan: Any, own: Own) -> Any:
+        """Resolve what a plan holds besides its children: expressions with subqueries, and the queries of WITH."""
+        old = [plan.productElement(i) for i in range(plan.productArity())]
+        new = [e if self._is(e, "plans.logical.LogicalPlan") else self._element(e, own) for e in old]
+        if _same(old, new):
+            return plan
+        gateway: Any = self._spark.sparkContext._gateway
+        array = gateway.new_array(self._jvm.java.lang.Object, len(new))
+        for i, element in enumerate(new):
+            array[i] = element
+        return plan.makeCopy(array)
+
+    def _element(self, element: Any, own: Own) -> Any:
+        if not hasattr(element, "getClass"):
+            return element
+        if self._is(element, "plans.logical.LogicalPlan") or self._is(element, "expressions.Expression"):
+            return self._node(element, own)
+        kind = str(element.getClass().getName())
+        if kind == "scala.Some":
+            inner = element.get()
+            new = self._element(inner, own)
+            return element if new is inner else self._jvm.scala.Some(new)
+        if kind in ("scala.Tuple2", "scala.Tuple3"):
+            old = [element.productElement(i) for i in range(element.productArity())]
+            new = [self._element(e, own) for e in old]
+            made = self._jvm.scala.Tuple2 if len(old) == 2 else self._jvm.scala.Tuple3
+            return element if _same(old, new) else made(*new)
+        if self._is_sequence(element):
+            old = sequence_items(element)
+            new = [self._element(e, own) for e in old]
+            return element if _same(old, new) else self._sequence(new)
+        return element
+
+    def _relation(self, plan: Any, own: Own) -> Any:
+        travel = plan if kind_of(plan) == "RelationTimeTravel" else None
+        relation = plan.relation() if travel is not None else plan
+        if kind_of(relation) != "UnresolvedRelation":
+            return plan
+        parts = [str(p) for p in sequence_items(relation.multipartIdentifier())]
+        if len(parts) == 1:
+            self._plain.add(parts[0].lower())
+        if len(parts) != 2:
+            return plan
+        at = fragment_of(relation)
+        try:
+            frame = self._frame(".".join(parts), travel, at, own)
+        except PaimonError as error:
+            raise type(error)(f"{error.message}{at.where}", table=error.table, details=error.details) from None
+        if frame is None:
+            return plan
+        catalyst = self._jvm.org.apache.spark.sql.catalyst
+        identifier = catalyst.AliasIdentifier(parts[1], self._sequence(parts[:1]))
+        analyzed: Any = frame._jdf
+        return catalyst.plans.logical.SubqueryAlias(identifier, analyzed.queryExecution().analyzed())
+
+    def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
+        name, version = split_version(text)
+        try:
+            table = self._find(name)
+        except InvalidInputError:
+            if "$" in name:
+                raise
+            return None  # a name that only Spark's catalogs can have
+        if not table.branch(MAIN).exists():
+            return None
+        table.require()
+        time = None
+        if travel is not None and version is not None:
+            raise InvalidInputError(f"{text}: give the version after @ or with VERSION AS OF, not both")
+        if travel is not None and travel.version().isDefined():
+            version = parse_version(str(travel.version().get()))
+        elif travel is not None:
+            time = self._millis(travel.timestamp().get(), text)
+        if (
+            version is None
+            and time is None
+            and (table.name, table.branch_name) == (self._own.name, self._own.branch_name)
+        ):
+            return self._own_rows(own)
+        key = (table.name, table.branch_name, version, time)
+        if key not in self._frames:
+            self._frames[key] = self._read(table, version, time)
+        return self._frames[key]
+
+    def _millis(self, expression: Any, text: str) -> int:
+        from pyspark.sql import functions as sf
+
+        moment = column_of_node(self._spark, expression)
+        found = self._spark.sql("SELECT 1").select(sf.unix_millis(moment.cast("timestamp"))).collect()[0][0]
+        if found is None:
+            raise InvalidInputError(f"{text}: TIMESTAMP AS OF is NULL")
+        return int(found)
+
+    @property
+    def _subqueries(self) -> Any:
+        return self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()
+
+    def _is(self, node: Any, kind: str) -> bool:
+        return self._instance_of(node, f"org.apache.spark.sql.catalyst.{kind}")
+
+    def _is_sequence(self, element: Any) -> bool:
+        return self._instance_of(element, "scala.collection.Seq")
+
+    def _instance_of(self, element: Any, name: str) -> bool:
+        from py4j.java_gateway import is_instance_of
+
+        return hasattr(element, "getClass") and bool(is_instance_of(self._spark.sparkContext._gateway, element, name))
+
+    def _sequence(self, items: Sequence[Any]) -> Any:
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+
+
+def warehouse_tables(
+    spark: SparkSession,
+    warehouse: str,
+    storage_options: Mapping[str, Any] | None,
+    text: str,
+    own: Table,
+    own_views: Collection[str] = (),
+) -> NamedTables:
+    """Return the tables of a warehouse, read by this package, for a statement or a query with this text."""
+
+    def read(table: Table, version: int | str | None, time: int | None) -> DataFrame:
+        return view_frame(spark, plan_read_for(table, text, version, time))
+
+    return NamedTables(
+        spark, lambda name: open_table(warehouse, name, storage_options=storage_options), read, own, own_views
+    )
+
+
+def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:
+    """Return the views that show a table at its head: a statement on it reads them as its target is read."""
+    found = []
+    for view, text in views.items():
+        name, version = split_version(text) if isinstance(text, str) else ("", 0)
+        if version is None:
+            table = parse_identifier(name)
+            same = f"{table.database}.{table.table}" == own.name and table.branch == own.branch_name
+            found += [view] if same and not table.system_table else []
+    return frozenset(found)
+
+
+def own_rows(spark: SparkSession, text: str, plan: ScanPlan) -> DataFrame:
+    """Return the rows of the statement's own table, of the snapshot that the statement is computed on."""
+    columns = view_columns(plan.schema, text)
+    return view_frame(spark, [plan_read(plan, columns=columns, time_travel=True)])
+
+
+def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    return all(a is b for a, b in zip(old, new, strict=True))
