@@ -24,7 +24,7 @@ from airflow_paimon.core.requests.expiry_requests import ExpireSnapshots, Expiry
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import EARLIEST, LATEST, MAIN
+from airflow_paimon.core.table.paths import EARLIEST, LATEST, MAIN, STAGING_BRANCH_PREFIX
 from airflow_paimon.core.table.table import Table
 
 
@@ -42,7 +42,7 @@ def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationRes
     since = context.now_ms - duration_ms(request.retry_window, "retry_window")
 
     def choose(roots: Roots) -> Choice:
-        views = [table.branch(b) for b in (branches or (MAIN, *roots.branches))]
+        views = [table.branch(b) for b in (branches or every_branch(roots))]
         return _choice(context, request, roots, views)
 
     expired = run_expiry(context, choose, grace=request.grace, operations_since_ms=since)
@@ -62,6 +62,11 @@ def chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
     if request.all_branches and request.branch != MAIN:
         raise InvalidInputError(f"{table.name}: give a branch, or all_branches, not both", table=table.name)
     return () if request.all_branches else (table.branch(request.branch).require().branch_name,)
+
+
+def every_branch(roots: Roots) -> tuple[str, ...]:
+    """Return main and all branches, without those in which a running operation gathers its commits."""
+    return (MAIN, *(b for b in roots.branches if not b.startswith(STAGING_BRANCH_PREFIX)))
 
 
 def _choice(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:

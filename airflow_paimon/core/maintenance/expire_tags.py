@@ -7,14 +7,14 @@ from datetime import datetime
 
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.maintenance.expire_snapshots import chosen_branches
+from airflow_paimon.core.maintenance.expire_snapshots import chosen_branches, every_branch
 from airflow_paimon.core.maintenance.expiry import Choice, run_expiry, time_before
 from airflow_paimon.core.maintenance.root_values import TAG, Root, Roots
 from airflow_paimon.core.maintenance.tag_expiry_plan import TagRule, expired_tags
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.expiry_requests import ExpireTags
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.paths import MAIN, TAG_PREFIX
+from airflow_paimon.core.table.paths import TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 
 
@@ -38,7 +38,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     )
 
     def choose(roots: Roots) -> Choice:
-        return _choice(table, roots, branches or (MAIN, *roots.branches), rule)
+        return _choice(table, roots, branches or every_branch(roots), rule)
 
     expired = run_expiry(context, choose, grace=request.grace, operations_since_ms=context.now_ms)
     head = table.branch(request.branch).latest_snapshot_id()

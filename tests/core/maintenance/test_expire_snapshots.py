@@ -264,6 +264,16 @@ def test_a_branch_keeps_the_snapshot_that_it_starts_from(table: Table) -> None:
     assert_sound(table)
 
 
+def test_a_branch_in_which_an_operation_gathers_its_commits_is_left_alone(table: Table) -> None:
+    append(table, "a")
+    for name in ("plain", "airflow-paimon-staging-1"):
+        run(table, "create_branch", branch=name)
+        for _ in range(3):
+            append(table.branch(name), "a")
+    assert list(expire(table, all_branches=True).details["expired"]) == ["plain"]
+    assert_sound(table)
+
+
 def test_long_lived_changelogs_stay_as_the_options_say() -> None:
     options = {"changelog.num-retained.min": "4", "changelog.num-retained.max": "4", "snapshot.num-retained.min": "1",
                "snapshot.num-retained.max": "2", "snapshot.time-retained": "1 ms"}  # fmt: skip
