@@ -13,7 +13,7 @@ from typing import TypeVar
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
-from airflow_paimon.core.maintenance.root_values import Root
+from airflow_paimon.core.maintenance.root_values import SNAPSHOT, Root
 from airflow_paimon.core.table.paths import INDEX_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
 from airflow_paimon.core.table.table import Table
@@ -29,13 +29,14 @@ MOST_READERS = 3
 class RootNames:
     """What one root names.
 
-    ``manifests``: of its base and delta list, in order. ``changelog``: manifests whose additions are its changelog; of
-    a long-lived changelog without a changelog list, those of its delta.
+    ``manifests``: of its base and delta list, in order; ``delta``: of the latter. ``changelog``: manifests whose
+    additions are its changelog; of a long-lived changelog without a changelog list, those of its delta.
     """
 
     root: Root
     lists: tuple[str, ...]
     manifests: tuple[ManifestFile, ...]
+    delta: tuple[ManifestFile, ...]
     changelog: tuple[ManifestFile, ...]
     index_manifest: str | None
     index: tuple[IndexEntry, ...]
@@ -95,6 +96,7 @@ def _names_of(
         root=root,
         lists=tuple(one.name for one in (*state, *changelog)),
         manifests=tuple(m for one in state for m in rows[one.name]),
+        delta=tuple(m for one in state[1:] for m in rows[one.name]),
         changelog=tuple(m for one in its_changelog for m in rows[one.name]),
         index_manifest=manifest,
         index=index[manifest] if manifest else (),
@@ -133,6 +135,10 @@ def _read_indexes(table: Table, roots: Sequence[Root]) -> dict[str, tuple[IndexE
     return found
 
 
+_Entries = dict[str, list[tuple[int, FileId]]]
+"""Entries of some files, by manifest: kind and file."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """A root that had all of ``files`` live: with it known, manifests that it shares with others need no reading."""
@@ -157,27 +163,61 @@ def readers_of(
     Raises:
         FormatError: a manifest is missing or unreadable.
     """
-    common = _common([h.names for h in holders], living)
+    followed = _followed(living)
+    read = [n for n in living if id(n) not in followed]
+    common = _common([h.names for h in holders], read)
+    own = {id(n): _own(n, common) for n in (*(h.names for h in holders), *read)}
+    changed = [m for n in living for m in (*n.changelog, *(n.delta if id(n) in followed else ()))]
+    wanted = {m.file_name: m for m in (*(m for found, _ in own.values() for m in found), *changed) if may_be_in(m)}
+    entries = _restricted(table, list(wanted.values()), files)
     # Files that are live by the common manifests alone: what a holder has and doesn't add itself, or deletes itself
     # (a file that compaction only moved is deleted on one level and added on another one, under the same name).
-    own = {id(n): _own(n, common) for n in (*(h.names for h in holders), *living)}
-    wanted = {m.file_name: m for manifests, _ in own.values() for m in manifests if may_be_in(m)}
-    wanted |= {m.file_name: m for n in living for m in n.changelog if may_be_in(m)}
-    entries = _restricted(table, list(wanted.values()), files)
     standing: set[FileId] = set()
     for holder in holders:
         added, deleted = _net(entries, own[id(holder.names)][0])
         standing |= {f for f in holder.files if f not in added} | deleted
+    live: dict[int, Set[str]] = {}
     readers: dict[str, list[Root]] = {}
-    for names in living:
-        manifests, shares = own[id(names)]
-        added, deleted = _net(entries, manifests)
-        found = {f.file_name for f in added} | ({f.file_name for f in standing - deleted} if shares else set())
-        found |= {f.file_name for f in _net(entries, names.changelog)[0]}
-        for name in found:
+    for names in sorted(living, key=lambda n: n.root.snapshot.id):
+        if id(names) in followed:
+            live[id(names)] = _after(live[id(followed[id(names)])], entries, names.delta)
+        else:
+            manifests, shares = own[id(names)]
+            added, deleted = _net(entries, manifests)
+            live[id(names)] = {f.file_name for f in added | (standing - deleted if shares else set())}
+        for name in live[id(names)] | {f.file_name for f in _net(entries, names.changelog)[0]}:
             if len(some := readers.setdefault(name, [])) < MOST_READERS:
                 some.append(names.root)
     return readers
+
+
+def _followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
+    """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
+
+    So it is by the format; a base that doesn't count as many files as were live before is not trusted. It spares
+    reading the whole table again for each merge of manifests.
+    """
+    at = {(n.root.branch, n.root.snapshot.id): n for n in living if n.root.kind == SNAPSHOT}
+    found = {}
+    for (branch, number), names in at.items():
+        before = at.get((branch, number - 1))
+        base = names.manifests[: len(names.manifests) - len(names.delta)]
+        if before is not None and _count(base) == _count(before.manifests):
+            found[id(names)] = before
+    return found
+
+
+def _count(manifests: Iterable[ManifestFile]) -> int:
+    return sum(m.num_added_files - m.num_deleted_files for m in manifests)
+
+
+def _after(before: Set[str], entries: _Entries, delta: Iterable[ManifestFile]) -> Set[str]:
+    """Files that are live after a delta; a file that it deletes and adds on another level is."""
+    changes = [entry for m in delta for entry in entries.get(m.file_name, ())]
+    if not changes:
+        return before
+    added = {key.file_name for kind, key in changes if kind == FileKind.ADD}
+    return (before - {key.file_name for kind, key in changes if kind == FileKind.DELETE}) | added
 
 
 def _common(holders: Sequence[RootNames], living: Sequence[RootNames]) -> set[str]:
@@ -199,9 +239,6 @@ def _own(names: RootNames, common: set[str]) -> tuple[list[ManifestFile], bool]:
     """The manifests of a root to be read, and whether it has all the common ones besides."""
     shares = common <= {m.file_name for m in names.state}
     return [m for m in names.state if not (shares and m.file_name in common)], shares
-
-
-_Entries = dict[str, list[tuple[int, FileId]]]
 
 
 def _restricted(table: Table, manifests: Sequence[ManifestFile], files: Set[str]) -> _Entries:
