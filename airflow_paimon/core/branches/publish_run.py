@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from airflow_paimon.core.branches.publish_draft import Decision, KeptHead, Publication, draft_of, publication
 from airflow_paimon.core.branches.publish_follow import with_follow
 from airflow_paimon.core.branches.publish_row_ids import Rewrite, RewrittenFiles, names_of
-from airflow_paimon.core.branches.replace_main import complete, drop_kept, keep_head
+from airflow_paimon.core.branches.replace_main import complete, drop_kept, keep_head, replaced_after
 from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, protect_published
 from airflow_paimon.core.branches.safeguards import (
     PublishMarks,
@@ -90,7 +90,8 @@ def _complete_again(target: Table, earlier: OperationResult) -> None:
 class _OwnWrites:
     """Tags, columns, files and the branch that keeps the head, written by this call in addition to its snapshot.
 
-    ``since``: the head when it began; ``used``: the names of those files that the last attempt refers to.
+    ``since``: the head when it began; ``used``: the names of those files that the last attempt refers to; ``head``: the
+    one that ``branch`` keeps.
     """
 
     identity: CommitIdentity
@@ -101,6 +102,7 @@ class _OwnWrites:
     kept: dict[str, bytes] = field(default_factory=dict)
     columns: bool = False
     branch: KeptHead | None = None
+    head: int | None = None
     checked: set[str] = field(default_factory=set)
 
 
@@ -180,9 +182,9 @@ def _restore_undo_tag(context: Context, target: Table, landed: Snapshot, marks: 
 
 
 def _restore_kept_head(context: Context, target: Table, landed: Snapshot, own: _OwnWrites) -> None:
-    """Keep the head again if a refused, concurrent try of the same operation has deleted the branch that keeps it.
+    """Keep the head again if a refused, concurrent operation has deleted the branch that keeps it: it had made it.
 
-    Both tries look for the other's traces after their own, as for the undo tag.
+    Both look for the other's traces after their own, as for the undo tag.
     """
     before, kept = target.find_snapshot(landed.id - 1), own.branch
     if before is None or kept is None:
@@ -190,7 +192,7 @@ def _restore_kept_head(context: Context, target: Table, landed: Snapshot, own: _
     record, view = read_lineage(target, kept.branch), target.branch(kept.branch)
     whole = record is not None and record.state == READY and view.exists()
     if not (whole and (view.latest_snapshot_id() or 0) >= before.id):
-        keep_head(context, before, kept.branch, kept.schema, own.identity.user)
+        keep_head(context, before, kept.branch, kept.schema, landed.commit_user)
 
 
 def _commit(context: Context, target: Table, draft: MakeDraft, marks: PublishMarks, own: _OwnWrites) -> Receipt:
@@ -244,7 +246,7 @@ def _protected(
     execute(d.target, undo)
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
     if d.keep_head is not None:
-        own.branch = d.keep_head
+        own.branch, own.head = d.keep_head, d.head.id
         keep_head(context, d.head, d.keep_head.branch, d.keep_head.schema, own.identity.user)
     if d.schemas.new:
         draft = replace(draft, prepare=_bringing(planned, own))
@@ -287,7 +289,7 @@ def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _O
         if own.columns:
             reconcile_records(target)
         if own.branch is not None:
-            _drop_kept(context, own.branch.branch)
+            _drop_kept(context, target, own)
         _delete_tags(target, own)
         shared = own.since is not None and (own.tags or own.branch is not None)
         landed = find_landed(target, own.identity, own.since or 0) if shared else None
@@ -301,11 +303,15 @@ def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _O
     return True
 
 
-def _drop_kept(context: Context, name: str) -> None:
+def _drop_kept(context: Context, target: Table, own: _OwnWrites) -> None:
+    assert own.branch is not None
     try:
-        drop_kept(context, name)
+        drop_kept(context, own.branch.branch, own.identity.user)
     except ConflictError as error:  # another try of the operation is making it again
         log.info("%s: %s", context.table.name, error)
+    landed = None if own.head is None else replaced_after(target, own.head, own.branch.branch)
+    if landed is not None:  # another operation, which had found the branch
+        _restore_kept_head(context, target, landed, own)
 
 
 def _delete_tags(target: Table, own: _OwnWrites) -> None:

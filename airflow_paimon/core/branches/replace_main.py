@@ -222,12 +222,18 @@ def changed_since_kept(
 
     None: the snapshot after its base is not the one that replaced main.
     """
-    after = main.find_snapshot(base.id + 1)
-    carried = None if after is None else carried_over(after)
-    if after is None or carried is None or carried.kept_old_as != name:
+    after = replaced_after(main, base.id, name)
+    if after is None:
         return None
     since = buckets & difference(main, after, head).buckets
     return really_changed(main, snapshots_between(main, after.id, head.id), since) if since else since
+
+
+def replaced_after(main: Table, number: int, name: str) -> Snapshot | None:
+    """Return the snapshot that replaced main right after this one, if it says that the branch ``name`` keeps that."""
+    after = main.find_snapshot(number + 1)
+    carried = None if after is None else carried_over(after)
+    return after if carried is not None and carried.kept_old_as == name else None
 
 
 # -- main as it was ----------------------------------------------------------------------------------------------------
@@ -236,14 +242,15 @@ def changed_since_kept(
 def keep_head(context: Context, head: Snapshot, name: str, schema: TableSchema, user: str) -> None:
     """Keep main's head as a branch with these columns and options. Idempotent.
 
-    A branch that an earlier attempt of the same operation has made of an older head is replaced.
+    A branch that an earlier attempt of the same operation has made of an older head is replaced, unless another
+    operation has replaced that head since, which relies on it.
 
     Raises:
         AlreadyExistsError: another branch has the name.
     """
     main = context.table
     record = read_lineage(main, name)
-    stale = record is not None and record.reason == _KEPT and _operation(record) == user
+    stale = record is not None and _is_unused(main, record, user)
     request = CreateBranch(
         warehouse=context.request.warehouse,
         table=context.request.table,
@@ -261,10 +268,17 @@ def keep_head(context: Context, head: Snapshot, name: str, schema: TableSchema, 
         put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
 
 
-def drop_kept(context: Context, name: str) -> None:
+def _is_unused(main: Table, record: Lineage, user: str) -> bool:
+    """Whether this operation has kept main as this branch, and no operation that landed relies on it."""
+    if record.reason != _KEPT or _operation(record) != user:
+        return False
+    return record.snapshot_id is None or replaced_after(main, record.snapshot_id, record.branch) is None
+
+
+def drop_kept(context: Context, name: str, user: str) -> None:
     """Delete the branch that ``keep_head`` has made, perhaps in part, for an operation that was refused."""
     record = read_lineage(context.table, name)
-    if record is None or record.reason != _KEPT:
+    if record is None or not _is_unused(context.table, record, user):
         return
     asked = context.request
     request = DeleteBranch(

@@ -29,7 +29,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.branches.test_publish_killed import perform
 from tests.core.tables import append, files, rewrite, run
-from tests.stores import FaultStore
+from tests.stores import Crash, FaultStore
 
 OPTION = SetOption(key="compaction.min.file-num", value="3")
 
@@ -305,11 +305,16 @@ def test_a_head_that_moved_before_the_put_is_the_one_that_is_kept(table: Table, 
     assert any(b"late" in k[0] for k in files(table))
 
 
+@pytest.mark.parametrize("other", ["op", "other"])
 @pytest.mark.parametrize("deleted", ["branches/old.json", "branch-old/schema/schema-0"])
-def test_a_refused_try_leaves_the_branch_on_which_another_try_relies(table: Table, fix: Table, deleted: str) -> None:
-    """A try that the storage refuses takes its kept branch back, while another try of the same operation lands."""
+def test_a_refused_try_leaves_the_branch_on_which_another_try_relies(
+    table: Table, fix: Table, deleted: str, other: str
+) -> None:
+    """A try that the storage refuses takes its kept branch back, while another try of the same operation lands, or
+    another operation.
+    """
     changed(fix)
-    values = {"branch": "fix", "keep_old_as": "old", "writers_stopped": True, "operation_id": "op"}
+    values = {"branch": "fix", "keep_old_as": "old", "writers_stopped": True}
     tries: list[str] = []
 
     def compete(method: str, path: str) -> None:
@@ -319,14 +324,54 @@ def test_a_refused_try_leaves_the_branch_on_which_another_try_relies(table: Tabl
         if tries == ["refused"] and path.endswith(deleted):
             tries.append("landed")
             with suppress(ConflictError):
-                run(table, "replace_main", **values)
+                run(table, "replace_main", operation_id=other, **values)
 
     with pytest.raises(PaimonError):
-        perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", **values)
+        perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", operation_id="op", **values)
     assert tries == ["refused", "landed"]
+    if main_state(table)["kept_old_as"] != "old":  # the other operation was refused as well: the branch was going
+        replaced(table, keep_old_as="old")
     assert files(table) == files(fix)
     assert table.branch("old").latest_snapshot_id() == 3
     assert run(table, "check_table").details["findings"] == []
+
+
+@pytest.mark.parametrize("when", ["tag/tag-airflow-paimon-undo", "snapshot/snapshot-4"])
+def test_a_refused_operation_leaves_what_another_one_has_kept(table: Table, fix: Table, when: str) -> None:
+    """Another operation keeps main under the same name, and lands, before this one has kept it or afterwards."""
+    changed(fix)
+    before, others = files(table), []
+
+    def compete(method: str, path: str) -> None:
+        if path.startswith(when) and not others:
+            others.append(1)
+            replaced(table, keep_old_as="old", operation_id="other")
+
+    with suppress(PaimonError):  # or it finds nothing left to do
+        perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", branch="fix", keep_old_as="old",
+                writers_stopped=True, discard_main=True, operation_id="op")  # fmt: skip
+    assert others
+    assert files(table.branch("old")) == before
+    assert main_state(table)["kept_old_as"] == "old"
+
+
+def test_a_retry_leaves_the_branch_that_another_operation_has_found(table: Table, fix: Table) -> None:
+    """The first try was killed after it had kept main; another operation landed with that branch."""
+    changed(fix)
+    before = files(table)
+
+    def die(method: str, path: str) -> None:
+        if path == table.paths.snapshot(4):
+            raise Crash
+
+    values = {"branch": "fix", "keep_old_as": "old", "writers_stopped": True, "discard_main": True}
+    with pytest.raises(Crash):
+        perform(table, FaultStore(table.store, on_mutation=die), "replace_main", operation_id="op", **values)
+    run(table, "replace_main", operation_id="other", **values)
+    append(table, "late")
+    with pytest.raises(AlreadyExistsError, match="choose another name"):
+        run(table, "replace_main", operation_id="op", **values)
+    assert files(table.branch("old")) == before
 
 
 def test_a_schema_that_main_gets_meanwhile_does_not_stay_its_newest(table: Table, fix: Table) -> None:
