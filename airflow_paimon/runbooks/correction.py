@@ -84,10 +84,6 @@ def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
             f"both are for a SELECT",
             table=main.name,
         )
-    if params["engine"] == "connector":
-        raise InvalidInputError(
-            f"{main.name}: Engine connector takes a SELECT; {kind} runs on the embedded engine", table=main.name
-        )
 
 
 def _check_texts(params: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -153,6 +154,55 @@ def test_an_upsert_asks_for_stopped_writers_at_the_publish(connector: Run, tmp_p
         run(tmp_path, "merge_branch", branch="fix")
     run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
     assert (3, "fixed", "a") in rows_of(main) and len(rows_of(main)) == 30
+
+
+STATEMENTS = (
+    """UPDATE branch SET v = concat(branch.v, '!') WHERE dt = 'a'
+        AND k < (SELECT min(k) + 3 FROM d.t VERSION AS OF 'base') AND k IN (SELECT k FROM branch)""",
+    "WITH x AS (SELECT k FROM main WHERE k = 8) DELETE FROM branch AS b WHERE b.dt <> 'c' AND b.k IN (SELECT k FROM x)",
+    """MERGE INTO branch USING (SELECT k + 8 AS k, v, dt FROM d.`t$branch_fix` WHERE dt = 'b' AND k < 3) s
+        ON branch.k = s.k AND branch.dt = s.dt WHEN MATCHED THEN UPDATE SET v = upper(s.v)
+        WHEN NOT MATCHED THEN INSERT (k, v, dt) VALUES (s.k, s.v, s.dt)""",
+    "INSERT INTO branch SELECT 90, concat('new', count(*)), 'b' FROM d.t",
+    "INSERT OVERWRITE branch PARTITION (dt = 'c') SELECT k, 'c' FROM branch WHERE k = 1 AND dt = 'c'",
+)
+
+
+@pytest.mark.parametrize("primary", [True, False], ids=["primary-key", "append"])
+def test_statements_do_what_they_do_with_the_embedded_engine(
+    primary: bool, spark: SparkSession, connector: Run, tmp_path: Path
+) -> None:
+    main, ours = make_branch(tmp_path, primary=primary)
+    run(tmp_path, "create_branch", branch="theirs", tag="base")
+    theirs = main.branch("theirs")
+    for number, text in enumerate(STATEMENTS):
+        done = connector("correct_branch", text, branch="theirs", operation_id=f"op-{number}")
+        correct(spark, tmp_path, text)
+        assert done.get("changed"), (text, done)
+        assert rows_of(theirs) == rows_of(ours), text
+        assert (
+            done["details"]["changed_partitions"] == [["dt=a"], ["dt=a", "dt=b"], ["dt=b"], ["dt=b"], ["dt=c"]][number]
+        )
+    head = theirs.latest_snapshot_id()
+    assert connector("correct_branch", text, branch="theirs", operation_id="op-4")["details"]["replayed"]
+    nothing = connector("correct_branch", "DELETE FROM branch WHERE k = -1", branch="theirs")
+    assert (nothing["changed"], len(nothing["details"]["notes"])) == (False, 1)
+    wrong: dict[str, dict[str, Any]] = {
+        "UPDATE branch SET v = nope WHERE k = 1": {},
+        "DELETE FROM branch": {},
+        "DELETE FROM main WHERE k = 1": {},
+        "UPDATE branch SET v = 'x' WHERE k = 1": {"dry_run": True},
+    }
+    said = [connector("correct_branch", t, branch="theirs", **more)["error"]["message"] for t, more in wrong.items()]
+    for message, expected in zip(
+        said, [r"nope.*position 23", "--all-rows", "name it branch", "--dry-run"], strict=True
+    ):
+        assert re.search(expected, message), message
+    assert theirs.latest_snapshot_id() == head
+    assert main.branch_names() == ["fix", "theirs"], "no staging branch is left"
+    run(tmp_path, "merge_branch", branch="theirs", writers_stopped=True)
+    assert rows_of(main) == rows_of(ours)
+    assert run(tmp_path, "check_table").details["ok"]
 
 
 FEATURES = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, take_over
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import partition_text
@@ -23,18 +23,28 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
-from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.spark.connector.frames import Reader
-from airflow_paimon.spark.connector.rows import Counts, check_rows, check_target, count_rows, fitted, require_visible
+from airflow_paimon.spark.connector.rows import (
+    Counts,
+    check_rows,
+    check_target,
+    count_rows,
+    fitted,
+    require_compacted,
+    require_visible,
+)
 from airflow_paimon.spark.connector.session import paimon_catalog
+from airflow_paimon.spark.connector.statements import run_statement
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.column_sources import column_sources
+from airflow_paimon.spark.jobs.correct_statement import statement_of
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
     correct_idempotently,
     properties,
     read_base,
+    read_heads,
     result_of,
     with_column_sources,
 )
@@ -47,7 +57,6 @@ from airflow_paimon.spark.jobs.correction_sources import (
     source_name,
 )
 from airflow_paimon.spark.progress import progress
-from airflow_paimon.spark.statements.parse import changes_rows
 from airflow_paimon.spark.statements.tables import NamedTables
 
 if TYPE_CHECKING:
@@ -55,7 +64,8 @@ if TYPE_CHECKING:
 
 
 def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch) -> OperationResult:
-    """Write the rows of ``--sql`` or ``--function`` into a branch, with the embedded engine's result.
+    """Write the rows of ``--sql`` or ``--function`` into a branch, with the embedded engine's result, or run its
+    statement.
 
     Raises:
         InvalidInputError: the query is refused, the rows don't fit, lie outside the partitions, or hold a key twice.
@@ -65,15 +75,15 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     """
     sql, views = read_sql(request), further_views(request)
     branch = branch_to_correct(context, request)
-    if sql is not None and changes_rows(spark, sql):
-        raise UnsupportedFeatureError(
-            f"{branch.label}: engine=connector takes a SELECT; UPDATE, DELETE, MERGE and INSERT run with "
-            f"engine=embedded",
-            table=branch.name,
-        )
+    statement = statement_of(spark, request, sql)
     reader = Reader(spark, paimon_catalog(spark, request))
 
     def correct(identity: CommitIdentity) -> OperationResult:
+        if statement is not None:
+            base = read_heads(context, request, branch)
+            frames = _views(reader, request, base, views)
+            tables = _tables(reader, request, base)
+            return run_statement(reader, context, request, base, statement, frames, tables, identity)
         base = read_base(context, request, branch)
         check_target(branch, base.schema, request.mode)
         if request.mode == "overwrite":
@@ -87,11 +97,14 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
 
 
 def _query(reader: Reader, request: CorrectBranch, base: Base, sql: str) -> DataFrame:
+    return _tables(reader, request, base).query(sql, lambda: reader.read(base.table, base.head, base.schema))
+
+
+def _tables(reader: Reader, request: CorrectBranch, base: Base) -> NamedTables:
     def find(name: str) -> Table:
         return open_table(request.warehouse, name, storage_options=request.storage_options)
 
-    tables = NamedTables(reader.spark, find, partial(_read, reader), base.table)
-    return tables.query(sql, lambda: reader.read(base.table, base.head, base.schema))
+    return NamedTables(reader.spark, find, partial(_read, reader), base.table)
 
 
 def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str, str]) -> dict[str, DataFrame]:
@@ -155,7 +168,7 @@ def _write(
     try:
         if counts:
             _append(reader, staging, rows)
-            _require_compacted(staging, base)
+            require_compacted(staging, base)
         taken = take_over(
             staging,
             None if upsert else base.choice.selection(base.schema),
@@ -182,20 +195,6 @@ def _append(reader: Reader, staging: Staging, rows: DataFrame) -> None:
             f"{staging.onto.label}: Paimon's connector refuses the rows: {str(error).splitlines()[0]}",
             table=staging.onto.name,
         ) from error
-
-
-def _require_compacted(staging: Staging, base: Base) -> None:
-    """Refuse files written by the connector whose rows the branch would not show."""
-    before = {e.identifier for e in live_entries(base.table, base.head).values()} if staging.shares else set()
-    staged = live_entries(staging.view, staging.view.latest_snapshot()).values()
-    hidden = [e for e in not_visible(staged, base.schema) if e.identifier not in before]
-    if hidden:
-        raise UnsafeOperationError(
-            f"{base.table.label}: Paimon's connector did not compact {len(hidden)} of the files that it wrote, so the "
-            f"branch would not show their rows; nothing was published. Remove table options that put compaction off "
-            f"(lookup-wait, lookup-compact)",
-            table=base.table.name,
-        )
 
 
 def _details(

@@ -33,9 +33,13 @@ class Reader:
 
     def name(self, view: Table) -> str:
         """Return the name by which Spark finds a view."""
+        return ".".join(f"`{part}`" for part in self.parts(view))
+
+    def parts(self, view: Table) -> tuple[str, str, str]:
+        """Return the parts of that name: catalog, database, table with branch."""
         database, _, table = view.name.partition(".")
         branch = "" if view.branch_name == MAIN else f"$branch_{view.branch_name}"
-        return f"`{self.catalog}`.`{database}`.`{table}{branch}`"
+        return self.catalog, database, f"{table}{branch}"
 
     def read(self, view: Table, snapshot: Snapshot | None, schema: TableSchema) -> DataFrame:
         """Return the rows of a snapshot in the columns of ``schema``, matched by field id.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.commit.staging import Staging
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
@@ -79,6 +80,20 @@ def require_visible(base: Base, chosen: Callable[[tuple[Any, ...]], bool]) -> No
         table=base.table.name,
         details={"partitions": names[:_LISTED], "files": len(hidden), "rows": rows},
     )
+
+
+def require_compacted(staging: Staging, base: Base) -> None:
+    """Refuse files written by the connector whose rows the branch would not show."""
+    before = {e.identifier for e in live_entries(base.table, base.head).values()} if staging.shares else set()
+    staged = live_entries(staging.view, staging.view.latest_snapshot()).values()
+    hidden = [e for e in not_visible(staged, base.schema) if e.identifier not in before]
+    if hidden:
+        raise UnsafeOperationError(
+            f"{base.table.label}: Paimon's connector did not compact {len(hidden)} of the files that it wrote, so the "
+            f"branch would not show their rows; nothing was published. Remove table options that put compaction off "
+            f"(lookup-wait, lookup-compact)",
+            table=base.table.name,
+        )
 
 
 def fitted(rows: DataFrame, schema: TableSchema, branch: Table) -> DataFrame:

@@ -25,7 +25,7 @@ from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
@@ -166,10 +166,12 @@ def _limits(context: Context, base: Base) -> dict[BucketKey, int]:
 def _details(statement: Statement, base: Base, outcome: Outcome) -> dict[str, Any]:
     values = StoredPartitions(base.schema).values
     names = sorted({partition_text(base.schema, values(m.partition)) for m in outcome.messages})
+    notes = notes_of(statement, outcome)
     return {
         "statement": statement.kind,
         "rows": outcome.rows,
         **outcome.details(),
+        **({"notes": notes} if notes else {}),
         "changed_partitions": names[:100],
         "partition_count": len(names),
         "branch_snapshot": base.head.id,

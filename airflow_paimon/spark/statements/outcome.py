@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.write import TableWrite
+from airflow_paimon.spark.statements.statement_plan import Statement
+
+_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +59,24 @@ class Outcome:
             "files_kept": len(kept),
             "bytes_kept": sum(f.file_size for f in kept),
         }
+
+
+def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
+    """Say why a statement changed nothing: what no row met, and which partitions there are."""
+    if outcome.rows or outcome.messages:
+        return []
+    schema = outcome.read.schema
+    text = " ".join(statement.condition.text.split()) if statement.condition is not None else ""
+    condition = text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
+    if statement.kind == "INSERT":
+        why = "its query returned no rows"
+    elif statement.kind == "MERGE":
+        why = f"none of its clauses took a row, joined ON {condition}"
+    else:
+        why = f"no row has {condition}" if condition else "the table has no rows"
+    names = sorted({partition_text(schema, s.values) for s in outcome.read.splits}) if schema.partition_keys else []
+    known = ""
+    if names:
+        first_and_last = " to ".join(sorted({names[0], names[-1]}))
+        known = f"; the table has {len(names)} partition{'s' * (len(names) > 1)}, {first_and_last}"
+    return [f"{statement.kind} on {statement.target.text} changed nothing: {why}{known}"]

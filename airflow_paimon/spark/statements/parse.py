@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
@@ -48,7 +49,7 @@ def parse_statement(spark: SparkSession, text: str) -> Statement | None:
         raise InvalidInputError(f"Spark can't parse the statement: {fault_at(str(error))}") from None
     ctes: tuple[tuple[str, Fragment], ...] = ()
     if kind_of(plan) == "UnresolvedWith" and kind_of(plan.child()) in _PARSERS:
-        if plan.allowRecursion():
+        if _says(plan, "allowRecursion"):
             raise UnsupportedFeatureError("WITH RECURSIVE before a statement is not executed; put it into a subquery")
         ctes = tuple((str(r._1()), Fragment(node=r._2().child())) for r in sequence_items(plan.cteRelations()))
         plan = plan.child()
@@ -68,17 +69,35 @@ def parse_plan(spark: SparkSession, text: str) -> Any:
     return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
 
 
-def changes_rows(spark: SparkSession, text: str) -> bool:
-    """Whether a text is a statement that ``parse_statement`` takes; False as well for what Spark can't parse."""
-    from pyspark.errors import ParseException
+def with_target(spark: SparkSession, plan: Any, name: Sequence[str]) -> Any:
+    """Return a statement's plan with another target, whose columns are qualified as before."""
+    if kind_of(plan) == "UnresolvedWith":
+        return plan.withNewChildren(_scala(spark, [with_target(spark, plan.child(), name)]))
+    target, *others = (plan.productElement(i) for i in range(plan.productArity()))
+    is_named = kind_of(target) == "SubqueryAlias"
+    relation = target.child() if is_named else target
+    _, *options = (relation.productElement(i) for i in range(relation.productArity()))
+    known = sequence_items(relation.multipartIdentifier())
+    other = copied(spark, relation, [_scala(spark, name), *options])
+    if kind_of(plan) != "InsertIntoStatement":
+        catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+        alias = target.identifier() if is_named else catalyst.AliasIdentifier(str(known[-1]), _scala(spark, known[:-1]))
+        other = catalyst.plans.logical.SubqueryAlias(alias, other)
+    return copied(spark, plan, [other, *others])
 
-    if not has_jvm(spark):
-        return False
-    try:
-        plan = parse_plan(spark, text)
-    except ParseException:
-        return False
-    return kind_of(plan.child() if kind_of(plan) == "UnresolvedWith" else plan) in _PARSERS
+
+def copied(spark: SparkSession, node: Any, elements: Sequence[Any]) -> Any:
+    """Return a copy of a plan with other constructor arguments."""
+    gateway: Any = spark.sparkContext._gateway
+    array = gateway.new_array(gateway.jvm.java.lang.Object, len(elements))
+    for i, element in enumerate(elements):
+        array[i] = element
+    return node.makeCopy(array)
+
+
+def _scala(spark: SparkSession, items: Sequence[Any]) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
 
 
 def planned_frame(spark: SparkSession, plan: Any) -> DataFrame:
@@ -115,6 +134,16 @@ def _refuse_several(plan: Any) -> None:
         raise InvalidInputError(f"A script (BEGIN ... END) is not executed; give one {TAKEN}")
 
 
+def _says(plan: Any, flag: str) -> bool:
+    """Return a flag of a plan; False in a Spark that doesn't have it."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(getattr(plan, flag)())
+    except Py4JError:
+        return False
+
+
 def _update(plan: Any, text: str, ctes: Any) -> Statement:
     clause = Clause(action="update", assignments=_assignments(plan.assignments()))
     condition = _where(plan.condition().get()) if plan.condition().isDefined() else None
@@ -132,7 +161,7 @@ def _delete(plan: Any, text: str, ctes: Any) -> Statement:
 
 
 def _merge(plan: Any, text: str, ctes: Any) -> Statement:
-    if plan.withSchemaEvolution():
+    if _says(plan, "withSchemaEvolution"):
         raise UnsupportedFeatureError("MERGE WITH SCHEMA EVOLUTION is not executed; add the columns first")
     return Statement(
         kind="MERGE",

@@ -15,7 +15,7 @@ from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.statements.append import change_append
 from airflow_paimon.spark.statements.keyed import change_keyed
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables
 
@@ -45,8 +45,12 @@ def evaluate(
         InvalidInputError: Spark refuses the statement, or it would match a row twice or change a key.
     """
     if table.schema().primary_keys:
-        return change_keyed(spark, statement, table, tables, limits, dry_run)
-    return change_append(spark, statement, table, tables, dry_run)
+        outcome = change_keyed(spark, statement, table, tables, limits, dry_run)
+    else:
+        outcome = change_append(spark, statement, table, tables, dry_run)
+    for note in notes_of(statement, outcome):
+        log.warning("%s: %s", table.label, note)
+    return outcome
 
 
 def commit_statement(

@@ -22,7 +22,7 @@ from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
 from airflow_paimon.spark.statements.run import TRIES, commit_statement
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
@@ -144,7 +144,8 @@ def _run(
     if statement.insert is not None:
         return _insert(spark, statement, table, tables, identity)
     receipt, outcome = commit_statement(spark, statement, table, tables, identity, _properties)
-    return receipt, {} if receipt.replayed else outcome.details()
+    notes = notes_of(statement, outcome)
+    return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
 
 
 def _insert(
@@ -161,7 +162,10 @@ def _insert(
             return write_files(insert_rows(spark, bound, write.schema), write)
 
     receipt, _ = commit_in_tries(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own)
-    return receipt, {} if receipt.replayed else _figures(table, receipt.before, receipt.snapshot)
+    if receipt.replayed:
+        return receipt, {}
+    notes = [] if receipt.snapshot else [f"{statement.kind} on {statement.target.text}: its query returned no rows"]
+    return receipt, {**_figures(table, receipt.before, receipt.snapshot), **({"notes": notes} if notes else {})}
 
 
 def _inserted(table: Table, landed: Snapshot) -> Mapping[str, Any]:

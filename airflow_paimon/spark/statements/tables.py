@@ -18,6 +18,7 @@ from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.parse import (
     column_of_node,
+    copied,
     fragment_of,
     kind_of,
     parse_plan,
@@ -90,6 +91,11 @@ class NamedTables:
         self._forget_own()
         return planned_frame(self._spark, self._node(plan, own))
 
+    def plan(self, plan: Any, own: Own) -> Any:
+        """Return a parsed statement's plan with its tables resolved; its target has to have three parts."""
+        self._forget_own()
+        return self._node(plan, own)
+
     def _forget_own(self) -> None:
         self._own_frame, self.read_own = None, False
         self._plain.clear()
@@ -134,11 +140,7 @@ class NamedTables:
         new = [e if self._is(e, "plans.logical.LogicalPlan") else self._element(e, own) for e in old]
         if _same(old, new):
             return plan
-        gateway: Any = self._spark.sparkContext._gateway
-        array = gateway.new_array(self._jvm.java.lang.Object, len(new))
-        for i, element in enumerate(new):
-            array[i] = element
-        return plan.makeCopy(array)
+        return copied(self._spark, plan, new)
 
     def _element(self, element: Any, own: Own) -> Any:
         if not hasattr(element, "getClass"):

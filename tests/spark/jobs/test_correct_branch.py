@@ -446,9 +446,9 @@ def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: Spar
     for (text, options), message in zip(refused.items(), messages, strict=True):
         with pytest.raises(InvalidInputError, match=message):
             correct(spark, tmp_path, text, **options)
-    for text in (update, "WITH x AS (SELECT 1 AS k) DELETE FROM branch WHERE k IN (SELECT k FROM x)"):
-        with pytest.raises(UnsupportedFeatureError, match="engine=connector takes a SELECT"):
-            correct(spark, tmp_path, text, engine="connector")
+    nothing = correct(spark, tmp_path, "DELETE FROM branch WHERE dt = 'x' AND\n k < 5")
+    note = "DELETE on branch changed nothing: no row has dt = 'x' AND k < 5; the table has 3 partitions, dt=a to dt=c"
+    assert (nothing.changed, nothing.details["notes"]) == (False, [note])
     with pytest.raises(InvalidInputError, match=r"--sql: .*\(line 1, position 8\)"):
         correct(spark, tmp_path, "SELECT nope FROM branch", partitions=["dt=a"])
     for text, message in {"SHOW TABLES": "--sql takes a SELECT", "DROP TABLE x": "Spark refuses the query"}.items():
