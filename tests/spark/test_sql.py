@@ -222,6 +222,10 @@ def test_only_files_that_can_hold_such_rows_are_read_and_only_touched_ones_are_w
     assert [r[1] for r in late] == ["x" if r[0] in (103, 104) else "late" for r in late]
     nothing = sql(spark, str(tmp_path), "UPDATE d.t SET v = 'x' WHERE k = 5000")
     assert (nothing["changed"], counts(nothing), nothing["snapshot_after"]) == (False, (0, 0, 0), 4)
+    why = "no row has k = 5000; the table has 2 partitions, dt=a to dt=b"
+    assert nothing["details"]["notes"] == [f"UPDATE on d.t changed nothing: {why}"]
+    nothing = sql(spark, str(tmp_path), "INSERT INTO d.t SELECT 1, 'x', 1, 'a' WHERE false")
+    assert (nothing["changed"], nothing["details"]["notes"]) == (False, ["INSERT on d.t: its query returned no rows"])
 
 
 @contextmanager
