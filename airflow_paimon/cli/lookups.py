@@ -8,11 +8,12 @@ from typing import Any
 
 from airflow_paimon.cli.listing import Listing, duration_text, limited
 from airflow_paimon.core.branches.main_state import main_state, main_state_text
-from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import with_nullable
-from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store import open_store
+from airflow_paimon.core.table.find_tables import find_databases, find_tables
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
@@ -26,16 +27,9 @@ def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: 
         NotFoundError: there is no database folder (``name.db``).
     """
     store = open_store(warehouse, storage_options)
-    shown, left = limited(_databases_of(store), limit)
-    rows = [(folder.removesuffix(".db"), len(_tables_of(store, folder))) for folder in shown]
+    shown, left = limited(find_databases(store), limit)
+    rows = [(name, len(find_tables(store, name))) for name in shown]
     return Listing(title="databases", columns=(("database", "text"), ("tables", "number")), rows=rows, left=left)
-
-
-def _databases_of(store: Store) -> list[str]:
-    found = [e.name for e in store.list("") if e.is_dir and e.name.endswith(".db")]
-    if not found:
-        raise NotFoundError(f"There is no warehouse at {store.uri}: it has no folder db_name.db")
-    return found
 
 
 def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -45,7 +39,7 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
         NotFoundError: there is no database folder (``name.db``).
     """
     store = open_store(warehouse, storage_options)
-    found = [t for folder in _databases_of(store) for t in _tables_of(store, folder)]
+    found = [t for database in find_databases(store) for t in find_tables(store, database)]
     shown, left = limited(found, limit)
     columns = (
         ("table", "text"),
@@ -58,12 +52,6 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
         ("state of", "text"),
     )
     return Listing(title="tables", columns=columns, rows=[_table_row(t) for t in shown], left=left)
-
-
-def _tables_of(store: Store, folder: str) -> list[Table]:
-    names = [e.name for e in store.list(folder) if e.is_dir]
-    views = [Table(store.child(f"{folder}/{n}"), f"{folder.removesuffix('.db')}.{n}") for n in names]
-    return [v for v in views if v.exists()]
 
 
 def _table_row(table: Table) -> list[Any]:

@@ -19,6 +19,7 @@ DAGS = {
     "data_correction_undo",
     "nightly_chain_maintenance",
     "on_new_snapshot",
+    "table_maintenance",
 }
 
 

@@ -72,7 +72,12 @@ def test_it_is_served_to_who_is_signed_in(server: Any) -> None:
 
 
 def test_dags_point_to_pages_inside_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for dag, page in (("data_correction", "runbook"), ("nightly_chain_maintenance", "chain-tables")):
+    pages = {
+        "data_correction": "runbook",
+        "nightly_chain_maintenance": "chain-tables",
+        "table_maintenance": "howto/nightly-maintenance",
+    }
+    for dag, page in pages.items():
         documentation = str(load_dag(dag).doc_md)
         assert f"](/paimon/_docs/{page})" in documentation
         assert "docs/" not in documentation.replace("_docs/", "")

@@ -1,0 +1,244 @@
+"""What ``dags/table_maintenance.py`` chooses and reports; no function here changes a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from airflow_paimon._compat import conf
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.operators._base import ERROR_KEY
+from airflow_paimon.runbooks.form import request_for
+from airflow_paimon.runbooks.markdown import counted, escape, table
+
+STEPS = ("compact", "expire_branches", "expire_tags", "expire_snapshots", "remove_orphan_files")
+"""The tasks of each table, in their order."""
+SKIPPED = "skipped"
+"""XCom key of a skipped task: the reason."""
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+EVERY_DAY, NEVER = "every day", "never"
+
+_WILD = re.compile(r"[*?\[]")
+_LISTED = 200
+_DATABASES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableNight:
+    """What became of a table's steps; a step that is in none of the three was not reached.
+
+    ``failed``: the error object, None where only the task's log says why.
+    """
+
+    table: str
+    done: Mapping[str, Mapping[str, Any]]
+    skipped: Mapping[str, str]
+    failed: Mapping[str, Mapping[str, Any] | None]
+
+
+def choose_tables(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``tables`` that the form names or whose names match, and the patterns that ``missed``.
+
+    A name without ``*``, ``?`` and ``[`` is taken as it is, also when there is no such table: its own tasks say so.
+
+    Raises:
+        InvalidInputError: no name, one that is not ``db.table``, or more tables than Airflow maps.
+        NotFoundError: no table matches.
+    """
+    asked, exclude = _lines(params["tables"]), _lines(params["exclude"])
+    if not asked:
+        raise InvalidInputError(
+            "Tables is empty: write one name or pattern a line, such as sales.orders, sales.* or * for all tables"
+        )
+    patterns = [text for text in asked if _WILD.search(text)]
+    named = [_checked(text) for text in asked if text not in patterns]
+    hook = PaimonHook(params["paimon_conn_id"])
+    hook.require_filesystem_catalog("Table maintenance")
+    found = _matching(hook, patterns, exclude) if patterns else []
+    chosen = sorted({*found, *(name for name in named if not _matches(name, exclude))})
+    if not chosen:
+        raise NotFoundError(_nothing(hook, asked, exclude))
+    most = conf.getint("core", "max_map_length", fallback=1024)
+    if len(chosen) > most:
+        raise InvalidInputError(
+            f"{len(chosen):,} tables match, and Airflow maps at most {most:,}: divide them among several DAGs by "
+            f"patterns, or raise [core] max_map_length"
+        )
+    missed = [p for p in patterns if not any(fnmatchcase(name, p) for name in found)]
+    return {"tables": chosen, "missed": missed}
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(text.strip() for text in texts if text.strip()))
+
+
+def _checked(name: str) -> str:
+    from airflow_paimon.core.table.paths import parse_identifier
+
+    found = parse_identifier(name)
+    if str(found) != f"{found.database}.{found.table}":
+        raise InvalidInputError(f"{name!r} is not a table: write database.table, without a branch")
+    return str(found)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    from airflow_paimon.core.table.find_tables import find_databases, find_tables
+
+    def wanted(name: str) -> bool:
+        return _matches(name, patterns) and not _matches(name, exclude)
+
+    warehouse = hook.get_conn()
+    return [t.name for database in find_databases(warehouse) for t in find_tables(warehouse, database, wanted)]
+
+
+def _nothing(hook: PaimonHook, asked: Sequence[str], exclude: Sequence[str]) -> str:
+    from airflow_paimon.core.table.find_tables import find_databases
+
+    names = find_databases(hook.get_conn())
+    listed = ", ".join([*names[:_DATABASES], *(["..."] if len(names) > _DATABASES else [])])
+    but = f" and is not excluded by {', '.join(exclude)}" if exclude else ""
+    return (
+        f"No table of connection {hook.paimon_conn_id!r} matches {', '.join(asked)}{but}. Its databases are {listed}; "
+        f"a pattern covers the whole name, such as {names[0]}.* or *"
+    )
+
+
+def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) -> str | None:
+    """Say why no compaction is submitted for a table: by the form, by its kind, or as there is nothing to do.
+
+    ``retried``: an earlier try may have compacted; the job counts what it did.
+
+    Raises:
+        PaimonError: the table is missing, or can't be read.
+    """
+    from airflow_paimon.core.requests.context import open_context
+    from airflow_paimon.core.requests.operations import resolve
+
+    if not params["compact"]:
+        return "the form says so"
+    request = request_for({**params, "table": name}, "compact", min_files=params["min_files"], dry_run=True)
+    try:
+        # Planning reads metadata only; where rows are read is of no concern to the Airflow layer.
+        planned = resolve("airflow_paimon.data.compact:compact")(open_context(request), request).details
+    except UnsupportedFeatureError as error:
+        return error.message
+    if params["dry_run"]:
+        return (
+            f"dry run: {counted(planned['files_before'], 'file')} in {counted(planned['partitions'], 'partition')} "
+            f"would be written again"
+        )
+    return None if planned["files_before"] or retried else "no partition has enough small files"
+
+
+def why_no_orphan_cleaning(day: str, when: datetime) -> str | None:
+    """Say why orphan files stay on this day; None: they are removed."""
+    today = DAYS[when.weekday()]
+    if day in (EVERY_DAY, today):
+        return None
+    return "the form says never" if day == NEVER else f"it is {today.title()}; orphan files go on {day.title()}"
+
+
+def gather_nights(context: Mapping[str, Any], group: str, tables: Sequence[str]) -> list[TableNight]:
+    """Read what became of each table's tasks in the mapped group."""
+    ti = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+
+    def found(key: str, state: str, index: int) -> dict[str, Any]:
+        steps = [step for step in STEPS if states.get(f"{group}.{step}_{index}") == state]
+        return {step: ti.xcom_pull(task_ids=f"{group}.{step}", key=key, map_indexes=index) for step in steps}
+
+    return [
+        TableNight(
+            table=name,
+            done=found("return_value", "success", index),
+            skipped={step: why or "" for step, why in found(SKIPPED, "skipped", index).items()},
+            failed=found(ERROR_KEY, "failed", index),
+        )
+        for index, name in enumerate(tables)
+    ]
+
+
+def summarize(nights: Sequence[TableNight], missed: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+    """Sum up the run, as plain JSON values for the asset event: totals, each table, and what ``failed``, in words.
+
+    ``freed_files`` and ``freed_bytes`` were deleted; ``waiting``: entries of the trash whose files go in a later run.
+    """
+    rows = sorted((_figures(night) for night in nights), key=lambda row: (not row["failed"], -row["freed_bytes"]))
+    summed = ("snapshots", "tags", "branches", "compacted_files", "freed_files", "freed_bytes", "waiting")
+    failed = [f"{row['table']}: {step}: {why}" for row in rows for step, why in row["failed"].items()]
+    failed += [f"No table matches {pattern}" for pattern in missed]
+    return {
+        "dry_run": dry_run,
+        "tables": len(rows),
+        "tables_failed": sum(bool(row["failed"]) for row in rows),
+        **{name: sum(row[name] for row in rows) for name in summed},
+        "by_table": rows[:_LISTED],
+        "failed": failed[:_LISTED],
+    }
+
+
+def _figures(night: TableNight) -> dict[str, Any]:
+    details = {step: result["details"] for step, result in night.done.items()}
+    compacted = details.get("compact", {})
+    tags = details.get("expire_tags", {})
+    snapshots = details.get("expire_snapshots", {})
+    orphans = details.get("remove_orphan_files", {})
+    reaped = [one["reaped"] for one in (tags, snapshots) if one]
+    kinds = ("data_files", "changelog_files", "metadata_files")
+    return {
+        "table": night.table,
+        "compacted_files": compacted.get("files_before", 0),
+        "compacted_to": compacted.get("files_after", 0),
+        "snapshots": sum(one["snapshots"] for one in snapshots.get("expired", {}).values()),
+        "tags": sum(len(names) for names in tags.get("expired", {}).values()),
+        "branches": len(details.get("expire_branches", {}).get("expired", ())),
+        "freed_files": sum(one[kind] for one in reaped for kind in kinds) + orphans.get("files", 0),
+        "freed_bytes": sum(one["bytes"] for one in reaped) + orphans.get("bytes", 0),
+        "waiting": snapshots.get("trash", {}).get("entries", 0),
+        "skipped": dict(night.skipped),
+        "failed": {
+            step: f"{error['kind']}: {error['message']}" if error else "its log says why"
+            for step, error in night.failed.items()
+        },
+    }
+
+
+def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Return one line and the Markdown of what :func:`summarize` found."""
+    would = "would be " if found["dry_run"] else ""
+    subject = (
+        f"{counted(found['tables'], 'table')}, {found['tables_failed']} failed: "
+        f"{counted(found['freed_files'], 'file')} with {found['freed_bytes']:,} bytes {would}deleted"
+    )
+    rows = [
+        [
+            escape(row["table"]),
+            f"{row['compacted_files']:,} to {row['compacted_to']:,}" if row["compacted_files"] else "",
+            *(f"{row[name]:,}" if row[name] else "" for name in ("snapshots", "tags", "branches", "freed_files")),
+            f"{row['freed_bytes']:,}" if row["freed_bytes"] else "",
+            _notes(row),
+        ]
+        for row in found["by_table"]
+    ]
+    headers = ("Table", "Files compacted", "Snapshots", "Tags", "Branches", "Files freed", "Bytes freed", "Notes")
+    parts = [escape(subject), table(headers, rows)]
+    if found["tables"] > len(rows):
+        parts.append(f"and {counted(found['tables'] - len(rows), 'more table')}")
+    if found["waiting"]:
+        parts.append(f"{counted(found['waiting'], 'snapshot or tag file')} wait in the trash for a later run.")
+    return subject, "\n\n".join(parts)
+
+
+def _notes(row: Mapping[str, Any]) -> str:
+    failed = [f"**{escape(step)} failed**: {escape(why)}" for step, why in row["failed"].items()]
+    compact = row["skipped"].get("compact")
+    return "; ".join([*failed, *([f"not compacted: {escape(compact)}"] if compact else [])])

@@ -1,0 +1,290 @@
+"""Nightly maintenance of many tables: compact, expire branches, tags and snapshots, remove orphan files once a week.
+
+find_tables -> for each table: compact -> expire_branches -> expire_tags -> expire_snapshots -> remove_orphan_files;
+then summary -> nothing_failed. A step that fails ends the night of its own table: what is damaged is not deleted from.
+docs/howto/nightly-maintenance.md explains the parameters. Trigger it with *Dry run* first.
+
+| failed | mostly | what to do |
+|---|---|---|
+| `find_tables` | a wrong form or connection, or no table matches | trigger again |
+| `compact` | Spark, memory, storage; or the table is damaged | its log; clear it with its downstream |
+| `expire_...`, `remove_orphan_files` | something is unreadable; nothing was deleted | `check_table` |
+| `nothing_failed` | a table or a pattern; its log lists them | as above |
+
+Clearing a table's tasks, or the whole run, is safe: what is done is not done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, Asset, AssetAlias, Param, task, task_group
+
+from airflow_paimon.operators.maintenance import (
+    BranchExpireOperator,
+    CompactOperator,
+    RemoveOrphanFilesOperator,
+    SnapshotExpireOperator,
+    TagExpireOperator,
+)
+from airflow_paimon.runbooks import table_maintenance as night
+from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.pages import with_links
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+SCHEDULE = None
+"""Such as "0 3 * * *": give `tables` a default then, in a copy of this file."""
+DAG_ID = "table_maintenance"
+FREED = AssetAlias(DAG_ID)
+GROUP = "maintain"
+LABEL = "{{ task.table | truncate(200, True) }}"
+MORE = "More: limits, connections"
+
+PARAMS = {
+    "tables": Param(
+        type="array",
+        items={"type": "string"},
+        minItems=1,
+        title="Tables",
+        description="One name or pattern a line: sales.orders, sales.* or, for all tables of the connection, *",
+    ),
+    "older_than": Param(
+        None,
+        type=["null", "string"],
+        title="Expire snapshots after",
+        description="Age at which snapshots expire, such as 7 d. Left empty, each table's own options decide "
+        "(snapshot.time-retained: without it 1 h).",
+    ),
+    "orphan_day": Param(
+        "sunday",
+        enum=[*night.DAYS, night.EVERY_DAY, night.NEVER],
+        title="Orphan files on",
+        description="The day, by the run's logical date, on which files that nothing refers to are removed.",
+    ),
+    "dry_run": Param(
+        False,
+        type="boolean",
+        title="Dry run",
+        description="Only say what would be compacted and deleted.",
+    ),
+    "exclude": Param(
+        [],
+        type="array",
+        items={"type": "string"},
+        section=MORE,
+        title="Except",
+        description="Names or patterns of tables to leave alone, one a line.",
+    ),
+    "compact": Param(
+        True,
+        type="boolean",
+        section=MORE,
+        title="Compact",
+        description="Write small files of append tables together, with Spark. Nothing else here needs Spark.",
+    ),
+    "min_files": Param(
+        5,
+        type="integer",
+        minimum=1,
+        section=MORE,
+        title="Small files",
+        description="Compact partitions that have at least this many small files.",
+    ),
+    "all_branches": Param(
+        True,
+        type="boolean",
+        section=MORE,
+        title="Branches, too",
+        description="Expire snapshots and tags of all branches; otherwise of main only.",
+    ),
+    "retain_min": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        section=MORE,
+        title="Snapshots to keep",
+        description="The newest snapshots that always stay. Empty: snapshot.num-retained.min, without it 10.",
+    ),
+    "retain_max": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        section=MORE,
+        title="Snapshots at most",
+        description="More expire, whatever their age. Empty: snapshot.num-retained.max, without it no limit.",
+    ),
+    "grace": Param(
+        "1 h",
+        type="string",
+        section=MORE,
+        title="Grace time",
+        description="How long files of expired snapshots and tags stay for readers that began before. What a night "
+        "expires, the next one deletes.",
+    ),
+    "branches_idle_for": Param(
+        None,
+        type=["null", "string"],
+        section=MORE,
+        title="Idle branches",
+        description="Also delete branches without a retention that nothing was committed to for as long, such as 60 d. "
+        "Protected branches, and those with commits that main doesn't have, stay.",
+    ),
+    "orphans_older_than": Param(
+        "1 d",
+        type="string",
+        section=MORE,
+        title="Age of orphan files",
+        description="Longer than any writer takes from its first file to its commit; at least 1 h.",
+    ),
+    "paimon_conn_id": Param(
+        "paimon_default",
+        type="string",
+        section=MORE,
+        title="Paimon connection",
+        description="Airflow connection with the warehouse.",
+    ),
+    "spark_conn_id": Param(
+        None,
+        type=["null", "string"],
+        section=MORE,
+        title="Spark connection",
+        description="Where compactions run. Empty: as the Paimon connection says, or spark_default.",
+    ),
+    "spark_conf": Param(
+        {},
+        type="object",
+        section=MORE,
+        title="Spark settings",
+        description='Such as {"spark.executor.cores": "4"}, added to those of the Paimon connection.',
+    ),
+    "spark_options": Param(
+        {},
+        type="object",
+        section=MORE,
+        title="Spark options",
+        description='Of spark-submit, such as {"driver_memory": "4g", "num_executors": 8}.',
+    ),
+}
+
+
+def skip(context: Context, reason: str) -> NoReturn:
+    """Skip the task, and leave the reason for the summary."""
+    context["ti"].xcom_push(key=night.SKIPPED, value=reason)
+    raise AirflowSkipException(reason)
+
+
+class CompactIfNeeded(CompactOperator):
+    """Skips a table that needs no compaction, or can't have one, before a job is submitted."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Look at the table first."""
+        with in_airflows_terms():
+            retried = context["ti"].try_number > 1
+            reason = night.why_not_compacted(context["params"], self.table, retried=retried)
+        if reason is not None:
+            skip(context, reason)
+        return super().execute(context)
+
+
+@task
+def find_tables(**context: Any) -> list[str]:
+    """Check the form, and find the tables that it names."""
+    with in_airflows_terms():
+        refuse_unknown(context["dag_run"].conf, PARAMS)
+        found = night.choose_tables(context["params"])
+    report_lines(f"{len(found['tables']):,} tables", *found["tables"])
+    context["ti"].xcom_push(key="missed", value=found["missed"])
+    return list(found["tables"])
+
+
+def only_on_its_day(context: Context) -> None:
+    """Skip the removal of orphan files on all days but one of the week."""
+    run = context["dag_run"]
+    when = (run.logical_date or run.run_after).astimezone(context["dag"].timezone)
+    reason = night.why_no_orphan_cleaning(context["params"]["orphan_day"], when)
+    if reason is not None:
+        skip(context, reason)
+
+
+@task_group(group_id=GROUP)
+def maintain(table: str) -> None:
+    """Look after one table."""
+    compact = CompactIfNeeded(
+        task_id="compact",
+        table=table,
+        map_index_template=LABEL,
+        max_active_tis_per_dagrun=4,
+        min_files="{{ params.min_files }}",
+        spark_conf=given("spark_conf"),
+        spark_options=given("spark_options"),
+    )
+    here: dict[str, Any] = {
+        "table": table,
+        "map_index_template": LABEL,
+        "run_on": "worker",
+        "trigger_rule": "none_failed",
+        "dry_run": "{{ params.dry_run }}",
+    }
+    expiry: dict[str, Any] = {"all_branches": "{{ params.all_branches }}", "grace": "{{ params.grace }}"}
+    limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
+    idle: dict[str, Any] = {"idle_for": given("branches_idle_for")}
+    branches = BranchExpireOperator(task_id="expire_branches", **idle, **here)
+    tags = TagExpireOperator(task_id="expire_tags", **expiry, **here)
+    snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **here)
+    orphans = RemoveOrphanFilesOperator(
+        task_id="remove_orphan_files",
+        older_than="{{ params.orphans_older_than }}",
+        pre_execute=only_on_its_day,
+        **here,
+    )
+    compact >> branches >> tags >> snapshots >> orphans
+
+
+@task(multiple_outputs=False, trigger_rule="all_done", outlets=[FREED])
+def summary(**context: Any) -> dict[str, Any]:
+    """Sum up what was freed, of which table; a run that is not a dry run leaves it in an asset event, too."""
+    ti, dry_run = context["ti"], context["params"]["dry_run"]
+    tables = ti.xcom_pull(task_ids="find_tables")
+    if not tables:
+        raise AirflowFailException("No tables were found: the log of find_tables says why")
+    missed = ti.xcom_pull(task_ids="find_tables", key="missed")
+    nights = night.gather_nights(context, GROUP, tables)
+    found = night.summarize(nights, missed or (), dry_run=dry_run)
+    subject, markdown = night.render_summary(found)
+    report_lines(subject, *markdown.splitlines())
+    ti.xcom_push(key="markdown", value=markdown)
+    if not dry_run:
+        context["outlet_events"][FREED].add(Asset(DAG_ID), extra=found)
+    return found
+
+
+@task(retries=0)
+def nothing_failed(**context: Any) -> None:
+    """Fail when a table's night failed, or a pattern matched nothing; the other tables have had theirs."""
+    failed = context["ti"].xcom_pull(task_ids="summary")["failed"]
+    if failed:
+        report_lines(f"Failed: {len(failed):,}", *failed, level=logging.ERROR)
+        end_as_failed(f"Failed: {len(failed):,}")
+
+
+with DAG(
+    DAG_ID,
+    schedule=SCHEDULE,
+    catchup=False,
+    params=PARAMS,
+    tags=["paimon"],
+    description="Compact tables, expire branches, tags and snapshots, remove orphan files, tell what became free",
+    doc_md=with_links(__doc__),
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(minutes=1),
+        "paimon_conn_id": "{{ params.paimon_conn_id }}",
+        "spark_conn_id": "{{ params.spark_conn_id }}",
+    },
+) as dag:
+    maintain.expand(table=find_tables()) >> summary() >> nothing_failed()
