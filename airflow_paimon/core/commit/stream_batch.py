@@ -2,7 +2,8 @@
 
 The record ``_airflow_paimon/streams/<query id>.json`` holds the batch that was tried last and the branch's newest
 snapshot right before that. It is replaced with each batch: a query has one batch at a time. A batch that is tried again
-looks for its commit behind that snapshot, so what expires before it doesn't matter.
+looks for its commit behind that snapshot, so what expires before it doesn't matter; what comes after it is kept for a
+while (``expire_snapshots``, ``retry_window``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.paths import STREAMS_DIR
 from airflow_paimon.core.table.table import Table
 
 _QUERY = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -110,4 +111,4 @@ def _read(table: Table, query: str) -> dict[str, Any] | None:
 def _path(table: Table, query: str) -> str:
     if not _QUERY.fullmatch(query):
         raise FormatError(f"{table.label}: {query!r} is not the id of a streaming query", table=table.name)
-    return f"{PRIVATE_DIR}/streams/{query}.json"
+    return f"{STREAMS_DIR}/{query}.json"

@@ -32,6 +32,7 @@ from airflow_paimon.core.table.paths import (
     CONSUMER_PREFIX,
     MAIN,
     PRIVATE_DIR,
+    STREAMS_DIR,
     numbered,
 )
 from airflow_paimon.core.table.table import Table
@@ -139,26 +140,27 @@ def _consumers(view: Table) -> Iterator[Consumer]:
 
 
 def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
-    folder = f"{PRIVATE_DIR}/operations"
+    """Records of operations, and of the last batches of streams, which are tried again in the same way."""
     young = [
         f"{folder}/{info.name}"
+        for folder in (f"{PRIVATE_DIR}/operations", STREAMS_DIR)
         for info in main.store.list(folder)
         if not info.is_dir and info.name.endswith(".json") and not info.name.startswith(".")
         if since_ms is None or info.modified_ms is None or info.modified_ms >= since_ms
     ]
     for path, data in zip(young, main.store.read_many(young), strict=True):
-        where = f"{main.name}: {path}"
         try:
             raw: Any = json.loads(data)
             if "head" in raw:  # not a plan of expire_partitions
-                record = OperationRecord(
-                    operation_id=str(raw["operation_id"]), branch=str(raw["branch"]), head=int(raw["head"])
-                )
-                yield record
+                name = f"stream {raw['query']}" if path.startswith(STREAMS_DIR) else str(raw["operation_id"])
+                yield OperationRecord(operation_id=name, branch=str(raw["branch"]), head=int(raw["head"]))
         except (ValueError, KeyError, TypeError):
-            raise FormatError(
-                f"{where} is unreadable; see check_table, repair_table deletes it", table=main.name
-            ) from None
+            way_out = (
+                "look which batches of the stream are in, then delete it"
+                if path.startswith(STREAMS_DIR)
+                else "see check_table, repair_table deletes it"
+            )
+            raise FormatError(f"{main.name}: {path} is unreadable; {way_out}", table=main.name) from None
 
 
 def _unfinished(main: Table, views: Iterable[Table]) -> Iterator[tuple[str, str]]:

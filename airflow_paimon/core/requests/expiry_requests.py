@@ -34,7 +34,8 @@ class ExpireSnapshots(Expiry):
     max_deletes: int | None = flag("The most snapshots of a branch that expire in one run", minimum=1)
     keep_undo: bool = flag("Keep the snapshots that the undo of a publish needs, while its undo tag lives", True)
     retry_window: str = flag(
-        "Keep the snapshots in which a retry of an operation looks for its commit, for operations this young",
+        "Keep the snapshots in which a retry of an operation, or of a stream's batch, looks for its commit, for those "
+        "this young",
         RETRY_WINDOW,
     )
 

@@ -14,7 +14,8 @@ import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
-from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, StorageError
+from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
@@ -247,6 +248,24 @@ def test_a_consumer_a_retry_and_an_undo_keep_their_snapshots(table: Table) -> No
     done = expire(table, retry_window="0 s", keep_undo=False)
     assert done.details["expired"]["main"]["to"] == 9
     assert_sound(table)
+
+
+def test_a_batch_of_a_stream_that_is_tried_again_can_tell_whether_it_landed(table: Table) -> None:
+    """The query was killed in its batch 1, and is started again after an expiry."""
+    append(table, "a")
+    begin_batch(table, "query", 0)
+    first = append(table, "a").snapshot
+    begin_batch(table, "query", 1)
+    for _ in range(3):
+        append(table, "a")
+    assert first is not None
+    pinned = f"a retry of operation 'stream query' looks at all after {first.id}"
+    done = expire(table)
+    assert pinned in done.details["stopped_by"]["main"]
+    assert begin_batch(table, "query", 1)[1] is None
+    expire(table, retry_window="0 s")
+    with pytest.raises(OutcomeUnknownError, match="batch 1 of stream query"):
+        begin_batch(table, "query", 1)
 
 
 def test_a_branch_keeps_the_snapshot_that_it_starts_from(table: Table) -> None:

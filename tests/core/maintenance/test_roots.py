@@ -69,6 +69,7 @@ def test_every_kind_of_root_of_every_branch(table: Table) -> None:
         ("changelog/changelog-3", b"[]"),
         ("consumer/consumer-bad", b"{}"),
         ("_airflow_paimon/operations/x.json", b'{"head": "?"}'),
+        ("_airflow_paimon/streams/x.json", b'{"query": "x", "head": 1}'),
         ("_airflow_paimon/trash/main/tag-x-1.json", b'{"kind": "tag"}'),
     ],
 )
