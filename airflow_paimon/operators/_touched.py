@@ -8,11 +8,12 @@ from typing import Any
 from airflow_paimon.core.table.paths import MAIN
 
 _OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_branch": "branch", "rollback_to": "branch",
+        "replay_branch": "branch",
         "rename_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
         "replace_main": "branch",
         "expire_partitions": "branch", "compact": "branch", "alter_table": "branch"}  # fmt: skip
 _WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_branch": "branch",
-            "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch",
+            "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch", "replay_branch": "branch",
             "alter_table": "branch"}  # fmt: skip
 _WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table"})
 _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",

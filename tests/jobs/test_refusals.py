@@ -18,6 +18,7 @@ from airflow_paimon.spark import launch
 
 FIX = "correct_branch --branch=fix --partitions=dt=20261118 --sql=HERE/good.sql"
 PLAIN = "sales.orders"
+REPLAY = "replay_branch --branch=fix --source=up=sales.days --function=m:f"
 CHAIN = "sales.days"
 NEW_CHAIN = (
     "create_chain_table --table=sales.new --column='k INT NOT NULL' --column='dt STRING NOT NULL' --primary-key=dt "
@@ -56,6 +57,28 @@ REFUSED = [
     ("rename_branch --branch=main --to-branch=b", "invalid-input", "main keeps its name"),
     ("rename_branch --branch=fix --to-branch=fix", "invalid-input", "that is its name already"),
     ("rename_branch --branch=fix --to-branch=empty", "already-exists", "choose another name"),
+    # replays
+    (f"{REPLAY} --branch=main", "invalid-input", "given twice"),
+    ("replay_branch --branch=main --source=up=sales.days --function=m:f", "invalid-input", "not main; create one"),
+    ("replay_branch --branch=empty --source=up=sales.days --function=m:f", "unsafe", "create it from the tag"),
+    ("replay_branch --branch=fix --function=m:f", "invalid-input", "with --source name=db.table"),
+    ("replay_branch --branch=fix --source=up=sales.days", "invalid-input", "--sql FILE or --function module:name"),
+    ("replay_branch --branch=fix --source=up=sales.days --function=f", "invalid-input", "not of the form module:name"),
+    ("replay_branch --branch=fix --source=sales.days --function=m:f", "invalid-input", "form name=db.table"),
+    ("replay_branch --branch=fix --source=main=sales.days --function=m:f", "invalid-input", "'main' is taken already"),
+    ("replay_branch --branch=fix --source=u=sales.orders$branch_fix --function=m:f", "invalid-input", "and a target"),
+    (f"{REPLAY} --target=t=sales.orders", "invalid-input", "db.table$branch_b in --target"),
+    (f"{REPLAY} --source=up=sales.orders", "invalid-input", "'up' is taken already"),
+    (f"{REPLAY} --tag=t1 --snapshot=1", "invalid-input", "name two starts"),
+    (f"{REPLAY} --tag=none", "not-found", "none"),
+    (f"{REPLAY} --snapshot=x=1", "invalid-input", "write name=ID, with a name of up"),
+    (f"{REPLAY} --snapshot=a", "invalid-input", "one snapshot id for each source, such as up=7"),
+    (f"{REPLAY} --snapshot=99", "not-found", "99"),
+    (f"{REPLAY} --timestamp=today", "invalid-input", "'today' is not an ISO time"),
+    (f"{REPLAY} --available-now --until-snapshot=1", "invalid-input", "give one of them"),
+    (f"{REPLAY} --until-watermark=soon", "invalid-input", "'soon' is not an ISO time"),
+    (f"{REPLAY} --engine=connector", "unsupported", "does not run with the engine connector"),
+    ("replay_branch --branch=fix --source=up=sales.days --sql=HERE/good.sql --available-now", "invalid-input", "batch"),
     # tags
     ("create_tag --tag=t1", "already-exists", "choose another name, or if_exists=replace"),
     ("create_tag --tag=x --branch=empty", "not-found", "no snapshot to tag"),

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests import chain_requests, expiry_requests, requests
+from airflow_paimon.core.requests import chain_requests, expiry_requests, replay_requests, requests
 from airflow_paimon.core.requests.base import Request
 
 if TYPE_CHECKING:
@@ -145,6 +145,13 @@ OPERATIONS: dict[str, Operation] = {
             function=f"{_JOBS}.correct_branch:correct_branch",
             runs_on="rows",
             connector=f"{_CONNECTOR}.correct_branch:correct_branch",
+        ),
+        Operation(
+            name="replay_branch",
+            request=replay_requests.ReplayBranch,
+            summary="Run a function or statements over upstream tables, from a point on, into branches.",
+            function=f"{_JOBS}.replay_branch:replay_branch",
+            runs_on="rows",
         ),
         Operation(
             name="compact",

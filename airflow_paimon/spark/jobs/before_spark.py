@@ -9,6 +9,7 @@ from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.chain_requests import CompactChainTable
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import check_engine
+from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.core.requests.requests import Compact, CorrectBranch, DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.features import check_writable
@@ -19,6 +20,7 @@ from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
+from airflow_paimon.spark.jobs.replay_check import check_replay
 
 
 def run_before_spark(request: Request) -> OperationResult | None:
@@ -31,6 +33,8 @@ def run_before_spark(request: Request) -> OperationResult | None:
     context = open_context(request)
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
+    elif isinstance(request, ReplayBranch):
+        return check_replay(context, request)
     elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
         return compact_chain_table(context, request) if request.dry_run else None

@@ -136,6 +136,22 @@ def _query(spark: SparkSession, text: str, tables: NamedTables | None, base: Bas
     return tables.query(text, lambda: own_rows(spark, text, plan()))
 
 
+def correct_by_rows(spark: SparkSession, context: Context, request: CorrectBranch, rows: DataFrame) -> OperationResult:
+    """Write the rows of a DataFrame as those of ``--function``.
+
+    Raises:
+        PaimonError: as ``correct_branch`` does.
+    """
+    branch = branch_to_correct(context, request)
+
+    def correct(identity: CommitIdentity) -> OperationResult:
+        base = _read_base(context, request, branch)
+        check_frame(rows, base.schema, branch.label)
+        return _finish(context, request, base, _run_tasks(spark, request, base, rows), identity)
+
+    return correct_idempotently(context, request, None, correct)
+
+
 def _by_statement(
     spark: SparkSession,
     context: Context,

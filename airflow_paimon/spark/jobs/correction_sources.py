@@ -38,17 +38,24 @@ def read_sql(request: CorrectBranch) -> str | None:
     if request.sql is None:
         parse_function(str(request.function))
         return None
+    return read_statements(request.table, request.sql)
+
+
+def read_statements(table: str, path: str) -> str:
+    """Read a file with SQL, without a semicolon at its end.
+
+    Raises:
+        InvalidInputError: it can't be read, or is empty.
+    """
     try:
-        text = Path(request.sql).read_text(encoding="utf-8").strip().rstrip(";").strip()
+        text = Path(path).read_text(encoding="utf-8").strip().rstrip(";").strip()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidInputError(
-            f"{request.table}: --sql takes the path of a file with SQL, and {request.sql!r} can't be read: {why}"
+            f"{table}: --sql takes the path of a file with SQL, and {path!r} can't be read: {why}"
         ) from None
     if not text:
-        raise InvalidInputError(
-            f"{request.table}: the file {request.sql} (--sql) is empty; write one statement or SELECT into it"
-        )
+        raise InvalidInputError(f"{table}: the file {path} (--sql) is empty; write one statement or SELECT into it")
     return text
 
 
@@ -138,30 +145,38 @@ def parse_function(name: str) -> tuple[str, str]:
     return module, function
 
 
-def _call(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> DataFrame:
-    from pyspark.sql import DataFrame
+def import_function(name: str) -> Any:
+    """Import the user's function.
 
+    Raises:
+        InvalidInputError: it is not there.
+    """
     module_name, function_name = parse_function(name)
     try:
-        function: Any = getattr(importlib.import_module(module_name), function_name)
+        return getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise InvalidInputError(
             f"--function {name}: {error}; the module must be importable where the driver runs (--py-files)"
         ) from error
-    rows: DataFrame = _called(function, spark, dict(views), name)
+
+
+def _call(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    rows: DataFrame = call_function(name, import_function(name), spark, dict(views))
     # a class of its own in each of PySpark's two kinds of sessions, both below pyspark.sql.DataFrame since 4.0
     if not isinstance(rows, DataFrame) and type(rows).__name__ != "DataFrame":
         raise InvalidInputError(f"--function {name} returned {type(rows).__name__}, not a DataFrame")
     return rows
 
 
-def _called(function: Any, spark: SparkSession, views: dict[str, DataFrame], name: str) -> Any:
+def call_function(name: str, function: Any, *arguments: Any) -> Any:
     """Call the user's function: what it raises is the user's error, unless Spark says that it may pass."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        return function(spark, views)
+        return function(*arguments)
     except (PaimonError, MemoryError):
         raise
     except (PySparkException, Py4JError) as error:

@@ -1,0 +1,88 @@
+"""What the arguments of a replay mean: tables by name, snapshots, when it has caught up, its statements. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_paimon.core.errors import InvalidInputError
+
+_TOKEN = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|;|.", re.DOTALL)
+_RESERVED = frozenset({"branch", "main"})
+
+
+def named_tables(flag: str, texts: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Read ``name=db.table[$branch_b]``, as tables by name.
+
+    Raises:
+        InvalidInputError: not of that form, with a version, or a name is used twice.
+    """
+    found: dict[str, str] = {}
+    used = {*_RESERVED, *(name.lower() for name in taken)}
+    for text in texts:
+        name, equals, table = (part.strip() for part in text.partition("="))
+        if not equals or not name.isidentifier() or not table or "@" in table:
+            raise InvalidInputError(f"{flag} {text!r} is not of the form name=db.table or name=db.table$branch_b")
+        if name.lower() in used:
+            raise InvalidInputError(f"{flag} {text!r}: the name {name!r} is taken already; give another name")
+        used.add(name.lower())
+        found[name] = table
+    return found
+
+
+def named_snapshots(flag: str, texts: Sequence[str], sources: Sequence[str]) -> dict[str, int]:
+    """Read ``[name=]ID``, as snapshot ids by source; without a name there must be one source.
+
+    Raises:
+        InvalidInputError: not of that form, an unknown source, or one that is given twice.
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        name, equals, number = (part.strip() for part in text.rpartition("="))
+        if not equals and len(sources) == 1:
+            name = sources[0]
+        if name not in sources:
+            raise InvalidInputError(f"{flag} {text!r} names no source; write name=ID, with a name of {_list(sources)}")
+        if not (number.isascii() and number.isdigit() and int(number) > 0) or name in found:
+            raise InvalidInputError(f"{flag} {text!r}: give one snapshot id for each source, such as {name}=7")
+        found[name] = int(number)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """When a source counts as caught up with: snapshot ids by source, and a watermark (epoch milliseconds) for all."""
+
+    snapshots: Mapping[str, int] = field(default_factory=dict)
+    watermark: int | None = None
+
+    def missing(self, heads: Mapping[str, tuple[int, int | None]]) -> list[str]:
+        """Say which sources have not come that far; ``heads``: newest snapshot id and watermark of each."""
+        out = []
+        for name, (head, watermark) in heads.items():
+            wanted = self.snapshots.get(name, 0)
+            if head < wanted:
+                out.append(f"{name} is at snapshot {head} of {wanted}")
+            elif self.watermark is not None and (watermark is None or watermark < self.watermark):
+                out.append(f"{name} has the watermark {watermark}, not yet {self.watermark}")
+        return out
+
+
+def split_statements(text: str) -> list[str]:
+    """Divide a file at its semicolons, those in quotes and comments left out; what is empty falls away."""
+    parts: list[list[str]] = [[]]
+    for token in _TOKEN.findall(text):
+        if token == ";":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return ["".join(part).strip() for part in parts if any(not _is_blank(token) for token in part)]
+
+
+def _is_blank(token: str) -> bool:
+    return token.isspace() or token.startswith(("--", "/*"))
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "--source"

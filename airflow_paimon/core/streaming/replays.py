@@ -1,0 +1,84 @@
+"""The record with which a replay goes on, ``_airflow_paimon/replays/<key>.json`` of the table that it writes.
+
+A replay by streams belongs to its branch as it is: another branch of the name, or the branch after a rollback, has
+another key, and so other checkpoints. A batch belongs to its operation id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.commit.put import execute
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.table import Table
+
+_ROLLBACK = "rollback_to"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRecord:
+    """``starts``, ``ends``: snapshots of the sources by name (ends of a batch only); ``before``: of the targets."""
+
+    asked: str
+    starts: Mapping[str, int]
+    identities: Mapping[str, str]
+    ends: Mapping[str, int] = field(default_factory=dict)
+    before: Mapping[str, int] = field(default_factory=dict)
+
+
+def stream_key(view: Table) -> str:
+    """Return the key of replays by streams into a branch."""
+    main = view.branch(MAIN)
+    lineage = read_lineage(main, view.branch_name)
+    made = None if lineage is None else (lineage.created_at, lineage.operation_id, lineage.identity)
+    back = [s.id for s in view.snapshots() if s.properties.get("airflow-paimon.operation") == _ROLLBACK]
+    return digest_of([view.branch_name, made, back[-1:]])[:32]
+
+
+def batch_key(operation_id: str) -> str:
+    """Return the key of a batch."""
+    return digest_of(["batch", operation_id])[:32]
+
+
+def find_replay(table: Table, key: str, asked: str) -> ReplayRecord | None:
+    """Return the record of an earlier run.
+
+    Raises:
+        InvalidInputError: that was another request. FormatError: the record is unreadable.
+    """
+    path = replay_path(key)
+    try:
+        found = ReplayRecord(**json.loads(table.store.read(f"{path}.json")))
+    except NotFoundError:
+        return None
+    except (ValueError, TypeError):
+        raise FormatError(
+            f"{table.label}: the record {path}.json of a replay is unreadable; roll the branch back, then "
+            f"delete the file",
+            table=table.name,
+        ) from None
+    if found.asked != asked:
+        raise InvalidInputError(
+            f"{table.label} was replayed before with another function, other tables or another start. Give the same "
+            f"again to go on, or start over on a new branch, or on this one after rollback_to its base",
+            table=table.name,
+        )
+    return found
+
+
+def record_replay(table: Table, key: str, record: ReplayRecord) -> None:
+    """Keep what a re-run needs, before the first row is written."""
+    data = json.dumps(asdict(record), indent=2).encode()
+    action = Replace(path=f"{replay_path(key)}.json", data=data, reason="a re-run of the replay goes on with it")
+    execute(table, Plan(operation="replay_branch", table=table.name, actions=(action,)))
+
+
+def replay_path(key: str) -> str:
+    """Return the place of a replay in the table's folder: its record with ``.json``, its checkpoints in the folder."""
+    return f"{PRIVATE_DIR}/replays/{key}"

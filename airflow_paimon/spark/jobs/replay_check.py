@@ -1,0 +1,299 @@
+"""What a replay reads and writes, found and checked before Spark starts: tables, start, statements, checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.replay_requests import ReplayBranch
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.streaming.changes_plan import Overwrites, StreamRules
+from airflow_paimon.core.streaming.position_plan import FROM_TIMESTAMP, Position, Start
+from airflow_paimon.core.streaming.replay_plan import Goal, named_snapshots, named_tables, split_statements
+from airflow_paimon.core.streaming.replays import (
+    ReplayRecord,
+    batch_key,
+    find_replay,
+    record_replay,
+    replay_path,
+    stream_key,
+)
+from airflow_paimon.core.streaming.stream import Stream
+from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
+from airflow_paimon.spark.jobs.correction_sources import parse_function, read_statements, text_digest
+
+_ANY_RULES = StreamRules(keyed=False, producer="none", overwrites=Overwrites.SKIP)
+"""A start is found by snapshots alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A checked request. ``record``: with the starts, as the first run of this replay found them.
+
+    ``statements`` empty: a function. ``key`` names the record and the folder of checkpoints.
+    """
+
+    sources: Mapping[str, Table]
+    targets: Mapping[str, Table]
+    statements: tuple[str, ...]
+    goal: Goal
+    timeout_s: float
+    streams: bool
+    has_start: bool
+    key: str
+    record: ReplayRecord
+    resumed: bool
+
+    def heads(self) -> dict[str, tuple[int, int | None]]:
+        """Return the newest snapshot id and the watermark of each source."""
+        found = {name: table.latest_snapshot() for name, table in self.sources.items()}
+        return {n: (0, None) if s is None else (s.id, s.watermark) for n, s in found.items()}
+
+
+def plan_replay(context: Context, request: ReplayBranch) -> Replay:
+    """Check a request and find out where it starts; nothing is written.
+
+    Raises:
+        InvalidInputError: the arguments contradict each other, a target is main, or this was replayed in another way.
+        NotFoundError: no such table, branch, tag or snapshot. UnsafeOperationError: the branch is empty.
+    """
+    statements = _statements(request)
+    streams = _is_stream(request, statements)
+    sources = _sources(request)
+    targets = _targets(context, request, sources)
+    _check_start(request)
+    view = next(iter(targets.values()))
+    key = stream_key(view) if streams else batch_key(request.operation_id or uuid.uuid4().hex)
+    record = find_replay(view, key, _asked(request, statements))
+    resumed = record is not None
+    if record is None:
+        starts = {name: _start(request, name, table, sources) for name, table in sources.items()}
+        record = ReplayRecord(
+            asked=_asked(request, statements),
+            starts={n: p.snapshot for n, p in starts.items()},
+            identities={n: p.identity for n, p in starts.items()},
+            ends={} if streams else {n: t.latest_snapshot_id() or 0 for n, t in sources.items()},
+            before={n: t.latest_snapshot_id() or 0 for n, t in targets.items()},
+        )
+    return Replay(
+        sources=sources,
+        targets=targets,
+        statements=statements,
+        goal=_goal(request, list(sources)),
+        timeout_s=parse_duration(request.timeout, "timeout").total_seconds(),
+        streams=streams,
+        has_start=_has_start(request),
+        key=key,
+        record=record,
+        resumed=resumed,
+    )
+
+
+def keep_record(request: ReplayBranch, replay: Replay) -> None:
+    """Record where the replay starts, so that a re-run starts there as well."""
+    if not replay.resumed and (replay.streams or request.operation_id):
+        record_replay(next(iter(replay.targets.values())), replay.key, replay.record)
+
+
+def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str:
+    """Return the checkpoint location of a target's stream.
+
+    Raises:
+        InvalidInputError: the table is on an object store, and no folder was given.
+    """
+    if request.checkpoint:
+        return f"{request.checkpoint.rstrip('/')}/{replay.key}/{target}"
+    store = next(iter(replay.targets.values())).store
+    if not store.uri.startswith("file:"):
+        raise InvalidInputError(
+            f"{request.table} is not on a local disk: name a folder for checkpoints that Spark can reach, "
+            f"e.g. --checkpoint s3a://bucket/checkpoints",
+            table=request.table,
+        )
+    return f"{store.uri}/{replay_path(replay.key)}/{target}"
+
+
+def _statements(request: ReplayBranch) -> tuple[str, ...]:
+    if (request.sql is None) == (request.function is None):
+        raise InvalidInputError(
+            f"{request.table}: replay_branch takes --sql FILE or --function module:name, one of the two"
+        )
+    if request.sql is None:
+        parse_function(str(request.function))
+        return ()
+    return tuple(split_statements(read_statements(request.table, request.sql)))
+
+
+def _is_stream(request: ReplayBranch, statements: tuple[str, ...]) -> bool:
+    until = bool(request.until_snapshot or request.until_watermark)
+    if request.available_now and until:
+        raise InvalidInputError(
+            f"{request.table}: --available-now ends when nothing is new, --until-snapshot and --until-watermark when "
+            f"the sources have come that far: give one of them"
+        )
+    if statements and (request.available_now or until):
+        raise InvalidInputError(
+            f"{request.table}: statements run as a batch, without --available-now and --until-...; a stream needs "
+            f"--function"
+        )
+    return request.available_now or until
+
+
+def _sources(request: ReplayBranch) -> dict[str, Table]:
+    if not request.source:
+        raise InvalidInputError(f"{request.table}: name the upstream tables with --source name=db.table")
+    named = named_tables("--source", request.source)
+    return {n: open_table(request.warehouse, t, storage_options=request.storage_options).require()
+            for n, t in named.items()}  # fmt: skip
+
+
+def _targets(context: Context, request: ReplayBranch, sources: Mapping[str, Table]) -> dict[str, Table]:
+    own = context.table.name.partition(".")[2]
+    further = named_tables("--target", request.target, {own, *sources})
+    found = {own: context.table.branch(request.branch)}
+    for name, text in further.items():
+        found[name] = open_table(request.warehouse, text, storage_options=request.storage_options)
+    for view in found.values():
+        _check_target(view)
+    places = [(view.name, view.branch_name) for view in found.values()]
+    if len(set(places)) < len(places):
+        raise InvalidInputError(f"{request.table}: two targets are the same branch of the same table")
+    both = next((v for v in found.values() if any(_same(v, s) for s in sources.values())), None)
+    if both is not None:
+        raise InvalidInputError(f"{both.label} is a source and a target: replay into another branch", table=both.name)
+    return found
+
+
+def _same(one: Table, other: Table) -> bool:
+    return (one.name, one.branch_name) == (other.name, other.branch_name)
+
+
+def _check_target(view: Table) -> None:
+    if view.branch_name == MAIN:
+        raise InvalidInputError(
+            f"{view.name}: replay_branch writes a branch, which is published when it is right, not main; create one "
+            f"first (create_branch), and name it with --branch, or as db.table$branch_b in --target",
+            table=view.name,
+        )
+    view.require()
+    require_committable(view)
+    check_writable(view.schema(), table=view.label, branch=view.branch_name)
+    if view.latest_snapshot_id() is None:
+        raise UnsafeOperationError(
+            f"{view.label} is empty: create it from the tag or snapshot that the replay starts from", table=view.name
+        )
+
+
+def _has_start(request: ReplayBranch) -> bool:
+    return bool(request.tag or request.snapshot or request.timestamp)
+
+
+def _check_start(request: ReplayBranch) -> None:
+    given = [flag for flag, value in (("--tag", request.tag), ("--snapshot", request.snapshot),
+                                      ("--timestamp", request.timestamp)) if value]  # fmt: skip
+    if len(given) > 1:
+        raise InvalidInputError(f"{request.table}: {' and '.join(given)} name two starts: give one of them")
+
+
+def _start(request: ReplayBranch, name: str, table: Table, sources: Mapping[str, Table]) -> Position:
+    """Return the position behind what the targets contain."""
+    if request.tag:
+        tag = table.find_tag(request.tag) or table.branch(MAIN).tag(request.tag)
+        return _behind(table, tag.snapshot.id, tag.snapshot.identity)
+    if request.snapshot:
+        found = named_snapshots("--snapshot", request.snapshot, list(sources))
+        if name not in found:
+            raise InvalidInputError(f"--snapshot: say where the source {name!r} starts as well: {name}=ID")
+        return _behind(table, found[name], "")
+    if request.timestamp:
+        parse_timestamp(request.timestamp)
+        stream = Stream(table=table, schema=table.schema(), rules=_ANY_RULES)
+        return stream.origin(Start(mode=FROM_TIMESTAMP, timestamp=request.timestamp))
+    return Position()
+
+
+def _behind(table: Table, snapshot_id: int, identity: str) -> Position:
+    found = table.snapshot(snapshot_id)
+    if identity and found.identity != identity:
+        raise UnsafeOperationError(
+            f"{table.label}: its snapshot {snapshot_id} is another one than the tag's: the branch was not made from it",
+            table=table.name,
+        )
+    return Position(snapshot=found.id, identity=found.identity)
+
+
+def _goal(request: ReplayBranch, names: list[str]) -> Goal:
+    return Goal(
+        snapshots=named_snapshots("--until-snapshot", request.until_snapshot, names),
+        watermark=parse_timestamp(request.until_watermark) if request.until_watermark else None,
+    )
+
+
+def _asked(request: ReplayBranch, statements: tuple[str, ...]) -> str:
+    """Identify what must be the same when a replay goes on; how long it runs may differ."""
+    fixed = dataclasses.replace(
+        request,
+        sql=text_digest("\n;\n".join(statements)) if statements else None,
+        available_now=False,
+        until_snapshot=(),
+        until_watermark=None,
+        timeout="",
+    )
+    ours = {"warehouse", "storage_options", "operation_id", "now", "dry_run"}
+    return digest_of({f.name: getattr(fixed, f.name) for f in dataclasses.fields(fixed) if f.name not in ours})
+
+
+def check_replay(context: Context, request: ReplayBranch) -> OperationResult | None:
+    """Check a request without Spark; the result of a dry run, None for others.
+
+    Raises:
+        PaimonError: as ``plan_replay`` does.
+    """
+    replay = plan_replay(context, request)
+    return replay_result(context, request, replay, {}) if request.dry_run else None
+
+
+def replay_result(
+    context: Context,
+    request: ReplayBranch,
+    replay: Replay,
+    written: Mapping[str, Mapping[str, int]],
+    caught_up: Mapping[str, int] | None = None,
+) -> OperationResult:
+    """Return the result. ``written``: batches and rows of each target; ``caught_up``: how far streams have read."""
+    heads = replay.heads()
+    read = (caught_up or {}) if replay.streams else replay.record.ends
+    targets: dict[str, dict[str, Any]] = {}
+    for name, view in replay.targets.items():
+        before, after = replay.record.before[name], view.latest_snapshot_id()
+        figures = written.get(name, {"batches": 0, "rows": 0})
+        targets[name] = {"table": view.name, "branch": view.branch_name, **figures, "snapshot_before": before,
+                         "snapshot_after": after}  # fmt: skip
+    sources = {
+        name: {"table": table.name, "branch": table.branch_name, "start": replay.record.starts[name],
+               "caught_up_to": read.get(name), "head": heads[name][0]}
+        for name, table in replay.sources.items()
+    }  # fmt: skip
+    first = next(iter(targets.values()))
+    details = {"mode": "stream" if replay.streams else "batch", "resumed": replay.resumed, "sources": sources,
+               "targets": targets}  # fmt: skip
+    plan = Plan(operation=request.operation, table=context.table.name, summary=details)
+    return context.result(
+        plan,
+        branch=request.branch,
+        changed=any(t["snapshot_before"] != t["snapshot_after"] for t in targets.values()),
+        before=first["snapshot_before"],
+        after=first["snapshot_after"],
+        details=details,
+    )
