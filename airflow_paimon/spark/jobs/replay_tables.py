@@ -22,6 +22,7 @@ from airflow_paimon.spark.datasource import NAME
 from airflow_paimon.spark.failures import query_errors, task_errors
 from airflow_paimon.spark.jobs.correct_branch import correct_by_rows
 from airflow_paimon.spark.jobs.replay_check import Replay, checkpoint_folder
+from airflow_paimon.spark.plan_text import aliased
 from airflow_paimon.spark.read import read_table
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.catch_up import catch_up
@@ -118,7 +119,8 @@ class ReplaySource:
         stop = start if end is None else Position(snapshot=end.id, identity=end.identity)
         offsets = [Offset(branch=self.branch, at=at, origin=start).to_json() for at in (start, stop)]
         shares = [[share] for share in reader.partitions(*offsets)]
-        return map_tasks(run.spark, shares, reader.read, schema)
+        found = map_tasks(run.spark, shares, reader.read, schema)
+        return aliased(found, view.label, "changes", self.start, stop.snapshot)
 
     def stream(self, **options: str) -> DataFrame:
         """Return a stream of what came after the start; without a start, of all rows first.

@@ -163,23 +163,22 @@ def in_streams(spark: SparkSession, sources: Any, targets: Any, start: Mapping[s
 def test_streams_go_on_from_their_checkpoint(
     spark: SparkSession, tmp_path: Path, pipeline: tuple[Table, Table]
 ) -> None:
-    """Cut off by the time-out; caught up; continued with what came since; anew after a rollback of the branch."""
+    """Cut off by the time-out; continued, with what came since; anew after a rollback of the branch."""
     raw, daily = pipeline
     fix = daily.branch("fix")
     correct(spark, tmp_path, IN_MINUTES)
     asked = {"function": f"{HERE}:in_streams"}
     with pytest.raises(ConflictError, match="within"):
         replay(spark, tmp_path, **asked, until_snapshot=["99"], timeout="0 s")
-    result = replay(spark, tmp_path, **asked, until_snapshot=["3"])
-    assert totals(fix) == CORRECTED
-    assert result.details["resumed"]
-    assert result.details["sources"]["raw"]["caught_up_to"] == 3
-    assert result.details["targets"]["daily"]["batches"] == 1
     flights(raw.branch("fix"), "4", ("AA", 9))
-    replay(spark, tmp_path, **asked, available_now=True)
+    result = replay(spark, tmp_path, **asked, until_snapshot=["4"])
     assert totals(fix) == [*CORRECTED, ("4", "AA", 9)]
-    head = fix.latest_snapshot_id()
-    assert replay(spark, tmp_path, **asked, available_now=True).snapshot_after == head, "nothing is new"
+    assert result.details["resumed"]
+    assert result.details["sources"]["raw"]["caught_up_to"] == 4
+    written = result.details["targets"]["daily"]
+    assert (written["batches"], written["snapshot_after"]) in ((1, 2), (2, 3)), (
+        "cut off before its first batch or after"
+    )
     run(daily, "rollback_to", branch="fix", snapshot=1)
     replay(spark, tmp_path, **asked, available_now=True)
     assert totals(fix) == [*CORRECTED, ("4", "AA", 9)], "the rows that were rolled back come again"
