@@ -228,6 +228,15 @@ def test_a_fold_that_the_embedded_engine_refuses_is_said_before_anything_is_made
         correction.plan_correction(form("data_correction", {**conf, "rewrite": True}), "data_correction", "r")
 
 
+@pytest.mark.parametrize("engine", ["embedded", "connector"])
+def test_a_statement_runs_on_either_engine_without_partitions(warehouse: Path, engine: str) -> None:
+    append(make_table(warehouse), "1")
+    conf = {"table": "d.t", "sql": "UPDATE branch SET v = 'x' WHERE dt = '1'", "engine": engine}
+    assert correction.plan_correction(form("data_correction", conf), "data_correction", "r")["base_snapshot"] == 1
+    with pytest.raises(InvalidInputError, match="leave Partitions empty"):
+        correction.plan_correction(form("data_correction", {**conf, "partitions": ["dt=1"]}), "data_correction", "r")
+
+
 # -- what is approved -------------------------------------------------------------------------------------------------
 
 

@@ -226,6 +226,8 @@ def test_only_files_that_can_hold_such_rows_are_read_and_only_touched_ones_are_w
     assert nothing["details"]["notes"] == [f"UPDATE on d.t changed nothing: {why}"]
     nothing = sql(spark, str(tmp_path), "INSERT INTO d.t SELECT 1, 'x', 1, 'a' WHERE false")
     assert (nothing["changed"], nothing["details"]["notes"]) == (False, ["INSERT on d.t: its query returned no rows"])
+    said = _refusal(spark, tmp_path, "UPDATE d.t SET v = 'x' WHERE nope = 1")
+    assert "`dt`" in said and "__airflow_paimon" not in said, "columns of ours are not suggested"
 
 
 @contextmanager

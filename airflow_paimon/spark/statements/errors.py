@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
 from airflow_paimon.spark.statements.statement_plan import Statement
+
+_OWN_NAMES = re.compile(r", `__airflow_paimon_\w+`|`__airflow_paimon_\w+`, ")
+"""Columns that rows are found by: among the names that Spark suggests for an unknown one."""
 
 
 @contextmanager
@@ -26,5 +30,5 @@ def statement_errors(statement: Statement, table: str) -> Iterator[None]:
         fault = first_line(text) if isinstance(error, AnalysisException) else fault_of_query(error)
         if fault is None:
             raise
-        said = f"{statement.kind} on {statement.target.text}: {fault_at(text, fault)}"
+        said = f"{statement.kind} on {statement.target.text}: {_OWN_NAMES.sub('', fault_at(text, fault))}"
         raise InvalidInputError(said, table=table) from None
