@@ -143,13 +143,14 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     operate(plain, "create_tag", tag="old", snapshot=1, time_retained="1 d", now="2026-01-01T00:00:00+00:00")
     damage(broken)
     before, first = everything(broken), files_on_disk(plain)
+    of_keyed = {path: (place(keyed) / path).stat().st_size for path in files_on_disk(keyed)}
     conf = {"tables": ["sales.*", "gone.*"], "exclude": ["sales.left_alone"], **AT_ONCE}
 
-    dry = run_dag(DAG, {**conf, "dry_run": True})
+    dry = run_dag(DAG, {**AT_ONCE, "tables": ["sales.plain"], "dry_run": True})
     assert dry.asset_events == []
     assert files_on_disk(plain) == first
-    assert states(dry)["maintain.compact[2]"] == "skipped"
-    planned = {row["table"]: row for row in dry.xcom("summary")["by_table"]}["sales.plain"]
+    assert states(dry)["maintain.compact[0]"] == "skipped"
+    (planned,) = dry.xcom("summary")["by_table"]
     assert planned["skipped"] == {"compact": "dry run: 3 files in 1 partition would be written again"}
     assert (planned["tags"], planned["branches"]) == (1, 1)
 
@@ -169,7 +170,7 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
         assert_sound(table)
         assert not (place(table) / ORPHAN).exists()
     assert (ids(keyed), ids(plain)) == ([1, 2, 3], [1, 2, 3])
-    assert keyed.snapshot_ids() == [4]
+    assert (keyed.snapshot_ids(), plain.snapshot_ids()) == ([4], [5])
     assert plain.branch_names() == []
     assert [tag.name for tag in plain.tags()] == []
 
@@ -178,6 +179,11 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     assert next(iter(rows_)) == "sales.broken"
     assert "compact" in rows_["sales.broken"]["failed"]
     assert "primary key" in rows_["sales.keyed"]["skipped"]["compact"]
+    freed = {path: size for path, size in of_keyed.items() if path not in files_on_disk(keyed)}
+    assert len(freed) == 8, "the replaced rows, the orphan file, two manifest lists of each of three snapshots"
+    assert rows_["sales.keyed"]["freed_files"] == len(freed)
+    counted = sum(size for path, size in freed.items() if "manifest-list" not in path)
+    assert rows_["sales.keyed"]["freed_bytes"] == counted, "the sizes of lists are not looked up"
     assert (rows_["sales.plain"]["compacted_files"], rows_["sales.plain"]["compacted_to"]) == (3, 1)
     assert (rows_["sales.plain"]["tags"], rows_["sales.plain"]["branches"]) == (1, 1)
     assert (summary["tables"], summary["tables_failed"]) == (3, 1)
