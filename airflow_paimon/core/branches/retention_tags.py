@@ -22,7 +22,7 @@ from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Plan, PutNew
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import read_lineage
-from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, published_tag
+from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, manifest_path, published_tag
 from airflow_paimon.core.table.scan import read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
@@ -140,9 +140,11 @@ def protect_published(view: Table, snapshot: Snapshot, held: Iterable[Snapshot] 
             reason=f"keeps files of snapshot {tag.snapshot.id} that came back",
         )
         for tag in map(keep_tag, held)
-        if tag.name not in present
+        if tag.name not in present and is_whole(view, tag.snapshot)
     ]
     actions = (*again, *missing_protection(view, snapshot))
+    if actions and not is_whole(view, snapshot):
+        actions = tuple(again)  # it has expired meanwhile: a tag on it would only stop the next expiry
     execute(view, Plan(operation="protect", table=view.name, actions=actions))
 
 
@@ -185,6 +187,11 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
         living.discard(branch)
         lineage = read_lineage(view.branch(MAIN), branch)
         branch = lineage.from_branch if lineage is not None else MAIN
+
+
+def is_whole(view: Table, snapshot: Snapshot) -> bool:
+    """Whether a snapshot's files are still there, as far as its manifest list tells."""
+    return view.store.exists(manifest_path(snapshot.base_manifest_list))
 
 
 def keep_tag_needed(view: Table, tag: Tag) -> str | None:

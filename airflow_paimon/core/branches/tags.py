@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_paimon.core.branches.retention_tags import keep_tag_needed
+from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import (
@@ -187,12 +187,14 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
 
 
 def check_deletable(view: Table, tag: Tag) -> None:
-    """Refuse to delete a tag that retains needed files.
+    """Refuse to delete a tag that retains needed files. One whose manifest list is gone retains none.
 
     Raises:
         UnsafeOperationError: names what needs them.
     """
     branch = protects(tag.name)
+    if (branch is not None or tag.name.startswith(KEEP_TAG_PREFIX)) and not is_whole(view, tag.snapshot):
+        return
     if branch is not None and branch in view.branch_names():
         raise UnsafeOperationError(
             f"{view.label}: tag {tag.name!r} keeps files that branch {branch!r} shares; delete the branch first",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.errors import FormatError, UnsafeOperationError
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -178,3 +178,49 @@ def test_a_tag_that_an_older_engine_copied_without_the_uuid_is_the_same_snapshot
     run(table, "create_branch", branch="mine", tag="java")
     rewrite(table.branch("mine"), "a")
     assert run(table, "merge_branch", branch="mine").changed
+
+
+EVERYTHING = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "keep_undo": False, "retry_window": "0 s"}
+
+
+@pytest.mark.parametrize("name", ["airflow-paimon-keep-2", "airflow-paimon-branch-fix.2", "mine"])
+def test_a_tag_whose_files_are_gone_can_be_deleted(tmp_path: Path, name: str) -> None:
+    """It keeps nothing, and every expiry stops at it."""
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    run(table, "create_tag", tag="old")
+    run(table, "create_branch", branch="fix", tag="old")
+    lost = append(table, "b").snapshot
+    assert lost is not None
+    append(table, "c")
+    run(table, "expire_snapshots", **EVERYTHING)
+    table.store.create(table.paths.tag(name), Tag(name=name, snapshot=lost).to_bytes())
+    append(table, "d")
+    with pytest.raises(FormatError, match=name):
+        run(table, "expire_snapshots", **EVERYTHING)
+    run(table, "delete_tag", tag=name)
+    assert run(table, "expire_snapshots", **EVERYTHING).details["expired"]["main"]["to"] == 3
+
+
+def test_a_rollback_that_expires_before_its_tags_are_set_gets_none(tmp_path: Path) -> None:
+    """Its process was stopped right after the snapshot, while others committed and expired."""
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    run(table, "create_tag", tag="old")
+    overwrite(table, "a", seq=5)
+    done: list[int] = []
+
+    def meanwhile(method: str, path: str) -> None:
+        if path == table.paths.latest_hint and not done:
+            done.append(1)
+            append(table, "b")
+            run(table, "expire_snapshots", **EVERYTHING)
+
+    request = build_request("rollback_to", {"warehouse": str(tmp_path / "wh"), "table": "d.t", "tag": "old"})
+    context = open_context(request)
+    stopped = Table(FaultStore(table.store, on_mutation=meanwhile), table.name)
+    perform(type(context)(request, stopped, context.now_ms, context.started), request, None)
+    assert done and table.snapshot_ids() == [4]
+    append(table, "c")
+    run(table, "expire_snapshots", **EVERYTHING)
+    assert run(table, "check_table").details["findings"] == []
