@@ -16,7 +16,7 @@ from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.operators import branch as branch_operators
 from airflow_paimon.operators import chain as chain_operators
-from airflow_paimon.operators import maintenance
+from airflow_paimon.operators import maintenance, replay
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators._values import as_list
 from airflow_paimon.operators.branch import (
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.airflow
 
 OPERATORS: dict[str, type[PaimonOperator]] = {
     cls.operation: cls
-    for module in (branch_operators, chain_operators, maintenance)
+    for module in (branch_operators, chain_operators, maintenance, replay)
     for cls in (getattr(module, name) for name in module.__all__)
 }
 
