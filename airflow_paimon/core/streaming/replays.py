@@ -1,7 +1,7 @@
 """The record with which a replay goes on, ``_airflow_paimon/replays/<key>.json`` of the table that it writes.
 
-A replay by streams belongs to its branch as it is: another branch of the name, or the branch after a rollback, has
-another key, and so other checkpoints. A batch belongs to its operation id.
+A replay by streams belongs to its branch: another branch of the name has another key. A rollback of the branch begins
+another generation, with checkpoints of its own. A batch belongs to its operation id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.commit.put import execute
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.plan import Plan, Replace
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
@@ -23,13 +23,19 @@ _ROLLBACK = "rollback_to"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRecord:
-    """``starts``, ``ends``: snapshots of the sources by name (ends of a batch only); ``before``: of the targets."""
+    """``starts``, ``ends``: snapshots of the sources by name (ends of a batch only); ``before``: of the targets.
+
+    Of streams: ``generation`` is the branch's last rollback when the replay began, 0 = none; ``head`` its newest
+    snapshot when a run of the replay began or ended last.
+    """
 
     asked: str
     starts: Mapping[str, int]
     identities: Mapping[str, str]
     ends: Mapping[str, int] = field(default_factory=dict)
     before: Mapping[str, int] = field(default_factory=dict)
+    generation: int = 0
+    head: int = 0
 
 
 def stream_key(view: Table) -> str:
@@ -37,8 +43,24 @@ def stream_key(view: Table) -> str:
     main = view.branch(MAIN)
     lineage = read_lineage(main, view.branch_name)
     made = None if lineage is None else (lineage.created_at, lineage.operation_id, lineage.identity)
-    back = [s.id for s in view.snapshots() if s.properties.get("airflow-paimon.operation") == _ROLLBACK]
-    return digest_of([view.branch_name, made, back[-1:]])[:32]
+    return digest_of([view.branch_name, made])[:32]
+
+
+def current_generation(view: Table, record: ReplayRecord | None) -> int:
+    """Return the last rollback of the branch, 0 without one; one that has expired is in the record.
+
+    Raises:
+        UnsafeOperationError: snapshots since the last run have expired, among which a rollback may have been.
+    """
+    snapshots = view.snapshots()
+    if record is not None and snapshots and snapshots[0].id > record.head + 1:
+        raise UnsafeOperationError(
+            f"{view.label}: its snapshots {record.head + 1} to {snapshots[0].id - 1} have expired since it was last "
+            f"replayed, so it can't be told whether it was rolled back meanwhile. Replay into a new branch",
+            table=view.name,
+        )
+    back = [s.id for s in snapshots if s.properties.get("airflow-paimon.operation") == _ROLLBACK]
+    return max([0 if record is None else record.generation, *back])
 
 
 def batch_key(operation_id: str) -> str:
@@ -46,15 +68,15 @@ def batch_key(operation_id: str) -> str:
     return digest_of(["batch", operation_id])[:32]
 
 
-def find_replay(table: Table, key: str, asked: str) -> ReplayRecord | None:
+def find_replay(table: Table, key: str) -> ReplayRecord | None:
     """Return the record of an earlier run.
 
     Raises:
-        InvalidInputError: that was another request. FormatError: the record is unreadable.
+        FormatError: the record is unreadable.
     """
     path = replay_path(key)
     try:
-        found = ReplayRecord(**json.loads(table.store.read(f"{path}.json")))
+        return ReplayRecord(**json.loads(table.store.read(f"{path}.json")))
     except NotFoundError:
         return None
     except (ValueError, TypeError):
@@ -63,13 +85,20 @@ def find_replay(table: Table, key: str, asked: str) -> ReplayRecord | None:
             f"delete the file",
             table=table.name,
         ) from None
-    if found.asked != asked:
+
+
+def check_asked(table: Table, record: ReplayRecord, asked: str) -> None:
+    """Check that a re-run asks for what the first run did.
+
+    Raises:
+        InvalidInputError: it doesn't.
+    """
+    if record.asked != asked:
         raise InvalidInputError(
             f"{table.label} was replayed before with another function, other tables or another start. Give the same "
             f"again to go on, or start over on a new branch, or on this one after rollback_to its base",
             table=table.name,
         )
-    return found
 
 
 def record_replay(table: Table, key: str, record: ReplayRecord) -> None:

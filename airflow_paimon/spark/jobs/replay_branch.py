@@ -54,6 +54,8 @@ def replay_branch(spark: SparkSession, context: Context, request: ReplayBranch) 
         else:
             register(spark)
             _run_function(run, function)
+    if replay.streams:
+        keep_record(request, replay)
     return replay_result(context, request, replay, run.written, run.caught_up)
 
 

@@ -21,6 +21,8 @@ from airflow_paimon.core.streaming.replay_plan import Goal, named_snapshots, nam
 from airflow_paimon.core.streaming.replays import (
     ReplayRecord,
     batch_key,
+    check_asked,
+    current_generation,
     find_replay,
     record_replay,
     replay_path,
@@ -75,16 +77,22 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
     _check_start(request)
     view = next(iter(targets.values()))
     key = stream_key(view) if streams else batch_key(request.operation_id or uuid.uuid4().hex)
-    record = find_replay(view, key, _asked(request, statements))
+    record, asked = find_replay(view, key), _asked(request, statements)
+    generation = current_generation(view, record) if streams else 0
+    if record is not None and record.generation < generation:
+        record = None
     resumed = record is not None
-    if record is None:
+    if record is not None:
+        check_asked(view, record, asked)
+    else:
         starts = {name: _start(request, name, table, sources) for name, table in sources.items()}
         record = ReplayRecord(
-            asked=_asked(request, statements),
+            asked=asked,
             starts={n: p.snapshot for n, p in starts.items()},
             identities={n: p.identity for n, p in starts.items()},
             ends={} if streams else {n: t.latest_snapshot_id() or 0 for n, t in sources.items()},
             before={n: t.latest_snapshot_id() or 0 for n, t in targets.items()},
+            generation=generation,
         )
     return Replay(
         sources=sources,
@@ -101,9 +109,13 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
 
 
 def keep_record(request: ReplayBranch, replay: Replay) -> None:
-    """Record where the replay starts, so that a re-run starts there as well."""
-    if not replay.resumed and (replay.streams or request.operation_id):
-        record_replay(next(iter(replay.targets.values())), replay.key, replay.record)
+    """Record where the replay starts, so that a re-run starts there as well; of streams also how far the branch is."""
+    view = next(iter(replay.targets.values()))
+    if replay.streams:
+        head = view.latest_snapshot_id() or 0
+        record_replay(view, replay.key, dataclasses.replace(replay.record, head=head))
+    elif request.operation_id and not replay.resumed:
+        record_replay(view, replay.key, replay.record)
 
 
 def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str:
@@ -112,8 +124,9 @@ def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str
     Raises:
         InvalidInputError: the table is on an object store, and no folder was given.
     """
+    folder = f"{replay.key}/{replay.record.generation}/{target}"
     if request.checkpoint:
-        return f"{request.checkpoint.rstrip('/')}/{replay.key}/{target}"
+        return f"{request.checkpoint.rstrip('/')}/{folder}"
     store = next(iter(replay.targets.values())).store
     if not store.uri.startswith("file:"):
         raise InvalidInputError(
@@ -121,7 +134,7 @@ def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str
             f"e.g. --checkpoint s3a://bucket/checkpoints",
             table=request.table,
         )
-    return f"{store.uri}/{replay_path(replay.key)}/{target}"
+    return f"{store.uri}/{replay_path(folder)}"
 
 
 def _statements(request: ReplayBranch) -> tuple[str, ...]:
