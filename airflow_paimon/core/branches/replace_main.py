@@ -42,7 +42,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, DeleteBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between
-from airflow_paimon.core.table.lineage import Lineage, read_lineage
+from airflow_paimon.core.table.lineage import KEPT_MAIN, Lineage, read_lineage
 from airflow_paimon.core.table.paths import check_branch_name
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
@@ -50,7 +50,6 @@ from airflow_paimon.core.table.table import Table
 log = logging.getLogger(__name__)
 _ICEBERG = "metadata.iceberg.storage"
 _CONSUMER = "consumer-"
-_KEPT = "main before it was replaced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ def check_request(main: Table, request: ReplaceMain) -> None:
 def _is_kept(main: Table, name: str, operation_id: str | None) -> bool:
     """Whether a branch was made by an earlier try of this operation, or by any that was interrupted on this head."""
     record = read_lineage(main, name)
-    if record is None or record.reason != _KEPT:
+    if record is None or record.reason != KEPT_MAIN:
         return False
     if operation_id is not None and _operation(record) == operation_id:
         return True
@@ -257,7 +256,7 @@ def keep_head(context: Context, head: Snapshot, name: str, schema: TableSchema, 
         branch=name,
         snapshot=head.id,
         if_exists="replace" if stale else "skip",
-        reason=_KEPT,
+        reason=KEPT_MAIN,
         operation_id=f"{user}@{head.id}",
     )
     create_branch(replace(context, request=request), request)
@@ -270,7 +269,7 @@ def keep_head(context: Context, head: Snapshot, name: str, schema: TableSchema, 
 
 def _is_unused(main: Table, record: Lineage, user: str) -> bool:
     """Whether this operation has kept main as this branch, and no operation that landed relies on it."""
-    if record.reason != _KEPT or _operation(record) != user:
+    if record.reason != KEPT_MAIN or _operation(record) != user:
         return False
     return record.snapshot_id is None or replaced_after(main, record.snapshot_id, record.branch) is None
 

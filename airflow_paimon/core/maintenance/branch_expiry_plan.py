@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from airflow_paimon.core.branches.branch_words import protection_text
-from airflow_paimon.core.table.lineage import DELETED, DELETING, READY, Lineage
+from airflow_paimon.core.table.lineage import DELETED, DELETING, KEPT_MAIN, READY, Lineage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,17 @@ def is_asked_for(age: BranchAge, rules: ExpiryRules) -> bool:
 
 
 def why_due(age: BranchAge, rules: ExpiryRules, now_ms: int) -> str | None:
-    """Return why the time of a branch is over, None if it isn't. Its own retention wins over the rules."""
+    """Return why the time of a branch is over, None if it isn't.
+
+    Its own retention wins over the rules, which don't apply to main as it was before it was replaced.
+    """
     record = age.record
     if record is not None and record.retention is not None:
         end = record.expires_ms
         return f"its retention of {record.retention} is over" if end is not None and end < now_ms else None
     if (rules.older_than is None and rules.idle_for is None) or age.made_ms is None:
+        return None
+    if record is not None and record.reason == KEPT_MAIN:
         return None
     idle_ms = max(age.made_ms, age.head_ms or 0)
     if rules.older_than is not None and now_ms - age.made_ms <= rules.older_than:

@@ -20,6 +20,8 @@ from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
+KEPT_MAIN = "main before it was replaced"
+"""The reason of a branch that replace_main has made of main: its rows are nowhere else."""
 READY, CREATING, RENAMING, DELETING, DELETED = "ready", "creating", "renaming", "deleting", "deleted"
 
 

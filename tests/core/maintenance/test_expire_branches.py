@@ -70,6 +70,15 @@ def test_ages_are_for_branches_without_a_retention(main: Table) -> None:
     assert main.branch_names() == ["long"]
 
 
+def test_main_as_it_was_before_it_was_replaced_expires_by_a_retention_only(main: Table) -> None:
+    """It has no commits of its own, but its rows are nowhere else."""
+    rewrite(branch(main, retention="forever"), "a")
+    run(main, "replace_main", branch="fix", keep_old_as="old", writers_stopped=True)
+    assert expire(main, older_than="1 d", idle_for="1 d", dry_run=True)["expired"].keys() == {"fix"}
+    run(main, "alter_branch", branch="old", retention="30 d")
+    assert expire(main)["expired"].keys() == {"old"}
+
+
 def test_idle_counts_from_the_last_commit_or_the_creation(main: Table) -> None:
     fix = branch(main, retention="forever", now="2020-01-01T00:00:00Z")
     assert not expire(main, idle_for="9 d", now="2020-01-09T00:00:00Z", dry_run=True)["expired"]
