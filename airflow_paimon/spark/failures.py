@@ -130,7 +130,7 @@ def fault_at(text: str, fault: str | None = None) -> str:
         fault = _BARE_POSITION.sub("", fault)
         return f"{fault} (line {bare[1]}, position {int(bare[2]) + 1})"
     at = _POSITION.search(text)
-    return f"{fault} (line {at[1]}, position {at[2]})" if at else fault
+    return f"{fault} (line {at[1]}, position {at[2]})" if at else fault.rstrip(";")
 
 
 def first_line(text: str) -> str:

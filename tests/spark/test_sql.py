@@ -150,6 +150,9 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
         "UPDATE d.t SET n = 'many' WHERE k = 1": "CAST_INVALID_INPUT|cannot be cast|INCOMPATIBLE",
         "UPDATE d.t SET n = 1 / (k - 1) WHERE true AND k = 1": "CAST_OVERFLOW_IN_TABLE_INSERT",  # Spark's word for it
         "UPDATE d.t SET n = (SELECT k FROM twice) WHERE k = 1": "SCALAR_SUBQUERY_TOO_MANY_ROWS",
+        "UPDATE d.t SET v = explode(array('x')) WHERE k = 1": "generator functions can't be assigned",
+        "UPDATE d.t SET n = row_number() OVER (ORDER BY n) WHERE k = 1": "window and generator functions can't be",
+        "DELETE FROM d.t WHERE v": "FILTER_NOT_BOOLEAN.*SQLSTATE: 42K09$",
         "UPDATE d.t SET v = 'x'": "no WHERE.*all_rows=True",
         "DELETE FROM d.t": "no WHERE.*all_rows=True",
         "DELETE FROM d.t WHERE rand() > 0.5": "deterministic",
@@ -172,6 +175,8 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
     assert {t: said[t] for t, message in refused.items() if not re.search(message, said[t])} == {}
     with pytest.raises(NotFoundError):
         sql(spark, str(tmp_path), "DELETE FROM d.missing WHERE k = 1")
+    with pytest.raises(InvalidInputError, match=r"'old' has to be a table such as db\.t, or a DataFrame, not 3"):
+        sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k = 1", views={"old": 3})
     with pytest.raises(InvalidInputError, match="would hide the target"):
         sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k = 1", views={"t": "d.t"})
     for text in (

@@ -340,9 +340,8 @@ class Evaluation:
         if wanted.alias is not None:
             return target.alias(wanted.alias)
         *qualifier, name = wanted.name
-        to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
         catalyst = self._jvm.org.apache.spark.sql.catalyst
-        identifier = catalyst.AliasIdentifier(name, to_seq(qualifier))
+        identifier = catalyst.AliasIdentifier(name, self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(qualifier))
         return planned_frame(self._spark, catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
 
     def _own(self, named: DataFrame) -> dict[str, Column]:
@@ -367,7 +366,10 @@ class Evaluation:
             )
 
     def _refuse_beyond_rows(self, plan: Any) -> None:
-        if kind_of(plan) != "Project":
+        below = plan
+        while kind_of(below) == "Project":
+            below = below.child()
+        if below is plan or kind_of(below) in ("Generate", "Window"):
             raise InvalidInputError(
                 f"{self._statement.kind} on {self._statement.target.text}: aggregate, window and generator functions "
                 f"can't be assigned; use a subquery"

@@ -102,9 +102,11 @@ def sql(
 
 def _check_views(statement: Statement, views: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse names that are not names, and one that would hide the target."""
-    for name in views:
+    for name, view in views.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise InvalidInputError(f"A view needs a plain name, such as fixes, not {name!r}")
+        if not isinstance(view, str) and not hasattr(view, "createTempView"):
+            raise InvalidInputError(f"The view {name!r} has to be a table such as db.t, or a DataFrame, not {view!r}")
         target = statement.target
         if name.lower() == (target.alias or target.name[-1]).lower():
             raise InvalidInputError(
