@@ -257,5 +257,10 @@ def _metadata(found: Sequence[RootNames], living: Sequence[RootNames]) -> list[D
     named = set().union(*(n.metadata_paths for n in living))
     sizes = {manifest_path(m.file_name): m.file_size for n in found for m in (*n.manifests, *n.changelog)}
     sizes |= {f"{INDEX_DIR}/{e.file_name}": e.file_size for n in found for e in n.index}
+    for snapshot in (n.root.snapshot for n in found):  # their sizes are missing in snapshots of old releases
+        sizes[manifest_path(snapshot.base_manifest_list)] = snapshot.base_manifest_list_size or 0
+        sizes[manifest_path(snapshot.delta_manifest_list)] = snapshot.delta_manifest_list_size or 0
+        if snapshot.changelog_manifest_list is not None:
+            sizes[manifest_path(snapshot.changelog_manifest_list)] = snapshot.changelog_manifest_list_size or 0
     dead = set().union(*(n.metadata_paths for n in found)) - named
     return [DeadFile(path=path, size=sizes.get(path, 0)) for path in sorted(dead)]
