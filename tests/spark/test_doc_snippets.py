@@ -43,6 +43,7 @@ PAGES = sorted(
     if re.search(r"^```(python|bash)$", page.read_text(), re.MULTILINE)
 )
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SQL_FILE = re.compile(r"^```sql\n-- (\w+\.sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _WAREHOUSE = re.compile(r"(?:/data|s3://lake)/warehouse")
 
 
@@ -157,12 +158,17 @@ def page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(_DOCS)))
-def test_the_snippets_of_a_page_run(page: Page, path: Path) -> None:
+def test_the_snippets_of_a_page_run(page: Page, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text()
     if "create_table(" not in text:
         make_orders(page.warehouse, with_branch="CreateBranchOperator" not in text)
     if path.name != "chain-nights.md":  # it makes the table itself
         make_days(page.warehouse, "db.flights" if "db.flights" in text else "sales.days")
+    if "flights.daily" in text:
+        make_flights(page.warehouse, with_branches="create_tag" not in text)
+    for name, statement in _SQL_FILE.findall(text):  # the job reads it from the folder that it runs in
+        monkeypatch.chdir(page.warehouse.parent)
+        Path(name).write_text(statement)
     for language, block in _BLOCK.findall(text):
         here = _WAREHOUSE.sub(str(page.warehouse), block)
         page.python(here) if language == "python" else page.shell(here)
@@ -216,6 +222,30 @@ def make_orders(warehouse: Path, with_branch: bool) -> None:
         for name in ("fix", "replay"):
             values = {"warehouse": str(warehouse), "table": "sales.orders", "branch": name, "snapshot": 1}
             run_operation(build_request("create_branch", values))
+
+
+def make_flights(warehouse: Path, with_branches: bool) -> None:
+    """Make the raw flights and their daily delays of the page on replays; for other pages also tags and branches."""
+    days, carriers, delays = ["2026-11-17", "2026-11-18"], ["AA", "UA"], [5, 420]
+    columns = {
+        "raw": [("id", "BIGINT NOT NULL"), ("carrier", "STRING"), ("delay", "BIGINT"), ("dt", "STRING NOT NULL")],
+        "daily": [("dt", "STRING NOT NULL"), ("carrier", "STRING NOT NULL"), ("delay", "BIGINT")],
+    }
+    for name, key in (("raw", "id"), ("daily", "carrier")):
+        table = create_table(
+            str(warehouse),
+            f"flights.{name}",
+            columns[name],
+            partition_keys=["dt"],
+            primary_keys=["dt", key],
+            options={"bucket": "1"},
+        )
+        rows = {"id": [1, 2], "dt": days, "carrier": carriers, "delay": delays}
+        write_arrow(table, pa.table({column: rows[column] for column, _ in columns[name]}))
+        if with_branches:
+            values = {"warehouse": str(warehouse), "table": f"flights.{name}", "tag": "before_fix"}
+            run_operation(build_request("create_tag", values))
+            run_operation(build_request("create_branch", {**values, "branch": "fix"}))
 
 
 def make_days(warehouse: Path, table: str) -> None:
