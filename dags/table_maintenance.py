@@ -90,7 +90,7 @@ PARAMS = {
     "min_files": Param(
         5,
         type="integer",
-        minimum=1,
+        minimum=2,
         section=MORE,
         title="Small files",
         description="Compact partitions that have at least this many small files.",

@@ -33,10 +33,10 @@ class ReplayBranchOperator(PaimonOperator):
     :param target: further tables to write, as ``["totals=flights.totals$branch_fix"]``; functions only (templated)
     :param function: ``module:name``, called as ``name(spark, sources, targets, start)``; ship its module with
         ``spark_options={"py_files": ...}`` (templated). Of this and ``sql``, one must be None when they are rendered
-    :param sql: UPDATE, DELETE, MERGE or INSERT statements on the view ``branch``, divided by semicolons, over the views
-        ``branch``, ``main`` and the sources: the text, or a file ending in ``.sql`` beside the DAG (templated)
+    :param sql: UPDATE, DELETE, MERGE or INSERT statements on the view ``branch``, separated by semicolons, over
+        the views ``branch``, ``main`` and the sources: the text, or a ``.sql`` file beside the DAG (templated)
     :param all_rows: confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table (templated)
-    :param tag: start behind this tag of the sources (templated)
+    :param tag: start after this tag of the sources (templated)
     :param snapshot: start behind these snapshots, as ``["raw=7"]`` (templated)
     :param timestamp: start with what was committed at this time or later (templated)
     :param available_now: run the function's streams until nothing is new (templated)
@@ -102,7 +102,7 @@ class ReplayBranchOperator(PaimonOperator):
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]
         lines = [
-            f"{name}: from behind snapshot {s['start']} up to {s['caught_up_to']} of {s['head']}"
+            f"{name}: read from after snapshot {s['start']} up to {s['caught_up_to']} of {s['head']}"
             for name, s in found["sources"].items()
         ]
         return lines + [

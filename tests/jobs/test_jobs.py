@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from airflow_paimon.bundled import job_names, job_path, package_archive
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.chain.tables import add, make_chain
 from tests.core.tables import append, make_table
 
@@ -121,6 +124,21 @@ def test_a_wrong_correction_is_refused_before_spark_starts(
     ended = run_job("correct_branch", *on(warehouse, *more), env=without_spark)
     assert (ended.code, ended.stderr.count("\n")) == (2, 1), ended.stderr
     assert text in ended.result["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "text", ["UPDATE branch SET v = 'x' WHERE dt = '1'", "-- why\nDELETE FROM branch", "WITH a AS (..."]
+)
+def test_a_statement_names_no_partitions(warehouse: Path, tmp_path: Path, text: str) -> None:
+    """Only Spark says whether a text is a statement; one that surely isn't is refused before it starts."""
+    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    file = tmp_path / "fix.sql"
+    values = {"warehouse": str(warehouse), "table": "d.t", "branch": "fix", "sql": str(file)}
+    file.write_text(text)
+    assert run_before_spark(build_request("correct_branch", values)) is None
+    file.write_text("\n select * FROM branch")
+    with pytest.raises(InvalidInputError, match="name the partitions to overwrite"):
+        run_before_spark(build_request("correct_branch", values))
 
 
 def test_a_small_diff_needs_no_spark_and_no_pandas(

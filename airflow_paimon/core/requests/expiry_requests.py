@@ -17,7 +17,7 @@ class Expiry(Request):
     all_branches: bool = flag("Expire main and every branch", False)
     older_than: str | None = flag("An age, e.g. '7 d', or an ISO time with an offset")
     grace: str = flag(
-        "How long files stay after what named them was taken away, for readers that began before; '0 s': not at all",
+        "How long files stay after their snapshot or tag has expired, for readers that began before; '0 s': not at all",
         GRACE,
     )
 

@@ -15,11 +15,11 @@ class ReplayBranch(Request):
     target: tuple[str, ...] = flag("Further table to write, name=db.table$branch_b (repeat)", (), repeat=True)
     function: str | None = flag("module:name, called as name(spark, sources, targets, start)")
     sql: str | None = flag(
-        "Path of a file with UPDATE, DELETE, MERGE or INSERT statements, divided by semicolons, on the view branch; "
+        "Path of a file with UPDATE, DELETE, MERGE or INSERT statements, separated by semicolons, on the view branch; "
         "they see the views branch, main and the sources"
     )
     all_rows: bool = flag("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table", False)
-    tag: str | None = flag("Start behind this tag of the sources: the targets contain what it holds")
+    tag: str | None = flag("Start after this tag of the sources: the targets contain what it holds")
     snapshot: tuple[str, ...] = flag("Start behind this snapshot: [name=]ID (repeat)", (), repeat=True)
     timestamp: str | None = flag("Start with what was committed at this time or later, ISO with an offset")
     available_now: bool = flag("Run the function's streams until nothing is new", False)

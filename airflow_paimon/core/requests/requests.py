@@ -140,12 +140,12 @@ class ReplaceMain(FastForward):
         choices=TAG_CONFLICT,
     )
     move_consumer: tuple[str, ...] = flag(
-        "Consumer of the branch that goes on behind this publish on main; it must have read all (repeat)",
+        "Consumer of the branch that goes on after this publish on main; it must have read everything (repeat)",
         (),
         repeat=True,
     )
     readers_stopped: bool = flag(
-        "Confirm that nobody reads main meanwhile, so that columns of a narrower type may come right before their rows",
+        "Confirm that nobody reads main meanwhile, so that columns may get narrower types right before their rows",
         False,
     )
 

@@ -18,7 +18,7 @@ from airflow_paimon.data.chain.compact import check_compaction, compact_chain_ta
 from airflow_paimon.data.compact import check_compact, compact
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
-from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base
+from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
 from airflow_paimon.spark.jobs.replay_check import check_replay
 
@@ -49,10 +49,12 @@ def run_before_spark(request: Request) -> OperationResult | None:
 
 
 def _check_correction(context: Context, request: CorrectBranch) -> None:
-    read_sql(request)
+    sql = read_sql(request)
     views = further_views(request)
     branch = branch_to_correct(context, request)
-    base = read_base(context, request, branch)
+    # Only rows need partitions, not an UPDATE; a text that does not begin with SELECT is left for Spark to parse.
+    gives_rows = sql is None or sql.lstrip()[:6].lower() == "select"
+    base = (read_base if gives_rows else read_heads)(context, request, branch)
     if request.engine == "embedded":
         check_writable(base.schema, table=branch.label, branch=branch.branch_name)
     for table in views.values():

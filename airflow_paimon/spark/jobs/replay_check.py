@@ -75,6 +75,8 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
     sources = _sources(request)
     targets = _targets(context, request, sources)
     _check_start(request)
+    if not streams:
+        _require_rows(sources)
     view = next(iter(targets.values()))
     key = stream_key(view) if streams else batch_key(request.operation_id or uuid.uuid4().hex)
     record, asked = find_replay(view, key), _asked(request, statements)
@@ -169,6 +171,15 @@ def _sources(request: ReplayBranch) -> dict[str, Table]:
     named = named_tables("--source", request.source)
     return {n: open_table(request.warehouse, t, storage_options=request.storage_options).require()
             for n, t in named.items()}  # fmt: skip
+
+
+def _require_rows(sources: Mapping[str, Table]) -> None:
+    """Refuse an empty source of a batch: no snapshot of it could be the same one in each try."""
+    for name, table in sources.items():
+        if table.latest_snapshot_id() is None:
+            raise InvalidInputError(
+                f"{table.label} (source {name}) has no snapshot yet; replay it when it has rows", table=table.name
+            )
 
 
 def _targets(context: Context, request: ReplayBranch, sources: Mapping[str, Table]) -> dict[str, Table]:

@@ -111,7 +111,7 @@ class ReplaySource:
         run, view = self.run, self._view
         if not run.replay.has_start:
             raise InvalidInputError(f"{self.table}: changes() needs --tag, --snapshot or --timestamp; or use read()")
-        end = view.find_snapshot(self.end) if self.end else view.latest_snapshot()
+        end = view.snapshot(self.end) if self.end else view.latest_snapshot()
         start = Position(snapshot=self.start, identity=run.replay.record.identities[self.name])
         schema = spark_schema(view.schema().fields).add(ROW_KIND, "string")
         asked = StreamOptions(start=Start(), asked={READ_OVERWRITE: "true"}, row_kind=True)
