@@ -13,6 +13,7 @@ from typing import TypeVar
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.maintenance.root_values import SNAPSHOT, Root
 from airflow_paimon.core.table.paths import INDEX_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
@@ -194,8 +195,9 @@ def readers_of(
 def _followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
     """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
 
-    So it is by the format; a base that doesn't count as many files as were live before is not trusted. It spares
-    reading the whole table again for each merge of manifests.
+    So it is by the format, unless another engine's late rename has put another snapshot under the id before: a base is
+    trusted if it has no manifest that the one before lacks, or, merged, counts as many files and rows as were live
+    before (two lost commits alike would pass). It spares reading the whole table again for each merge of manifests.
     """
     at = {(n.root.branch, n.root.snapshot.id): n for n in living if n.root.kind == SNAPSHOT}
     found = {}
@@ -203,8 +205,17 @@ def _followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
         before = at.get((branch, number - 1))
         base = names.manifests[: len(names.manifests) - len(names.delta)]
         if before is not None and _count(base) == _count(before.manifests):
-            found[id(names)] = before
+            known = {m.file_name for m in before.manifests}
+            merged = len(base) < len(before.manifests) and _same_rows(before.root.snapshot, names.root.snapshot)
+            if merged or all(m.file_name in known for m in base):
+                found[id(names)] = before
     return found
+
+
+def _same_rows(before: Snapshot, after: Snapshot) -> bool:
+    """Whether a snapshot says that it began with as many rows as the one before had."""
+    counts = before.total_record_count, after.total_record_count, after.delta_record_count
+    return None not in counts and counts[0] == (counts[1] or 0) - (counts[2] or 0)
 
 
 def _count(manifests: Iterable[ManifestFile]) -> int:

@@ -158,6 +158,24 @@ def test_readers_are_those_that_a_full_read_of_every_root_gives(table: Table, se
         assert found.keys() == {f for f in held if any(f in live[id(n)] for n in living)}
 
 
+def test_a_snapshot_that_another_engine_s_rename_has_replaced_says_nothing_about_later_ones() -> None:
+    """Of two commits with as many files and rows under one id, the next snapshot is based on the one that is gone."""
+    table = make_table(f"memory://{uuid.uuid4()}/wh")
+    for dt in "abc":
+        append(table, dt)
+    late = table.store.read("snapshot/snapshot-3")
+    table.store.delete("snapshot/snapshot-3")
+    table.store.replace("snapshot/LATEST", b"2")
+    append(table, "c")
+    (mine,) = {k.file_name for k in live_entries(table, table.snapshot(3))} - {
+        k.file_name for k in live_entries(table, table.snapshot(2))
+    }
+    append(table, "d")
+    table.store.replace("snapshot/snapshot-3", late)
+    readers = readers_of(table, {mine}, read_names(table, gather_roots(table).roots))
+    assert [r.label for r in readers[mine]] == ["snapshot 4"]
+
+
 def test_manifests_that_all_roots_share_are_not_read(table: Table) -> None:
     for _ in range(3):
         append(table, "c")
