@@ -133,11 +133,7 @@ def _check_moved(
         if entry.kind != FileKind.ADD:
             continue
         if entry.total_buckets > 0 and counts[partition] not in (entry.total_buckets, -1):
-            raise ConflictError(
-                f"{table.label}: partition {stored.text(entry.partition) or '()'} was meanwhile rescaled to "
-                f"{entry.total_buckets} buckets; write the rows again",
-                table=table.name,
-            )
+            raise _rescaled(table, stored, entry)
         low = lowest.get((partition, entry.bucket))
         if schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
             raise ConflictError(
@@ -289,6 +285,7 @@ def commit_buckets(
             now = live.get((values(message.partition), message.bucket), [])
             _check_fence(table, stored, message, now)
             entries += [e.deleted() for e in now]
+        _check_bucket_counts(table, stored, changed, (e for key, es in live.items() if key not in keys for e in es))
         entries += [e for m in changed for e in m.entries()]
         index = None
         if head is not None and head.index_manifest:
@@ -303,6 +300,25 @@ def commit_buckets(
         )
 
     return commit(table, draft, identity, retry)
+
+
+def _check_bucket_counts(
+    table: Table, stored: StoredPartitions, changed: Sequence[CommitMessage], kept: Iterable[ManifestEntry]
+) -> None:
+    """Refuse new files in a partition that another commit has given another bucket count: a key would be in two."""
+    counts = {stored.identity(m.partition): m.total_buckets for m in changed if m.new_files}
+    for entry in kept:
+        count = counts.get(stored.identity(entry.partition), -1)
+        if entry.total_buckets > 0 and count not in (entry.total_buckets, -1):
+            raise _rescaled(table, stored, entry)
+
+
+def _rescaled(table: Table, stored: StoredPartitions, entry: ManifestEntry) -> ConflictError:
+    return ConflictError(
+        f"{table.label}: partition {stored.text(entry.partition) or '()'} was meanwhile rescaled to "
+        f"{entry.total_buckets} buckets; write the rows again",
+        table=table.name,
+    )
 
 
 def commit_partition(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,17 @@ def test_a_rewritten_bucket_that_changed_meanwhile_is_a_conflict(table: Table) -
     with pytest.raises(ConflictError, match="dt=a"):
         commit_buckets(table, [late])
     assert table.snapshot_ids() == [1, 2]
+
+
+def test_an_empty_bucket_of_a_partition_that_was_rescaled_meanwhile_is_a_conflict(table: Table) -> None:
+    """Its fence holds, as it is empty before and after; its rows would be in two buckets."""
+    append(table, "a")
+    mine = message(table, "a", 1)
+    theirs = replace(message(table, "a", 3), total_buckets=4)
+    commit_overwrite(table, [theirs], partitions=[{"dt": "a"}])
+    with pytest.raises(ConflictError, match="rescaled to 4 buckets"):
+        commit_buckets(table, [mine])
+    assert commit_buckets(table, [replace(mine, total_buckets=4)]).changed
 
 
 def test_equal_sequence_numbers_of_two_writers_are_a_conflict(table: Table) -> None:
