@@ -12,8 +12,15 @@ from dataclasses import asdict, dataclass, field
 
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.commit.put import execute
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.plan import Plan, PutNew, Replace
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
@@ -101,11 +108,23 @@ def check_asked(table: Table, record: ReplayRecord, asked: str) -> None:
         )
 
 
-def record_replay(table: Table, key: str, record: ReplayRecord) -> None:
-    """Keep what a re-run needs, before the first row is written."""
+def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool = False) -> None:
+    """Keep what a re-run needs, before the first row is written.
+
+    Raises:
+        ConflictError: ``is_new``, and another try has recorded it meanwhile: its snapshots are the ones to read.
+    """
     data = json.dumps(asdict(record), indent=2).encode()
-    action = Replace(path=f"{replay_path(key)}.json", data=data, reason="a re-run of the replay goes on with it")
-    execute(table, Plan(operation="replay_branch", table=table.name, actions=(action,)))
+    path, reason = f"{replay_path(key)}.json", "a re-run of the replay goes on with it"
+    action = PutNew(path=path, data=data, reason=reason) if is_new else Replace(path=path, data=data, reason=reason)
+    try:
+        execute(table, Plan(operation="replay_branch", table=table.name, actions=(action,)))
+    except AlreadyExistsError:
+        raise ConflictError(
+            f"{table.label}: another try of this replay has begun meanwhile; nothing was written. Run it again: it "
+            f"goes on with what that try reads",
+            table=table.name,
+        ) from None
 
 
 def replay_path(key: str) -> str:

@@ -117,7 +117,7 @@ def keep_record(request: ReplayBranch, replay: Replay) -> None:
         head = view.latest_snapshot_id() or 0
         record_replay(view, replay.key, dataclasses.replace(replay.record, head=head))
     elif request.operation_id and not replay.resumed:
-        record_replay(view, replay.key, replay.record)
+        record_replay(view, replay.key, replay.record, is_new=True)
 
 
 def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.replay_requests import ReplayBranch
@@ -61,6 +61,35 @@ def test_a_rollback_begins_anew_and_its_expiry_does_not(tmp_path: Path) -> None:
         (tmp_path / f"d.db/down/branch/branch-fix/snapshot/snapshot-{number}").unlink()
     with pytest.raises(UnsafeOperationError, match="snapshots 5 to 5 have expired since it was last replayed"):
         planned(tmp_path, function="m:g")
+
+
+def test_two_tries_of_a_batch_read_the_same_snapshots(tmp_path: Path) -> None:
+    """A try that stalls before it records what it reads finds that a later one has done so."""
+    tables(tmp_path)
+    values = {
+        "warehouse": str(tmp_path),
+        "table": "d.down",
+        "branch": "fix",
+        "source": ["up=d.up"],
+        "operation_id": "o",
+    }
+    request = build_request("replay_branch", {**values, "function": "m:f"})
+    assert isinstance(request, ReplayBranch)
+    stalled = plan_replay(open_context(request), request)
+    write_arrow(stalled.sources["up"], pa.table({"k": [2]}))
+    later = plan_replay(open_context(request), request)
+    keep_record(request, later)
+    with pytest.raises(ConflictError, match="another try of this replay"):
+        keep_record(request, stalled)
+    again = plan_replay(open_context(request), request)
+    assert (again.resumed, again.record.ends) == (True, {"up": 2})
+
+
+def test_a_batch_needs_a_snapshot_of_each_source(tmp_path: Path) -> None:
+    tables(tmp_path)
+    create_table(str(tmp_path), "d.empty", [("k", "BIGINT")])
+    with pytest.raises(InvalidInputError, match=r"source up\) has no snapshot yet"):
+        planned(tmp_path, source=["up=d.empty"], snapshot=[], available_now=False)
 
 
 def test_another_branch_of_the_name_begins_anew(tmp_path: Path) -> None:
