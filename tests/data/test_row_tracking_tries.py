@@ -68,7 +68,7 @@ def update(view: Table, operation_id: str | None = None) -> None:
     """Change the rows with an even key and insert one: what ``sql`` does, without Spark's evaluation."""
 
     def write(identity: Any) -> Any:
-        receipt, _ = statements.commit_statement(None, None, view, identity, lambda outcome: {})  # type: ignore[arg-type]
+        receipt, _ = statements.commit_statement(None, None, view, None, identity, lambda outcome: {})  # type: ignore[arg-type]
         return receipt, ()
 
     write_once(view, "sql", digest_of("update"), operation_id, write, lambda landed: {})
@@ -76,7 +76,7 @@ def update(view: Table, operation_id: str | None = None) -> None:
 
 @pytest.fixture(autouse=True)
 def given_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluated(spark: Any, statement: Any, table: Table, **how: Any) -> Outcome:
+    def evaluated(spark: Any, statement: Any, table: Table, tables: Any, **how: Any) -> Outcome:
         def change(row: dict[str, Any]) -> dict[str, Any]:
             return {**row, "v": row["v"] + "+"} if row["k"] % 2 == 0 else row
 

@@ -77,6 +77,7 @@ class RowIdMachine(RuleBasedStateMachine):
         self.keys = 0
         self.sides = {"main": Side(self.table, {})}
         self.undo: tuple[str, Rows] | None = None
+        self.undone = False  # after an undo a second publish may be refused, or give rows of the first one its version
         self.stands = False  # main still has the last publish as it was
         self._insert(self.sides["main"], "a", 2)
         self._check(self.sides["main"])
@@ -188,7 +189,7 @@ class RowIdMachine(RuleBasedStateMachine):
         try:
             result = run(self.table, "merge_branch", branch="fix")
         except ConflictError:
-            assert main.touched & fix.touched
+            assert self.undone or main.touched & fix.touched
             assert self.table.latest_snapshot_id() == head
             event("publish: conflict")
             return
@@ -201,7 +202,7 @@ class RowIdMachine(RuleBasedStateMachine):
             taken |= {dt for dt in fix.touched - taken if fix.rows_in(dt, there) == fix.rows_in(dt, fix.rows)}
         main.rows = {k: r for k, r in main.rows.items() if r[1] not in taken}
         main.rows |= {k: r for k, r in fix.rows.items() if r[1] in taken}
-        main.may_change |= fix.unpublished if self.stands else fix.changed
+        main.may_change |= fix.unpublished if self.stands and not self.undone else fix.changed
         if result.changed:
             fix.unpublished, self.stands = set(), True
             self.undo = result.details["undo_tag"], before
@@ -225,6 +226,7 @@ class RowIdMachine(RuleBasedStateMachine):
             return  # other commits in between are the publish machine's
         run(self.table, "rollback_to", tag=tag, keep_later=True)
         main.rows, main.goes_back, self.undo, self.stands = before, True, None, False
+        self.undone = True
 
     def _published_at(self) -> int | None:
         assert self.undo is not None
