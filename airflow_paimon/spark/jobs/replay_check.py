@@ -75,8 +75,6 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
     sources = _sources(request)
     targets = _targets(context, request, sources)
     _check_start(request)
-    if not streams:
-        _require_rows(sources)
     view = next(iter(targets.values()))
     key = stream_key(view) if streams else batch_key(request.operation_id or uuid.uuid4().hex)
     record, asked = find_replay(view, key), _asked(request, statements)
@@ -88,6 +86,8 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
         check_asked(view, record, asked)
     else:
         starts = {name: _start(request, name, table, sources) for name, table in sources.items()}
+        if not streams:
+            _require_rows(sources)
         record = ReplayRecord(
             asked=asked,
             starts={n: p.snapshot for n, p in starts.items()},
