@@ -334,7 +334,7 @@ class ReplaceMainOperator(FastForwardOperator):
     :param option: options that main gets besides, as ``["bucket=8"]`` (templated)
     :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
         keeps main's as ``NAME.main-DATE`` (templated)
-    :param move_consumer: consumers of the branch that go on behind this publish on main (templated)
+    :param move_consumer: consumers of the branch that go on after this publish on main (templated)
     :param readers_stopped: promise that nobody reads main meanwhile, for columns of a narrower type (templated)
     :param discard_main: replace main even if it changed since the branch point (templated)
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)

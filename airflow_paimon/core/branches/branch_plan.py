@@ -314,15 +314,7 @@ def plan_rename_branch(
     remove += [Delete(path=f, reason=f"was copied to {to_branch}") for f in sorted(files)]
     remove.append(DeleteTree(path=old.root.rstrip("/"), reason="the old branch's empty folders"))
     remove.append(Delete(path=paths[0], reason="the old branch's record"))
-    undo: list[Action] = [
-        PutNew(path=old.root + f.removeprefix(new.root), data=there[f], same_ok=True, reason="both branches stay")
-        for f in reversed(_schema_files(new, there))
-        if old.root + f.removeprefix(new.root) not in files
-    ]
-    undo += [
-        _record_action(paths[1], moved if moved.outlives_changes else None, "both branches stay"),
-        _record_action(paths[0], record if record.outlives_changes else None, "both branches stay"),
-    ]
+    undo = _undone_rename(record, moved, old, new, files, there)
     copies = tuple(_copies(record, to_branch, files, there, protective))
     withdraw: list[Action] = [Delete(path=a.path, reason="the branch was not renamed") for a in reversed(copies)]
     withdraw.append(DeleteTree(path=new.root.rstrip("/"), reason="the new branch's empty folders"))
@@ -336,6 +328,28 @@ def plan_rename_branch(
         withdraw=replace(empty, actions=tuple(withdraw)),
         both_written=any(action.path in there for action in copies),
     )
+
+
+def _undone_rename(
+    record: Lineage,
+    moved: Lineage,
+    old: BranchPaths,
+    new: BranchPaths,
+    files: Mapping[str, bytes],
+    there: Mapping[str, bytes],
+) -> list[Action]:
+    """Put the old branch's schemas again, so that both branches stay."""
+    back = [(f, old.root + f.removeprefix(new.root)) for f in reversed(_schema_files(new, there))]
+    put = [
+        PutNew(path=path, data=there[f], same_ok=True, reason="both branches stay")
+        for f, path in back
+        if path not in files
+    ]
+    return [
+        *put,
+        _record_action(lineage_path(moved.branch), moved if moved.outlives_changes else None, "both branches stay"),
+        _record_action(lineage_path(record.branch), record if record.outlives_changes else None, "both branches stay"),
+    ]
 
 
 def _schema_files(paths: BranchPaths, files: Iterable[str]) -> list[str]:

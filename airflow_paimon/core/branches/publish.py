@@ -53,7 +53,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, PublishBranch, ReplaceMain
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, id_space, origin
-from airflow_paimon.core.schema.mapping_plan import plan_schemas
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
 from airflow_paimon.core.table.history import (
     Difference,
     branch_point,
@@ -234,24 +234,8 @@ def _decide(
             _precondition(MAIN, g.head, main_schema),
             _precondition(request.branch, g.theirs, by_id[g.branch_schemas[-1].id]),
         ),
-        properties={
-            BRANCH_PROPERTY: request.branch,
-            BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
-            BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
-            "airflow-paimon.base-snapshot": str(g.base.id),
-            **about,
-            **(taken.properties if taken else {}),
-        },
-        summary={
-            "branch": request.branch,
-            "branch_snapshot": g.theirs.id,
-            "base_snapshot": g.base.id,
-            "main_snapshot": g.head.id,
-            "mode": request.operation,
-            "kept_of_main": len(g.sides.ours.buckets - {c.bucket for c in changes}),
-            "new_schemas": [s.id for s in schemas.new],
-            **(taken.summary if taken else {}),
-        },
+        properties={**_properties(request, g), **about, **(taken.properties if taken else {})},
+        summary={**_summary(request, g, changes, schemas), **(taken.summary if taken else {})},
         reason=f"publishes branch {request.branch}",
         watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
         id_space=_id_space(main, g, changes) if TableOptions(main_schema.options).row_tracking else None,
@@ -260,6 +244,29 @@ def _decide(
         follows=None if isinstance(request, FastForward) else _reach(g),
         keep_head=_kept_head(taken.carried.kept_old_as if taken else None, g.main_schemas, pending),
     )
+
+
+def _properties(request: PublishBranch, g: _Gathered) -> dict[str, str]:
+    return {
+        BRANCH_PROPERTY: request.branch,
+        BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
+        BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
+        "airflow-paimon.base-snapshot": str(g.base.id),
+    }
+
+
+def _summary(
+    request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], schemas: SchemaMapping
+) -> dict[str, object]:
+    return {
+        "branch": request.branch,
+        "branch_snapshot": g.theirs.id,
+        "base_snapshot": g.base.id,
+        "main_snapshot": g.head.id,
+        "mode": request.operation,
+        "kept_of_main": len(g.sides.ours.buckets - {c.bucket for c in changes}),
+        "new_schemas": [s.id for s in schemas.new],
+    }
 
 
 def _kept_head(branch: str | None, main: Sequence[TableSchema], pending: int | None) -> KeptHead | None:

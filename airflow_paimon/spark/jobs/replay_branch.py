@@ -83,7 +83,7 @@ def _run_statements(run: ReplayRun) -> None:
             asked = build_request(CorrectBranch.operation, values)
             assert isinstance(asked, CorrectBranch)
             found = correct_branch(run.spark, open_context(asked), asked)
-            run.add(target, 1, found.details.get("rows", 0))
+            run.add(target, int(found.changed), found.details.get("rows", 0))
 
 
 def _pinned(table: Table, snapshot: int) -> str:
