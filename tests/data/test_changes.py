@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -24,14 +25,17 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.store import Store
 from airflow_paimon.core.streaming.changes_plan import stream_rules
 from airflow_paimon.core.streaming.consumers import claim_consumer, find_consumer, keep_from
 from airflow_paimon.core.streaming.position_plan import Offset, Position, parse_offset, parse_start
 from airflow_paimon.core.streaming.stream import Stream
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.changes import plan_changes, rows_of_changes
 from airflow_paimon.data.compact import compact, run_here
+from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run
 from tests.randomness import chance
 
@@ -337,3 +341,48 @@ def test_a_batch_finds_its_commit_again(tmp_path: Path) -> None:
     (tmp_path / "d.db/t/snapshot/snapshot-2").unlink()
     with pytest.raises(UnsafeOperationError, match="rolled back or fast-forwarded"):
         begin_batch(table, "q-1", 4)
+
+
+@dataclass
+class Stalling:
+    """A store whose next replacement waits until something else has happened; the methods that a batch uses."""
+
+    inner: Store
+    meanwhile: list[Callable[[], None]]
+
+    def replace(self, path: str, data: bytes) -> None:
+        while self.meanwhile:
+            self.meanwhile.pop()()
+        self.inner.replace(path, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_stalled_process_does_not_hide_a_later_batch(tmp_path: Path, expired: bool) -> None:
+    """It stops before it records batch 1, while the restarted query commits 1 and 2; Spark has not logged 2."""
+    table = table_at(tmp_path)
+
+    def batch(view: Table, number: int) -> bool:
+        """Commit a batch as the sink does; whether it was in already."""
+        identity, landed = begin_batch(view, "q", number)
+        rows = pa.table({"dt": ["a"], "k": [number], "v": ["x"]})
+        write = plan_write(view)
+        files = list(write_rows(write, rows.to_batches()))
+        return landed is not None or commit_write(view, write, files, "append", None, identity).replayed
+
+    assert not batch(table, 0)
+    later = [lambda: assert_new(batch(table, 2)), lambda: assert_new(batch(table, 1))]
+    stalled = replace(table, store=cast(Store, Stalling(table.store, later)))
+    assert batch(stalled, 1)
+    if expired:
+        (tmp_path / "d.db/t/snapshot/snapshot-1").unlink()
+        (tmp_path / "d.db/t/snapshot/snapshot-2").unlink()
+    assert batch(table, 2), "the record is that of batch 1 again"
+    assert not batch(table, 3)
+    assert sorted(r["k"] for r in read_arrow(table).to_pylist()) == [0, 1, 2, 3]
+
+
+def assert_new(found: bool) -> None:
+    assert not found

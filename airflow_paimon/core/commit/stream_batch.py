@@ -3,7 +3,8 @@
 The record ``_airflow_paimon/streams/<query id>.json`` holds the batch that was tried last and the branch's newest
 snapshot right before that. It is replaced with each batch: a query has one batch at a time. A batch that is tried again
 looks for its commit behind that snapshot, so what expires before it doesn't matter; what comes after it is kept for a
-while (``expire_snapshots``, ``retry_window``).
+while (``expire_snapshots``, ``retry_window``). So does a batch above the recorded one: a process that was stopped right
+before it wrote the record, and went on after its query had been restarted, can have replaced a later record by its own.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
     require_committable(table)
     head = table.latest_snapshot()
     found = _read(table, query)
-    tried = -1 if found is None else int(found["batch"])
-    if found is not None:
-        _check(table, query, batch, found)
-    if found is None or tried < batch:
-        _write(table, query, batch, head)
-        return CommitIdentity(user=query, identifier=batch, since=0 if head is None else head.id), None
+    if found is None:
+        return _first_try(table, query, batch, head), None
+    _check(table, query, batch, found)
     since = int(found["head"])
     identity = CommitIdentity(user=query, identifier=batch, since=since)
+    if int(found["batch"]) < batch:
+        landed = _landed_unrecorded(table, identity, since, head)
+        return (identity, landed) if landed is not None else (_first_try(table, query, batch, head), None)
     _check_history(table, query, batch, since, str(found["identity"]), head)
     try:
         return identity, find_landed(table, identity, since, head)
@@ -52,6 +53,23 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
             f"have expired. Look at the table (commit user {query}), then use a new checkpoint location",
             table=table.name,
         ) from error
+
+
+def _first_try(table: Table, query: str, batch: int, head: Snapshot | None) -> CommitIdentity:
+    _write(table, query, batch, head)
+    return CommitIdentity(user=query, identifier=batch, since=0 if head is None else head.id)
+
+
+def _landed_unrecorded(table: Table, identity: CommitIdentity, since: int, head: Snapshot | None) -> Snapshot | None:
+    """Search for a batch that the record does not hold: a try of an earlier batch that was stopped right before it
+    wrote the record has replaced a later one when it went on.
+
+    If snapshots behind the recorded one have expired, the remaining ones decide: a stream may rest for long.
+    """
+    try:
+        return find_landed(table, identity, since, head)
+    except OutcomeUnknownError:
+        return None
 
 
 def _check(table: Table, query: str, batch: int, found: Mapping[str, Any]) -> None:
