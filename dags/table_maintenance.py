@@ -85,7 +85,8 @@ PARAMS = {
         type="boolean",
         section=MORE,
         title="Compact",
-        description="Write small files of append tables together, with Spark. Nothing else here needs Spark.",
+        description="Write small files of append tables together and merge buckets of primary-key tables, with Spark. "
+        "Nothing else here needs Spark.",
     ),
     "min_files": Param(
         5,
@@ -93,7 +94,16 @@ PARAMS = {
         minimum=2,
         section=MORE,
         title="Small files",
-        description="Compact partitions that have at least this many small files.",
+        description="Compact partitions of append tables that have at least this many small files.",
+    ),
+    "max_sorted_runs": Param(
+        5,
+        type=["null", "integer"],
+        minimum=1,
+        section=MORE,
+        title="Sorted runs",
+        description="Merge buckets of primary-key tables that have more sorted runs than this. 5 leaves those alone "
+        "that their writers merge by themselves. Left empty, all are merged completely.",
     ),
     "all_branches": Param(
         True,
@@ -220,6 +230,7 @@ def maintain(table: str) -> None:
         map_index_template=LABEL,
         max_active_tis_per_dagrun=4,
         min_files="{{ params.min_files }}",
+        max_sorted_runs=given("max_sorted_runs"),
         spark_conf=given("spark_conf"),
         spark_options=given("spark_options"),
     )

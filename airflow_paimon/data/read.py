@@ -52,19 +52,25 @@ def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
                 yield result.slice(offset, read.batch_rows)
 
 
-def read_versions(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
+SeenRows = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Gets each batch of stored rows before they are merged, and returns those to merge."""
+
+
+def read_versions(read: TableRead, split: ReadSplit, seen: SeenRows | None = None) -> Iterator[pa.RecordBatch]:
     """Read a whole bucket as stored, to rewrite it: all columns, and for a primary-key table ``_VALUE_KIND`` and
     ``_SEQUENCE_NUMBER`` of each key's winning version, including deletes. Sorted by key.
     """
     system = (SEQUENCE_FIELD, VALUE_KIND_FIELD) if read.is_keyed else ()
-    yield from read_stored(read, split, (*read.schema.fields, *system))
+    yield from read_stored(read, split, (*read.schema.fields, *system), seen)
 
 
-def read_stored(read: TableRead, split: ReadSplit, fields: Sequence[DataField]) -> Iterator[pa.RecordBatch]:
+def read_stored(
+    read: TableRead, split: ReadSplit, fields: Sequence[DataField], seen: SeenRows | None = None
+) -> Iterator[pa.RecordBatch]:
     """Like ``read_versions``, for these columns only, which must include those that decide between versions."""
     reader = _SplitReader(read, split)
     for section in split.sections:
-        yield from reader.stored(section, tuple(fields))
+        yield from reader.stored(section, tuple(fields), seen)
 
 
 _FULL_RUNS, _LEAST_ROWS = 8, 4096
@@ -129,10 +135,14 @@ class _SplitReader:
         for found in beside(streams, self._read.label):
             yield self._visible(anchor, found)
 
-    def stored(self, section: Section, fields: tuple[DataField, ...]) -> Iterator[pa.RecordBatch]:
+    def stored(
+        self, section: Section, fields: tuple[DataField, ...], seen: SeenRows | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Read these columns, merged where a key has several versions, without filter and constants."""
         rows = self._rows_at_once(section)
         runs = [self._run(run, fields, frozenset(), rows) for run in section.runs]
+        if seen is not None:
+            runs = [map(seen, run) for run in runs]
         if section.needs_merge:
             yield from merge_runs(runs, replace(merge_rules(self._read.schema), keep_deletes=True))
         else:
@@ -281,6 +291,13 @@ def _without_deleted(found: FileBatch, deleted: Positions | None) -> pa.RecordBa
     mask = np.ones(found.rows.num_rows, bool)
     mask[(deleted[first:last] - np.uint64(found.start)).astype(np.int64)] = False
     return found.rows.filter(pa.array(mask))
+
+
+def deleted_rows(store: Store, deletions: Sequence[Deletion]) -> int:
+    """Count the rows that deletion vectors delete; those of Paimon 0.9 are read for that."""
+    if all(where.cardinality is not None for _, where in deletions):
+        return sum(where.cardinality or 0 for _, where in deletions)
+    return sum(map(len, load_deletions(store, deletions).values()))
 
 
 def load_deletions(store: Store, deletions: Sequence[Deletion]) -> dict[str, Positions]:

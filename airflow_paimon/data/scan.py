@@ -105,11 +105,13 @@ def plan_read(
     time_travel: bool = False,
     layered: bool = False,
     chained: bool = False,
+    whole_buckets: bool = False,
     batch_rows: int = BATCH_ROWS,
 ) -> tuple[TableRead, list[ReadSplit]]:
     """Check that the table can be read correctly, prune, and divide the rest into splits.
 
-    ``predicate`` only prunes; ``where`` filters the rows.
+    ``predicate`` only prunes; ``where`` filters the rows. ``whole_buckets``: read what a full compaction reads, also
+    files that batch reads don't show yet.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
@@ -137,10 +139,24 @@ def plan_read(
     for split in plan.splits:
         for file in split.files:
             check_file(file, read.schemas[file.schema_id], table=label)
-    splits = _plan_splits(read, plan)
+    splits = _plan_splits(read, plan, whole_buckets)
     if not read.is_keyed and ROW_COLUMNS.keys() & {*read.columns, *read.rows.columns}:
         check_row_ids((f for s in splits for f in s.files), label)
     return read, splits
+
+
+_INFLATION = 6
+"""Estimated ratio of the rows' size in memory to that in files."""
+_LEAST_BATCH_ROWS = 1024
+_RUNS_AT_ONCE = 8
+
+
+def fitting_rows(read: TableRead, files: Sequence[DataFile], memory_bytes: int) -> TableRead:
+    """Return the read in batches so small that a merge of these files takes about so much memory."""
+    rows = sum(f.row_count for f in files)
+    width = _INFLATION * sum(f.file_size for f in files) // max(rows, 1) + 16
+    batch_rows = max(_LEAST_BATCH_ROWS, min(BATCH_ROWS, memory_bytes // 4 // _RUNS_AT_ONCE // width))
+    return replace(read, batch_rows=batch_rows)
 
 
 def with_positions(read: TableRead) -> TableRead:
@@ -166,8 +182,9 @@ def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: 
     return tuple(columns)
 
 
-def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
+def _plan_splits(read: TableRead, plan: ScanPlan, whole_buckets: bool) -> list[ReadSplit]:
     options = TableOptions(read.schema.options)
+    hides_new = read.is_keyed and options.deletion_vectors and not whole_buckets
     # bucket -2 holds postponed rows, invisible until another engine moves them into real buckets
     visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold_points(read, s)]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
@@ -175,10 +192,10 @@ def _plan_splits(read: TableRead, plan: ScanPlan) -> list[ReadSplit]:
     splits = []
     for split in (s for s, k in zip(visible, kept, strict=True) if k):
         files = split.files
-        if read.is_keyed and options.deletion_vectors:
+        if hides_new:
             # files not compacted yet have no deletion vectors; Paimon's batch readers skip them as well
             files = tuple(f for f in files if f.level > 0)
-        sections = _sections(read, files, merge=not options.deletion_vectors)
+        sections = _sections(read, files, merge=not hides_new)
         sections = _prune_sections(read, split, sections)
         if sections:
             own = ReadSplit(bucket=split, sections=tuple(sections))

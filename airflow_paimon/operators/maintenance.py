@@ -141,14 +141,17 @@ class RepairTableOperator(PaimonOperator):
 
 class CompactOperator(PaimonOperator):
     """
-    Write the small files of an append table together, up to its ``target-file-size``, and drop deleted rows.
+    Write the small files of an append table together, up to its ``target-file-size``, and drop deleted rows; merge the
+    files of a primary-key table, bucket by bucket, into one sorted run on the highest level.
 
-    Rows keep their ids and versions. Some groups of files at a time are committed, and a retry goes on where the first
-    try stopped; ``details`` count the files, bytes and rows, and list the snapshots.
+    Rows keep their ids and versions, or their sequence numbers. Some groups of files at a time are committed, and a
+    retry goes on where the first try stopped; ``details`` count the files, bytes and rows, and list the snapshots.
 
     :param branch: branch to compact (templated)
     :param partitions: only these, ``k=v,...``; all when left out (templated)
-    :param min_files: leave partitions with fewer small files as they are (templated)
+    :param min_files: append tables: leave partitions with fewer small files as they are (templated)
+    :param max_sorted_runs: primary-key tables: merge only buckets with more sorted runs than this, counting each file
+        of level 0 and each higher level; by default all that are not merged completely (templated)
     """
 
     operation = "compact"
@@ -159,12 +162,14 @@ class CompactOperator(PaimonOperator):
         branch: str = "main",
         partitions: Sequence[str] | str = (),
         min_files: int | str = 5,
+        max_sorted_runs: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.branch = branch
         self.partitions = partitions
         self.min_files = min_files
+        self.max_sorted_runs = max_sorted_runs
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]

@@ -125,7 +125,8 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
 
     if not params["compact"]:
         return "the form says so"
-    request = request_for({**params, "table": name}, "compact", min_files=params["min_files"], dry_run=True)
+    limits = {"min_files": params["min_files"], "max_sorted_runs": params["max_sorted_runs"]}
+    request = request_for({**params, "table": name}, "compact", **limits, dry_run=True)
     try:
         # Planning reads metadata only; where rows are read is of no concern to the Airflow layer.
         planned = resolve("airflow_paimon.data.compact:compact")(open_context(request), request).details
@@ -136,7 +137,11 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
             f"dry run: {counted(planned['files_before'], 'file')} in {counted(planned['partitions'], 'partition')} "
             f"would be written again"
         )
-    return None if planned["files_before"] or retried else "no partition has enough small files"
+    return (
+        None
+        if planned["files_before"] or retried
+        else "no partition has enough small files, and no bucket enough sorted runs"
+    )
 
 
 def why_no_orphan_cleaning(day: str, when: datetime) -> str | None:

@@ -107,7 +107,7 @@ EARLIER = {
     "alter_table": "change branch",
     "check_chain_table": "",
     "check_table": "verify_files",
-    "compact": "branch partitions min_files",
+    "compact": "branch partitions min_files max_sorted_runs",
     "compact_chain_table": "partition from_ to pending max_chain_length overwrite gap_policy task_memory_mb",
     "correct_branch": "branch sql function view mode partitions",
     "create_branch": "branch tag snapshot from_branch if_exists branch_owner reason",

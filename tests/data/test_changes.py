@@ -34,7 +34,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.changes import plan_changes, rows_of_changes
-from airflow_paimon.data.compact import compact, run_here
+from airflow_paimon.data.compact import compact
+from airflow_paimon.data.compaction_tasks import run_here
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run
 from tests.randomness import chance

@@ -25,7 +25,8 @@ from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.scan import data_file_path, live_entries, plan_scan, read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.compact import BinOutput, BinWork, compact, run_here
+from airflow_paimon.data.compact import compact
+from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here
 from tests.data.row_statements import statement, with_ids
 from tests.data.test_copy_on_write import STORED, delta, described, insert, make, renamed, without
 from tests.oracles.golden import golden_index
@@ -140,7 +141,7 @@ def test_files_that_another_commit_changed_are_planned_again(tmp_path: Path) -> 
         insert(table, (i, "x"))
     raced = []
 
-    def beside(works: Sequence[BinWork]) -> Iterator[BinOutput]:
+    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
         yield from run_here(works)
         if not raced:
             raced.append(statement(table, renamed(i3="new")))
@@ -161,7 +162,7 @@ def test_a_retry_goes_on_and_counts_what_landed(tmp_path: Path) -> None:
         add(table, (i, "a"), (10 + i, "b"))
     calls = []
 
-    def fails_later(works: Sequence[BinWork]) -> Iterator[BinOutput]:
+    def fails_later(works: Sequence[Work]) -> Iterator[TaskOutput]:
         calls.append(works)
         if len(calls) > 1:
             raise FormatError("killed")
@@ -183,14 +184,6 @@ def test_partitions_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="day"):
         run(table, partitions=["day=1"])
     assert not run(table, partitions=["dt=1"]).changed
-
-
-def test_tables_with_a_primary_key_are_not_compacted(tmp_path: Path) -> None:
-    table = create_table(
-        str(tmp_path / "wh"), "d.o", [("id", "INT NOT NULL")], primary_keys=["id"], options={"bucket": "1"}
-    )
-    with pytest.raises(UnsupportedFeatureError, match=r"has a primary key.*compact_chain_table"):
-        run(table)
 
 
 def buckets_in_order(table: Table) -> dict[tuple[bytes, int], list[tuple[Any, ...]]]:

@@ -29,7 +29,6 @@ NEITHER: list[tuple[str, dict[str, Any]]] = [
     ("merge-engine=aggregation", {"merge_engine": "aggregation"}),
     ("merge-engine=first-row", {"merge_engine": "FIRST-ROW"}),
     ("query-auth.enabled=true", {"query_auth__enabled": "true"}),
-    ("record-level.expire-time=1 d", {"record_level__expire_time": "1 d"}),
     ("pk-clustering-override=true", {"pk_clustering_override": "true"}),
     ("sequence.snapshot-ordering=true", {"sequence__snapshot_ordering": "true"}),
     ("deletion-vectors.merge-on-read=true", {"deletion_vectors__merge_on_read": "true"}),

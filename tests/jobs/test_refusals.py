@@ -138,7 +138,7 @@ REFUSED = [
     # maintenance
     ("compact --min-files=1", "invalid-input", "at least 2"),
     ("compact --branch=nope", "not-found", "nope"),
-    (f"compact --table={CHAIN}", "unsupported", "has a primary key; compact is for append tables"),
+    (f"compact --table={CHAIN}", "unsupported", "use compact_chain_table"),
     ("compact --engine=connector", "unsupported", "use --engine embedded"),
     ("expire_partitions", "invalid-input", "partition.expiration-time"),
     ("expire_partitions --expiration-time=month", "invalid-input", "'month' is not a duration"),

@@ -199,9 +199,15 @@ class Compact(Request):
     branch: str = flag("Branch to compact", "main")
     partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
     min_files: int = flag(
-        "Leave partitions with fewer small files as they are; files with deleted rows are always written again",
+        "Append tables: leave partitions with fewer small files as they are; files with deleted rows are always "
+        "written again",
         5,
         minimum=2,
+    )
+    max_sorted_runs: int | None = flag(
+        "Primary-key tables: merge only buckets with more sorted runs than this (each file of level 0, each higher "
+        "level); by default all that are not merged completely",
+        minimum=1,
     )
 
 

@@ -84,6 +84,17 @@ def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
     _refuse(table, "compact", _compact_problems(schema, branch))
 
 
+def check_mergeable(schema: TableSchema, *, table: str, branch: str) -> None:
+    """Refuse a primary-key table whose files a compaction would not merge as Paimon's does.
+
+    How rows are assigned to buckets has no effect: they stay in theirs.
+
+    Raises:
+        UnsupportedFeatureError: names the table, the option and the way out.
+    """
+    _refuse(table, "compact", _merge_file_problems(schema, branch))
+
+
 def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:
     """Refuse index files of a type that may affect which rows are visible."""
     known = _HANDLED_INDEXES | _BITMAP_INDEXES
@@ -188,7 +199,6 @@ def _is_on(options: TableOptions, key: str) -> bool:
 
 _READ_RULES: tuple[_Rule, ...] = (
     ("query-auth.enabled", _is_on, _CONNECTOR),
-    ("record-level.expire-time", _is_set, _CONNECTOR),
     ("pk-clustering-override", _is_on, _CONNECTOR),
     ("sequence.snapshot-ordering", _is_on, _CONNECTOR),
     ("deletion-vectors.merge-on-read", _is_on, _CONNECTOR),
@@ -266,6 +276,18 @@ def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     yield from _option_problems(options, [r for r in _WRITE_RULES if r[0] in _STORAGE_OPTIONS])
 
 
+def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
+    options = TableOptions(schema.options)
+    if is_chain_main(options, branch):
+        yield "the main branch of a chain table (option chain-table.enabled)", "use compact_chain_table"
+    yield from _compact_problems(schema, branch)
+    yield from _merge_problems(options)
+    producer = options.text("changelog-producer", "none").lower()
+    if producer not in ("none", "input"):
+        yield f"tables with changelog-producer={producer} (its changelog would be missing)", _OWN_COMPACTION
+
+
+_OWN_COMPACTION = "use Paimon's own compaction (CALL sys.compact)"
 _STORAGE_OPTIONS = ("data-file.external-paths", "data-file.thin-mode")
 
 

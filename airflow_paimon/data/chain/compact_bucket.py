@@ -31,16 +31,13 @@ from airflow_paimon.data.chain.scan import Inputs, Pinned, plan_partitions
 from airflow_paimon.data.chain.splits import ChainSplit
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.evolution import plan_mapping
-from airflow_paimon.data.files.read import BATCH_ROWS, read_data_file
+from airflow_paimon.data.files.read import read_data_file
 from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
 from airflow_paimon.data.merge.deduplicate import DELETE
+from airflow_paimon.data.scan import fitting_rows
 
 FULL_SEQUENCE = -1
-_INFLATION = 6
-"""Estimated ratio of the rows' size in memory to that in files, from which the batch size is derived."""
-_LEAST_BATCH_ROWS = 1024
-_RUNS_AT_ONCE = 8
 _SHOWN = 5
 
 
@@ -94,8 +91,8 @@ def plan_buckets(
     pinned = Pinned(main=ScanPlan(state.main.table, None, state.main.schema), snapshot=plan, delta=state.delta)
     totals = [{s.values: s.total_buckets for s in p.splits} for p in (state.delta, plan)]
     read = plan_partitions(state.layout, pinned, reads, time_travel=True)
-    rows = _batch_rows([f for s in read.splits for f in s.files], memory_bytes)
-    inputs = Inputs(*(replace(part, batch_rows=rows) for part in read.inputs))
+    files = [f for s in read.splits for f in s.files]
+    inputs = Inputs(*(fitting_rows(part, files, memory_bytes) for part in read.inputs))
     compaction = Compaction(
         inputs=inputs,
         schema=plan.schema,
@@ -129,12 +126,6 @@ def _check_levels(state: ChainState, plan: ScanPlan) -> None:
             table=state.layout.label,
             details={"feature": "level-0 files with deletion vectors", "partitions": waiting[:_SHOWN]},
         )
-
-
-def _batch_rows(files: Sequence[DataFile], memory_bytes: int) -> int:
-    rows = sum(f.row_count for f in files)
-    width = _INFLATION * sum(f.file_size for f in files) // max(rows, 1) + 16
-    return max(_LEAST_BATCH_ROWS, min(BATCH_ROWS, memory_bytes // 4 // _RUNS_AT_ONCE // width))
 
 
 def compact_buckets(compaction: Compaction, works: Iterable[BucketWork]) -> Iterator[BucketOutput]:

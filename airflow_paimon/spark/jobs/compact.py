@@ -1,4 +1,4 @@
-"""compact with Spark: each group of files is written by a task of its own."""
+"""compact with Spark: each group of files is written, or merged, by a task of its own; no row leaves it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.data import compact as compact_files
-from airflow_paimon.data.compact import BinOutput, BinWork, compact_bin
+from airflow_paimon.data.compaction_tasks import TaskOutput, Work
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
@@ -34,9 +34,9 @@ def compact(spark: SparkSession, context: Context, request: Compact) -> Operatio
     """
     cores = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else _CORES_UNKNOWN
 
-    def run(works: Sequence[BinWork]) -> list[BinOutput]:
-        files = sum(len(w.split.files) for w in works)
-        frame = map_tasks(spark, _groups(works, cores), lambda work: ship(lambda: [compact_bin(work)]), SCHEMA)
+    def run(works: Sequence[Work]) -> list[TaskOutput]:
+        files = sum(len(w.files) for w in works)
+        frame = map_tasks(spark, _groups(works, cores), lambda work: ship(lambda: [work.run()]), SCHEMA)
         with task_errors(context.table.name), progress(spark, f"compact {context.table.name}: {files} files"):
             return collect(frame)
 
@@ -45,11 +45,11 @@ def compact(spark: SparkSession, context: Context, request: Compact) -> Operatio
     )
 
 
-def _groups(works: Sequence[BinWork], cores: int) -> list[list[BinWork]]:
+def _groups(works: Sequence[Work], cores: int) -> list[list[Work]]:
     """Return the work of each task: large groups of files first, small ones together."""
 
-    def weight(work: BinWork) -> int:
-        return sum(f.file_size + OPEN_COST_BYTES for f in work.split.files)
+    def weight(work: Work) -> int:
+        return sum(f.file_size + OPEN_COST_BYTES for f in work.files)
 
     total = sum(map(weight, works))
     return pack(sorted(works, key=weight, reverse=True), weight, max(1, min(TASK_BYTES, total // (2 * cores))))

@@ -1,0 +1,138 @@
+"""Compaction of append tables: small files become large ones, and deleted rows go; row ids and versions stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.manifest import DataFile, FileSource
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.compaction_plan import Bin, plan_bins
+from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
+from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write, read_columns, touched, write_kept
+from airflow_paimon.data.read import deleted_rows, read_split
+from airflow_paimon.data.scan import ReadSplit, TableRead, find_deletions, plan_read
+from airflow_paimon.data.write import TableWrite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinWork:
+    """Files that a task writes together."""
+
+    plan: CopyOnWrite
+    read: TableRead
+    split: ReadSplit
+    deleted_rows: int
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.split.files
+
+    def run(self) -> TaskOutput:
+        """Write the rows of the files together, in bounded memory.
+
+        Raises:
+            FormatError: they have not the number of rows that the manifest says.
+        """
+        counted = [0]
+
+        def rows() -> Iterator[Any]:
+            for batch in read_split(self.read, self.split):
+                counted[0] += batch.num_rows
+                yield batch
+
+        messages = write_kept(self.plan, rows(), FileSource.COMPACT)
+        expected = sum(f.row_count for f in self.files) - self.deleted_rows
+        if counted[0] != expected:
+            discard_files(self.plan.write, messages)
+            raise wrong_count(self.read.label, self.files, counted[0], expected)
+        done = (*messages, touched(self.split.bucket, *self.files))
+        return TaskOutput(messages=done, rows=counted[0], deleted_rows=self.deleted_rows)
+
+
+def wrong_count(label: str, files: Sequence[DataFile], found: int, expected: int) -> FormatError:
+    """Return the error for files whose manifest says another number of rows."""
+    return FormatError(
+        f"{label}: files to compact, {files[0].file_name} among them, hold {found} rows where their manifest says "
+        f"{expected}; nothing was committed. Run check_table"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendCompaction:
+    """A ``Planned`` of an append table."""
+
+    plan: CopyOnWrite
+    groups: Sequence[Bin]
+
+    @property
+    def write(self) -> TableWrite:
+        return self.plan.write
+
+    def works(self, chunk: Sequence[Group]) -> list[Work]:
+        """Return a task for each group of files."""
+        scan = self.plan.scan
+        chosen = ScanPlan(scan.table, scan.snapshot, scan.schema, tuple(b.bucket for b in chunk), scan.index_entries)
+        read, splits = plan_read(chosen, columns=read_columns(self.plan), time_travel=True)
+        slim = self.plan.for_tasks()
+        return [
+            BinWork(
+                plan=_in_place(slim, s.bucket),
+                read=read,
+                split=s,
+                deleted_rows=deleted_rows(read.store, s.deletions),
+            )
+            for s in splits
+        ]
+
+    def commit(
+        self,
+        table: Table,
+        chunk: Sequence[Group],
+        messages: Sequence[CommitMessage],
+        identity: CommitIdentity,
+        properties: dict[str, str],
+    ) -> Receipt:
+        """Commit it; see ``commit_rewrite``."""
+        return commit_rewrite(
+            *(table, messages),
+            read=self.plan.scan,
+            kind=CommitKind.COMPACT,
+            operation="COMPACT",
+            identity=identity,
+            properties=properties,
+        )
+
+
+def plan_append(table: Table, request: Compact, selection: Selection | None) -> AppendCompaction:
+    """Plan the compaction of the selected partitions (None: all).
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not write.
+    """
+    plan = plan_copy_on_write(table, selection)
+    marked = {where.data_file for _, where in find_deletions(plan.scan.index_entries)}
+    target = TableOptions(plan.write.schema.options).target_file_size
+    return AppendCompaction(plan=plan, groups=plan_bins(plan.scan.splits, marked, target, request.min_files))
+
+
+def _in_place(plan: CopyOnWrite, group: BucketSplit) -> CopyOnWrite:
+    """Let the rows of a fixed bucket keep the place of the group's files in the order of the bucket."""
+    if group.total_buckets <= 0:
+        return plan
+    form = StoredPartitions(plan.write.schema).canonical
+    first = min(f.min_sequence_number for f in group.files)
+    return replace(
+        plan, write=replace(plan.write, next_sequence={BucketKey(form(group.partition), group.bucket): first})
+    )

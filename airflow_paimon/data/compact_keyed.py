@@ -1,0 +1,220 @@
+"""Compaction of primary-key tables: the files of a bucket are merged into one sorted run on its top level.
+
+Each key keeps its newest version, with its sequence number; deletes and expired records are dropped, deletion vectors
+applied. Every part of a bucket is a task, which streams: nothing is shuffled. What writers append to the bucket
+meanwhile stays above the result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.compaction import commit_compaction
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.format.manifest import DataFile, FileSource
+from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.table.features import check_mergeable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.table.stored_partitions import Selection
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.compact_append import wrong_count
+from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
+from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.files.pruning import value_bounds
+from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
+from airflow_paimon.data.merge.deduplicate import drop_retracts
+from airflow_paimon.data.merge_plan import BucketMerge, plan_parts, sorted_runs, top_level
+from airflow_paimon.data.read import deleted_rows, read_versions
+from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
+from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows, plan_read
+from airflow_paimon.data.write import TableWrite
+
+TASK_BYTES = 256 << 20
+"""About as many bytes of rows does a task hold in memory, whatever the size of a bucket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeWork:
+    """A part of a bucket, which shares no key with the rest of it."""
+
+    write: TableWrite
+    read: TableRead
+    split: ReadSplit
+    top: int
+    keep_deletes: bool
+    expiry: RecordExpiry | None = None
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.split.files
+
+    def run(self) -> TaskOutput:
+        """Merge the files, in bounded memory.
+
+        Raises:
+            FormatError: a file is missing or corrupt, or they have not the number of rows that the manifest says.
+        """
+        counted = _Counted(self.expiry)
+        writer = RollingWriter(self._target(), group_bytes=min(ROW_GROUP_BYTES, TASK_BYTES // 4))
+        rows = 0
+        try:
+            for batch in self._merged(counted):
+                rows += batch.num_rows
+                writer.write(batch)
+            expected = sum(f.row_count for f in self.files) - deleted_rows(self.read.store, self.split.deletions)
+            if counted.rows != expected:
+                raise wrong_count(self.read.label, self.files, counted.rows, expected)
+            files = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        bucket = self.split.bucket
+        message = CommitMessage(
+            partition=bucket.partition,
+            bucket=bucket.bucket,
+            total_buckets=bucket.total_buckets,
+            new_files=files,
+            replaced=self.files,
+        )
+        deleted = sum(f.row_count for f in self.files) - rows
+        return TaskOutput(messages=(message,), rows=rows, deleted_rows=deleted, expired_rows=counted.expired)
+
+    def _target(self) -> FileTarget:
+        bucket = self.split.bucket
+        return FileTarget(
+            store=self.write.store,
+            schema=self.write.schema,
+            values=bucket.values,
+            bucket=bucket.bucket,
+            level=self.top,
+            source=FileSource.COMPACT,
+        )
+
+    def _merged(self, counted: _Counted) -> Iterator[pa.RecordBatch]:
+        for batch in read_versions(self.read, self.split, counted.seen):
+            if self.keep_deletes:
+                yield batch
+                continue
+            live = drop_retracts(batch)
+            at = live.schema.get_field_index(VALUE_KIND)
+            yield live.set_column(at, VALUE_KIND, pa.array(np.zeros(live.num_rows, np.int8)))
+
+
+class _Counted:
+    """Counts the stored rows that a merge gets, and leaves out the expired ones."""
+
+    def __init__(self, expiry: RecordExpiry | None) -> None:
+        self._expiry = expiry
+        self.rows = 0
+        self.expired = 0
+
+    def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.rows += batch.num_rows
+        if self._expiry is None:
+            return batch
+        kept = self._expiry.kept(batch)
+        self.expired += batch.num_rows - kept.num_rows
+        return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedCompaction:
+    """A ``Planned`` of a primary-key table."""
+
+    scan: ScanPlan
+    write: TableWrite
+    groups: Sequence[BucketMerge]
+    keep_deletes: bool
+    expiry: RecordExpiry | None
+
+    def works(self, chunk: Sequence[Group]) -> list[Work]:
+        """Return a task for each part of the buckets."""
+        merges = {(g.bucket.partition, g.bucket.bucket): g for g in self.groups}
+        read, splits = plan_read(_narrowed(self.scan, [g.bucket for g in chunk]), time_travel=True, layered=True,
+                                 whole_buckets=True, chained=True)  # fmt: skip
+        works: list[Work] = []
+        for split in splits:
+            merge = merges[split.bucket.partition, split.bucket.bucket]
+            for part in merge.parts:
+                files = [f for s in part for f in s.files]
+                works.append(
+                    MergeWork(
+                        write=self.write,
+                        read=fitting_rows(read, files, TASK_BYTES),
+                        split=ReadSplit(
+                            bucket=_without_files(split.bucket),
+                            sections=part,
+                            deletions=deletions_of(split.deletions, files),
+                        ),
+                        top=merge.top,
+                        keep_deletes=self.keep_deletes,
+                        expiry=self.expiry,
+                    )
+                )
+        return works
+
+    def commit(
+        self,
+        table: Table,
+        chunk: Sequence[Group],
+        messages: Sequence[CommitMessage],
+        identity: CommitIdentity,
+        properties: dict[str, str],
+    ) -> Receipt:
+        """Commit it; see ``commit_compaction``."""
+        read = _narrowed(self.scan, [g.bucket for g in chunk])
+        return commit_compaction(table, messages, read=read, identity=identity, properties=properties)
+
+
+def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> KeyedCompaction:
+    """Plan the compaction of the selected partitions (None: all).
+
+    Raises:
+        UnsupportedFeatureError: a feature with which this engine does not merge.
+    """
+    schema, head = table.schema(), table.latest_snapshot()
+    check_mergeable(schema, table=table.label, branch=table.branch_name)
+    options = TableOptions(schema.options)
+    scan = plan_snapshot(table, head, schema, selection)
+    expiry = record_expiry(schema, time.time(), table.label)
+    read, splits = plan_read(scan, time_travel=True, layered=True, chained=True, whole_buckets=True)
+    groups = []
+    for split in splits:
+        files = split.bucket.files
+        if request.max_sorted_runs is not None and sorted_runs(files) <= request.max_sorted_runs:
+            continue
+        top = top_level(files, options.num_levels)
+        marked = {d.data_file for _, d in split.deletions} | _with_expired(read, files, expiry)
+        parts = plan_parts(
+            split.sections,
+            top=top,
+            target=options.target_file_size,
+            marked=marked,
+            keep_deletes=options.chain_table,
+        )
+        if parts:
+            groups.append(BucketMerge(split.bucket, parts, top))
+    write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)
+    return KeyedCompaction(scan=scan, write=write, groups=groups, keep_deletes=options.chain_table, expiry=expiry)
+
+
+def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpiry | None) -> set[str]:
+    if expiry is None:
+        return set()
+    bounds = {f.file_name: value_bounds(f, read.schemas[f.schema_id], read.schema) for f in files}
+    return {name for name, found in bounds.items() if expiry.column in found and expiry.may_be_in(found[expiry.column])}
+
+
+def _narrowed(scan: ScanPlan, buckets: Sequence[BucketSplit]) -> ScanPlan:
+    return ScanPlan(scan.table, scan.snapshot, scan.schema, tuple(buckets), scan.index_entries)
+
+
+def _without_files(bucket: BucketSplit) -> BucketSplit:
+    return BucketSplit(bucket.partition, bucket.values, bucket.bucket, bucket.total_buckets, ())

@@ -1,0 +1,80 @@
+"""What the tasks of a compaction get and give: the same for append tables and for tables with a primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.table.scan import BucketSplit
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.write import TableWrite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutput:
+    """``rows``: written; ``deleted_rows``: of those read that were dropped, ``expired_rows`` of them by their age."""
+
+    messages: tuple[CommitMessage, ...]
+    rows: int
+    deleted_rows: int
+    expired_rows: int = 0
+
+
+class Work(Protocol):
+    """What a task writes together. Picklable."""
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """The files that it reads."""
+
+    def run(self) -> TaskOutput:
+        """Write them again. After a failure the written files are deleted."""
+
+
+RunTasks = Callable[[Sequence[Work]], Iterable[TaskOutput]]
+"""Runs tasks, in parallel or not; returns the outputs in any order."""
+
+
+class Group(Protocol):
+    """Files of one bucket that are replaced by one commit. ``bucket`` names the place; its files may be more."""
+
+    @property
+    def bucket(self) -> BucketSplit: ...
+
+    @property
+    def files(self) -> tuple[DataFile, ...]: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class Planned(Protocol):
+    """A planned compaction of one head."""
+
+    @property
+    def write(self) -> TableWrite: ...
+
+    @property
+    def groups(self) -> Sequence[Group]: ...
+
+    def works(self, chunk: Sequence[Group]) -> list[Work]:
+        """Return the tasks of some groups."""
+
+    def commit(
+        self,
+        table: Table,
+        chunk: Sequence[Group],
+        messages: Sequence[CommitMessage],
+        identity: CommitIdentity,
+        properties: dict[str, str],
+    ) -> Receipt:
+        """Commit what they have written; ``ConflictError``: plan again."""
+
+
+def run_here(works: Sequence[Work]) -> Iterator[TaskOutput]:
+    """Run tasks one after the other, in this process."""
+    return (work.run() for work in works)

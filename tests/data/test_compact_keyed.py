@@ -1,0 +1,382 @@
+"""compact of primary-key tables: the same rows, in one sorted run on the top level of each bucket."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.errors import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    PaimonError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import compact_keyed, read_arrow, write_arrow
+from airflow_paimon.data.compact import compact
+from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here
+from airflow_paimon.data.read import read_versions
+from airflow_paimon.data.rewrite import live_bucket
+from airflow_paimon.data.scan import plan_read
+from tests.data.tables import make_table, rows_of
+from tests.data.test_compact import run
+from tests.randomness import chance
+from tests.stores import Crash, FaultStore
+
+COLUMNS = {"p": "STRING NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
+TOP = 5
+
+
+def keyed(folder: Path, **options: str) -> Table:
+    columns = {"bucket": "2", "write_only": "true", **options}
+    return make_table(folder, COLUMNS, primary_keys=["p", "k"], partition_keys=["p"], **columns)
+
+
+def upsert(table: Table, *rows: tuple[Any, ...], kind: str = "+I") -> None:
+    """Rows as ``("a", 1, "v")`` or ``("a", 1, sequence, "v")``."""
+    whole = [r if len(r) == 4 else (*r[:2], None, r[2]) for r in rows]
+    data = rows_of(COLUMNS, [dict(zip(COLUMNS, r, strict=True)) for r in whole])
+    write_arrow(table, data.append_column("_row_kind", pa.array([kind] * len(rows))))
+
+
+def rows(table: Table) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r.values()) for r in read_arrow(table).to_pylist())
+
+
+def stored(table: Table) -> list[tuple[Any, ...]]:
+    """The newest version of each key with its sequence number."""
+    plan = plan_scan(table)
+    batches = [b for split in plan.splits for b in read_versions(*live_bucket(plan, split))]
+    live = [r for b in batches for r in b.to_pylist() if r["_VALUE_KIND"] in (0, 2)]
+    return sorted((*(r[n] for n in ("p", "k", "v")), r["_SEQUENCE_NUMBER"]) for r in live)
+
+
+def files(table: Table) -> list[DataFile]:
+    return [f for s in plan_scan(table).splits for f in s.files]
+
+
+def assert_merged(table: Table) -> None:
+    """Each bucket is one sorted run on the top level without deletes, and needs no merge."""
+    schema, plan = table.schema(), plan_scan(table)
+    types = [f.type for f in schema.key_fields]
+    for split in plan.splits:
+        ranges = sorted((decode_row(f.min_key, types), decode_row(f.max_key, types)) for f in split.files)
+        assert all(before[1] < after[0] for before, after in pairwise(ranges))
+        assert {(f.level, f.delete_row_count) for f in split.files} == {(TOP, 0)}
+    assert all(s.is_raw for s in plan_read(plan)[1])
+
+
+def test_a_bucket_becomes_one_run_with_the_newest_versions(tmp_path: Path) -> None:
+    table = keyed(tmp_path)
+    upsert(table, *(("a", k, f"old{k}") for k in range(20)), ("b", 1, "x"))
+    upsert(table, ("a", 3, "new"), ("a", 30, "later"))
+    upsert(table, ("a", 4, "gone"), ("b", 7, "never there"), kind="-D")
+    before, versions, head = rows(table), stored(table), table.latest_snapshot()
+    assert head is not None
+    result = run(table)
+    assert rows(table) == before
+    assert stored(table) == versions  # the sequence numbers of the winners
+    assert_merged(table)
+    landed = table.latest_snapshot()
+    assert landed is not None
+    assert result.details["snapshots"] == list(range(head.id + 1, landed.id + 1))  # in this process one for each bucket
+    assert (landed.commit_kind, landed.operation) == (CommitKind.COMPACT, "COMPACT")
+    assert landed.total_record_count == len(before) == result.details["rows"]
+    assert result.details["deleted_rows"] == 25 - len(before)
+    assert result.details["partition_names"] == ["p=a", "p=b"]
+    assert {f.file_source for f in files(table)} == {1}
+    assert not run(table).changed
+    upsert(table, ("a", 3, "newer"))
+    assert ("a", 3, None, "newer") in rows(table)
+
+
+def test_a_bucket_of_which_nothing_is_left(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1")
+    upsert(table, ("a", 1, "x"))
+    upsert(table, ("a", 1, "x"), kind="-D")
+    assert run(table).details["files_after"] == 0
+    assert (rows(table), files(table)) == ([], [])
+    upsert(table, ("a", 1, "back"))
+    assert rows(table) == [("a", 1, None, "back")]
+
+
+def test_only_buckets_with_more_runs_and_only_the_chosen_partitions(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1")
+    for i in range(4):
+        upsert(table, ("a", 1, f"{i}"), ("b", 1, f"{i}"))
+    upsert(table, ("a", 1, "last"))
+    before = rows(table)
+    head = table.latest_snapshot_id()
+    planned = run(table, max_sorted_runs=4, dry_run=True)
+    assert (planned.details["partition_names"], planned.details["files_before"]) == (["p=a"], 5)
+    assert table.latest_snapshot_id() == head
+    assert run(table, max_sorted_runs=4).details["partition_names"] == ["p=a"]
+    assert not run(table, max_sorted_runs=4).changed
+    assert not run(table, partitions=["p=a"]).changed
+    assert run(table, partitions=["p=b"]).details["files_before"] == 4
+    assert rows(table) == before
+
+
+def test_large_files_whose_keys_no_other_has_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact_keyed, "TASK_BYTES", 1 << 16)  # rows are cut into files after groups of rows
+    table = keyed(tmp_path, bucket="1", target_file_size="2 kb")
+    upsert(table, *(("a", k, f"{k * 7919 % 10007}" * 9) for k in range(3000)))
+    run(table)
+    assert_merged(table)
+    first = {f.file_name for f in files(table)}
+    assert len(first) > 3
+    upsert(table, ("a", 0, "changed"), ("a", 1, "changed"))
+    result = run(table)
+    assert_merged(table)
+    left = first & {f.file_name for f in files(table)}
+    assert left and result.details["files_before"] == len(first - left) + 1
+    assert rows(table)[:2] == [("a", 0, None, "changed"), ("a", 1, None, "changed")]
+    assert len(rows(table)) == 3000
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("case", range(6))
+def test_random_lives(tmp_path: Path, case: int) -> None:
+    """Upserts, deletes and compactions in any order, sometimes with commits during a compaction."""
+    random = chance(f"compact-keyed-{case}")
+    options: list[dict[str, str]] = [{}, {"sequence.field": "s"}, {"ignore_delete": "true"}]
+    small = {"target_file_size": random.choice(["1 kb", "128 mb"])}
+    table = keyed(tmp_path, bucket=random.choice("13"), **small, **options[case % 3])
+    model: dict[tuple[str, int], tuple[Any, ...]] = {}
+
+    def write() -> None:
+        kind = random.choice(["+I", "+I", "-D"])
+        chosen = random.sample(range(60), random.randint(1, 25))
+        given = [(random.choice("ab"), k, random.choice([None, *range(9)]), f"v{random.random()}") for k in chosen]
+        upsert(table, *given, kind=kind)
+        if case % 3 == 0:
+            for row in given:
+                model.pop(row[:2], None)
+                if kind == "+I":
+                    model[row[:2]] = row
+
+    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+        yield from run_here(works)
+        if random.random() < 0.3:
+            write()
+
+    for _ in range(25):
+        if random.random() < 0.7:
+            write()
+            continue
+        if case % 3:
+            before = rows(table)
+            assert run(table, max_sorted_runs=random.choice([None, 1, 3])).details and rows(table) == before
+        else:
+            run(table, beside, max_sorted_runs=random.choice([None, 1, 3]))
+            assert rows(table) == sorted(model.values())
+    run(table)
+    assert_merged(table)
+
+
+def test_rows_that_are_written_meanwhile_stay_above(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1")
+    upsert(table, ("a", 1, "x"), ("a", 2, "x"))
+    upsert(table, ("a", 1, "y"))
+
+    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+        yield from run_here(works)
+        if len(files(table)) == 2:
+            upsert(table, ("a", 1, "meanwhile"), ("a", 3, "meanwhile"))
+            upsert(table, ("a", 2, "x"), kind="-D")
+
+    result = run(table, beside)
+    assert rows(table) == [("a", 1, None, "meanwhile"), ("a", 3, None, "meanwhile")]
+    assert len(result.details["snapshots"]) == 1
+    assert sorted(f.level for f in files(table)) == [0, 0, TOP]
+    run(table)
+    assert_merged(table)
+    assert rows(table) == [("a", 1, None, "meanwhile"), ("a", 3, None, "meanwhile")]
+
+
+def test_a_bucket_that_another_commit_rewrote_is_planned_again(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1")
+    for i in range(3):
+        upsert(table, ("a", 1, f"{i}"), ("b", 1, f"{i}"))
+    raced = []
+
+    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+        yield from run_here(works)
+        if not raced:
+            raced.append(write_arrow(table, rows_of(COLUMNS, [{"p": "a", "k": 9}]), "overwrite", {"p": "a"}))
+
+    result = run(table, beside)
+    assert rows(table) == [("a", 9, None, None), ("b", 1, None, "2")]
+    assert result.details["partition_names"] == ["p=b"]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 6 + 1 + 1  # the files of the try that lost are deleted
+
+
+def test_a_compaction_that_never_gets_its_files_is_a_conflict(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1")
+
+    def refill() -> None:
+        write_arrow(table, rows_of(COLUMNS, [{"p": "a", "k": 9}]), "overwrite", {"p": "a"})
+        upsert(table, ("a", 9, "x"))
+
+    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+        yield from run_here(works)
+        refill()
+
+    refill()
+    with pytest.raises(ConflictError, match="in each of 5 tries"):
+        run(table, beside)
+    assert rows(table) == [("a", 9, None, "x")]
+
+
+EXPIRING = {"p": "STRING NOT NULL", "k": "INT NOT NULL", "t": "BIGINT", "at": "TIMESTAMP(3)", "i": "INT"}
+
+
+@pytest.mark.parametrize("column", ["t", "at", "i"])
+def test_expired_records_go_before_the_merge(tmp_path: Path, column: str) -> None:
+    """As in Paimon: an expired version doesn't hide an older one that has not expired; null never expires."""
+    options = {"bucket": "1", "record-level.expire-time": "1 h", "record-level.time-field": column}
+    table = make_table(tmp_path, EXPIRING, primary_keys=["p", "k"], partition_keys=["p"], **options)
+    now = int(time.time())
+
+    def put(k: int, seconds: int | None, *, millis: bool = False) -> None:
+        row = {"p": "a", "k": k, "i": seconds, "t": seconds and seconds * (1000 if millis else 1)}
+        data = rows_of({n: t for n, t in EXPIRING.items() if n != "at"}, [row])
+        at = pa.array([seconds and seconds * 1000], pa.int64()).cast(pa.timestamp("ms"))
+        write_arrow(table, data.add_column(3, "at", at))
+
+    put(1, now - 3500)
+    put(2, now - 3700)
+    put(3, None)
+    put(4, now - 60, millis=True)
+    put(4, now - 7200, millis=True)
+    put(5, now + 9000)
+    assert len(rows(table)) == 5
+    result = run(table)
+    assert [(r[1], r[4]) for r in rows(table)] == [(1, now - 3500), (3, None), (4, now - 60), (5, now + 9000)]
+    assert (result.details["expired_rows"], result.details["deleted_rows"]) == (2, 2)
+    assert not run(table).changed
+
+
+def test_a_merged_file_with_expired_records_is_written_again(tmp_path: Path) -> None:
+    options = {"bucket": "1", "record-level.expire-time": "1 s", "record-level.time-field": "s"}
+    table = keyed(tmp_path, **options)
+    now = int(time.time())
+    upsert(table, ("a", 1, now + 3600, "fresh"), ("a", 2, 5, "old"))
+    alter_table(table, [AddColumn(name="n", type="INT")])
+    old = replace_level(table)
+    assert run(table).details["expired_rows"] == 1
+    assert [r[1] for r in rows(table)] == [1]
+    assert not {f.file_name for f in files(table)} & {f.file_name for f in old}
+
+
+def replace_level(table: Table) -> list[DataFile]:
+    """Move the files to the top level, as Paimon does with files that need no merge."""
+    (split,) = plan_scan(table).splits
+    moved = tuple(f._replace(level=TOP) for f in split.files)
+    message = CommitMessage(
+        partition=split.partition,
+        bucket=split.bucket,
+        total_buckets=split.total_buckets,
+        new_files=moved,
+        replaced=split.files,
+    )
+    commit_buckets(table, [message], kind=CommitKind.COMPACT)
+    return list(moved)
+
+
+def test_options_of_expiry_that_name_no_time_are_refused(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1", **{"record-level.expire-time": "1 s", "record-level.time-field": "x"})
+    with pytest.raises(InvalidInputError, match=r"record-level\.time-field.*'x'"):
+        run(table)
+    text = make_table(
+        tmp_path, COLUMNS, name="d.text", primary_keys=["k"], bucket="1",
+        **{"record-level.expire-time": "1 s", "record-level.time-field": "v"},
+    )  # fmt: skip
+    with pytest.raises(UnsupportedFeatureError, match="time-field=v is STRING"):
+        run(text)
+
+
+@pytest.mark.parametrize("option", [
+    {"merge_engine": "aggregation"}, {"changelog_producer": "lookup"}, {"changelog_producer": "full-compaction"},
+    {"pk_clustering_override": "true"}, {"sequence__snapshot_ordering": "true"}, {"data_file__thin_mode": "true"},
+], ids=str)  # fmt: skip
+def test_tables_that_would_be_merged_otherwise_are_refused(tmp_path: Path, option: dict[str, str]) -> None:
+    table = make_table(tmp_path, COLUMNS, primary_keys=["k"], bucket="1", **option)
+    with pytest.raises(UnsupportedFeatureError, match=f"{next(iter(option.values()))}"):
+        run(table)
+    assert table.latest_snapshot_id() is None
+
+
+def test_files_with_fewer_rows_than_their_manifest_says_are_not_replaced(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1")
+    upsert(table, ("a", 1, "x"))
+    upsert(table, ("a", 2, "x"))
+    (split,) = plan_scan(table).splits
+    wrong = replace_rows(table)
+    head = table.latest_snapshot_id()
+    with pytest.raises(FormatError, match=f"{wrong} among them, hold 2 rows where their manifest says 3"):
+        run(table)
+    assert table.latest_snapshot_id() == head
+    assert len(list(tmp_path.rglob("*.parquet"))) == len(split.files)
+
+
+def replace_rows(table: Table) -> str:
+    (split,) = plan_scan(table).splits
+    new = tuple(f._replace(row_count=f.row_count + (at == 0)) for at, f in enumerate(split.files))
+    message = CommitMessage(partition=split.partition, bucket=0, total_buckets=1, new_files=new, replaced=split.files)
+    commit_buckets(table, [message])
+    return new[0].file_name
+
+
+def perform(table: Table, store: Any, **values: Any) -> Any:
+    request = build_request("compact", {"warehouse": "w", "table": table.name, "operation_id": "op", **values})
+    assert isinstance(request, Compact)
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    opened = open_context(build_request("compact", {"warehouse": warehouse, "table": table.name}))
+    return compact(replace(opened, request=request, table=replace(table, store=store)), request)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [Crash(), OSError(errno.EIO, "broken")], ids=["killed", "fails"])
+def test_killed_or_failing_between_any_two_store_calls(tmp_path: Path, error: BaseException, after: bool) -> None:
+    """Whatever is left, the rows are the same; the same operation again finishes it, and no live file is missing."""
+    step = 0
+    while True:
+        step += 1
+        folder = tmp_path / str(step)
+        table = keyed(folder, bucket="1")
+        for i in range(2):
+            upsert(table, ("a", 1, f"{i}"), ("b", 1, f"{i}"))
+        before = rows(table)
+        store = FaultStore(table.store, step, error=error, after=after)
+        try:
+            perform(table, store)
+        except (Crash, PaimonError):
+            assert rows(table) == before
+            perform(table, table.store)
+        assert rows(table) == before
+        assert_merged(table)
+        on_disk = {path.name for path in folder.rglob("*.parquet")}
+        assert {e.file.file_name for e in live_entries(table, table.latest_snapshot()).values()} <= on_disk
+        if len(store.mutations) < step:
+            break
+    assert step > 8
