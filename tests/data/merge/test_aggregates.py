@@ -16,8 +16,7 @@ from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.table.aggregate_options import AggregateOptions, aggregate_problems
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import arrow_type
-from airflow_paimon.data.merge.aggregates import aggregator
-from airflow_paimon.data.merge.aggregation import aggregate_versions, column_functions
+from airflow_paimon.data.merge.aggregates import Aggregate, aggregator
 from tests.data.merge.aggregate_model import EXACT, Model, Refused, comparable
 from tests.randomness import chance as chance_of
 
@@ -362,15 +361,17 @@ def of_c(function: str, **more: str) -> dict[str, str]:
     return {f"fields.c.{n.replace('_', '-')}": v for n, v in {"aggregate_function": function, **more}.items()}
 
 
-def test_the_engine_folds_each_column_by_its_function() -> None:
+def functions_of(schema: TableSchema) -> dict[str, Aggregate]:
+    options = TableOptions(schema.options)
+    keys, sequence = schema.primary_keys, options.sequence_fields
+    return {f.name: aggregator(options, f, keys=keys, sequence_fields=sequence) for f in schema.fields}
+
+
+def test_each_column_has_its_function() -> None:
     schema = schema_of({"fields.s.aggregate-function": "sum", "sequence.field": "q"}, s="INT", l="STRING", q="INT")
-    functions = column_functions(schema)
-    assert [f.options.function for f in functions.values()] == [
-        "primary-key",
-        "sum",
-        "last_non_null_value",
-        "last_value",
-    ]
+    functions = functions_of(schema)
+    names = [f.options.function for f in functions.values()]
+    assert names == ["primary-key", "sum", "last_non_null_value", "last_value"]
     columns = {
         "k": pa.array([1, 1, 2, 2, 3, 3], pa.int32()),
         "s": pa.array([5, 7, 5, 5, 5, 7], pa.int32()),
@@ -378,28 +379,13 @@ def test_the_engine_folds_each_column_by_its_function() -> None:
         "q": pa.array([1, None, 1, 2, 1, 2], pa.int32()),
     }
     retract = np.array([False, False, False, True, True, False])
-    folded, gone = aggregate_versions(
-        columns, np.array([0, 2, 4]), functions, retract=retract, removes=np.zeros(6, bool)
-    )
+    folded = {n: functions[n].fold(c, np.array([0, 2, 4]), retract=retract) for n, c in columns.items()}
     assert {n: c.to_pylist() for n, c in folded.items()} == {
         "k": [1, 2, 3],
         "s": [12, 0, 2],
         "l": ["x", None, "y"],
         "q": [None, None, 2],
     }
-    assert not gone.any()
-
-
-def test_a_delete_that_removes_the_record() -> None:
-    schema = schema_of({**default("sum"), **REMOVES}, s="INT")
-    columns = {"k": pa.array([1, 1, 2, 2, 2, 3, 3, 3], pa.int32()), "s": pa.array([5, 5, 5, 5, 3, 5, 5, 3], pa.int32())}
-    retract = np.array([0, 1, 0, 1, 0, 0, 1, 0], bool)
-    removes = np.array([0, 1, 0, 0, 0, 0, 1, 0], bool)
-    functions = column_functions(schema)
-    starts = np.array([0, 2, 5])
-    folded, gone = aggregate_versions(columns, starts, functions, retract=retract, removes=removes)
-    assert folded["s"].to_pylist() == [5, 3, 8]
-    assert gone.tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -423,7 +409,7 @@ def test_a_wrong_option_is_found_in_the_schema(options: dict[str, str], kind: st
     ((feature, way_out),) = aggregate_problems(schema)
     assert problem in feature and way_out
     with pytest.raises((UnsupportedFeatureError, InvalidInputError)):
-        column_functions(schema)
+        functions_of(schema)
 
 
 def test_functions_that_are_allowed_have_no_problem() -> None:
