@@ -26,11 +26,13 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.content_digest import content_digest
+from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
@@ -158,15 +160,18 @@ def commit_in_tries(
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
     tries: int,
     read_head: Callable[[], bool] = lambda: False,
+    tasks: int = 1,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
     ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
+    ``tasks``: how many may write one new partition with dynamic buckets.
     """
     for number in range(1, tries + 1):
-        write = plan_write(table, overwrite=mode != "append", chained=True)
+        write = plan_write(table, overwrite=mode != "append", chained=True, tasks=tasks)
         messages = write_files(write)
         try:
+            messages = with_hash_indexes(write.dynamic, messages)
             receipt = commit_write(
                 table, write, messages, mode, partition, identity, on_stale, only_planned=read_head()
             )
@@ -223,11 +228,12 @@ def commit_write(
 
 
 def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:
-    """Delete data files that certainly no snapshot refers to: see ``delete_unused``."""
+    """Delete data and index files that certainly no snapshot refers to: see ``delete_unused``."""
     values = StoredPartitions(write.schema).values
     for message in messages:
         folder = bucket_folder(write.schema, values(message.partition), message.bucket)
-        delete_unused(write.store, [f"{folder}/{file.file_name}" for file in message.new_files])
+        indexes = [] if message.index is None else [f"{INDEX_DIR}/{message.index.file_name}"]
+        delete_unused(write.store, [*(f"{folder}/{file.file_name}" for file in message.new_files), *indexes])
 
 
 def _result(table: Table, mode: str, written: Written, rows: int, started: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ key in a run are merged as in a read (docs/format.md, Data files). Nothing is vi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,13 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.since import has_dynamic_buckets
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
-from airflow_paimon.core.format.manifest import DataFile, FileSource
+from airflow_paimon.core.format.hash_index import Hashes
+from airflow_paimon.core.format.manifest import DataFile, FileSource, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.bucket import bucket_of_rows
+from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import escape_path_name
@@ -30,6 +32,7 @@ from airflow_paimon.core.table.paths import LONGEST_NAME
 from airflow_paimon.core.table.scan import BucketKey, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.deduplicate import (
@@ -50,8 +53,8 @@ class TableWrite:
     """The common parameters of all tasks of a write. Picklable.
 
     ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
-    a write that ``replaces`` the partitions that it writes to. ``stores_row_ids``: the rows have ``_ROW_ID`` and
-    ``_SEQUENCE_NUMBER`` and keep them.
+    a write that ``replaces`` the partitions that it writes to. ``dynamic``: of a table with dynamic buckets.
+    ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them.
     """
 
     store: Store
@@ -64,6 +67,7 @@ class TableWrite:
     source: FileSource = FileSource.APPEND
     stores_row_ids: bool = False
     buffer_bytes: int = BUFFER_BYTES
+    dynamic: DynamicBuckets | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -79,10 +83,17 @@ class TableWrite:
 
 
 def plan_write(
-    table: Table, *, overwrite: bool = False, chained: bool = False, buffer_bytes: int = BUFFER_BYTES
+    table: Table,
+    *,
+    overwrite: bool = False,
+    chained: bool = False,
+    buffer_bytes: int = BUFFER_BYTES,
+    tasks: int = 1,
+    apart: bool = False,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
-    ``chained``: branches of chain tables may be written; the caller reports what becomes stale.
+    ``chained``: branches of chain tables may be written; the caller reports what becomes stale. For dynamic buckets:
+    ``tasks``: how many may write one new partition; ``apart``: rows of one bucket come to several of them.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
@@ -92,10 +103,11 @@ def plan_write(
     head = table.latest_snapshot()
     totals: dict[bytes, int] = {}
     sequences: dict[BucketKey, int] = {}
-    buckets = TableOptions(schema.options).bucket
-    if not overwrite and buckets > 0:
+    live: Collection[ManifestEntry] = ()
+    if not overwrite and (TableOptions(schema.options).bucket > 0 or has_dynamic_buckets(schema)):
         form = StoredPartitions(schema).canonical
-        for entry in live_entries(table, head).values():
+        live = live_entries(table, head).values()
+        for entry in live:
             key = BucketKey(form(entry.partition), entry.bucket)
             known = totals.setdefault(key.partition, entry.total_buckets)
             if known != entry.total_buckets:
@@ -113,6 +125,7 @@ def plan_write(
         next_sequence=sequences,
         replaces=overwrite,
         buffer_bytes=buffer_bytes,
+        dynamic=plan_dynamic_buckets(table, schema, None if overwrite else head, live, tasks=tasks, apart=apart),
     )
 
 
@@ -137,12 +150,19 @@ class BucketRows(NamedTuple):
         return self.batch if self.indices is None else self.batch.take(pa.array(self.indices))
 
 
-def distribute(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
-    """Distribute rows (as ``conform_rows`` returns them) to their buckets."""
+def distribute(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) -> Iterator[BucketRows]:
+    """Distribute rows (as ``conform_rows`` returns them) to their buckets.
+
+    ``assigners``: the same for all rows of a task; only dynamic buckets need them.
+    """
     if not rows.num_rows:
         return
     codes, partitions = _partition_codes(write, rows)
-    buckets = _bucket_column(write, rows, codes, [p for p, _ in partitions])
+    names = [p for p, _ in partitions]
+    if write.dynamic is None:
+        buckets = _bucket_column(write, rows, codes, names)
+    else:
+        buckets = _hashed(write, rows, codes, names, lambda p, hashes: assigners.of(p).assign(hashes))
     span = int(buckets.max()) + 1
     groups = codes.astype(np.int64) * span + buckets
     order = np.argsort(groups, kind="stable")
@@ -155,12 +175,18 @@ def distribute(write: TableWrite, rows: pa.RecordBatch) -> Iterator[BucketRows]:
 
 
 def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return a number per row to distribute by, the same for all rows of a bucket (and, rarely, for two buckets)."""
+    """Return a number per row to distribute by, the same for all rows of a bucket, or of a share of dynamic ones (and,
+    rarely, for two of them)."""
     if not rows.num_rows:
         return np.empty(0, np.int64)
     codes, partitions = _partition_codes(write, rows)
-    stable = np.array([_stable_number(p) for p, _ in partitions], np.int64)
-    buckets = _bucket_column(write, rows, codes, [p for p, _ in partitions])
+    names = [p for p, _ in partitions]
+    stable = np.array([_stable_number(p) for p in names], np.int64)
+    if write.dynamic is None:
+        buckets = _bucket_column(write, rows, codes, names)
+    else:
+        known = Assigners(write.dynamic)
+        buckets = _hashed(write, rows, codes, names, lambda p, hashes: known.of(p).share_of(hashes))
     return (stable[codes] + buckets) & np.int64(0x7FFFFFFFFFFFFFFF)
 
 
@@ -235,6 +261,25 @@ def _bucket_column(
         found = bucket_of_rows(columns, types, total)
         mask = totals[codes] == total
         out[mask] = found[mask]
+    return out
+
+
+def _hashed(
+    write: TableWrite,
+    rows: pa.RecordBatch,
+    codes: npt.NDArray[np.int64],
+    partitions: Sequence[bytes],
+    number: Callable[[bytes, Hashes], npt.NDArray[np.int64]],
+) -> npt.NDArray[np.int64]:
+    """Return ``number`` of each row; it gets the rows of a partition as hashes of their trimmed primary keys."""
+    fields = [write.schema.field(n) for n in write.schema.trimmed_primary_keys]
+    hashes = hash_rows([rows.column(f.name) for f in fields], [f.type for f in fields])
+    if len(partitions) == 1:
+        return number(partitions[0], hashes)
+    out = np.empty(rows.num_rows, np.int64)
+    for code, partition in enumerate(partitions):
+        mask = codes == code
+        out[mask] = number(partition, hashes[mask])
     return out
 
 
@@ -327,15 +372,16 @@ def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[p
     from a bucket that got only deletes while its partition is replaced.
     """
     writers: dict[BucketKey, BucketWriter] = {}
+    assigners = Assigners(write.dynamic)
     try:
         for batch in batches:
-            for part in distribute(write, batch):
+            for part in distribute(write, batch, assigners):
                 key = BucketKey(part.partition, part.bucket)
                 if key not in writers:
                     writers[key] = BucketWriter(write, part.partition, part.values, part.bucket)
                 writers[key].add(part.batch, part.indices)
         finished = [(w, w.finish()) for w in writers.values()]
-        return [message for writer, message in finished if writer.is_needed]
+        return assigners.with_hashes(message for writer, message in finished if writer.is_needed)
     except BaseException:
         for writer in writers.values():
             writer.abandon()

@@ -44,6 +44,7 @@ from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
+from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
@@ -333,6 +334,7 @@ class PaimonWriter(DataSourceArrowWriter):
         if self._write is not None:
             files = merged_messages(self._write, [t.messages for t in messages if isinstance(t, TaskFiles)])
             try:
+                files = with_hash_indexes(self._write.dynamic, files)
                 receipt = commit_write(
                     self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale
                 )
@@ -367,5 +369,5 @@ def _plan_writer(
     asked = digest_of([mode, partition, columns])
     with attempt(table, operation_id, table.branch_name, asked) as tried:
         landed = tried.landed(NAME)
-        write = None if landed is not None else plan_write(table, overwrite=mode != "append", chained=True)
+        write = None if landed is not None else plan_write(table, overwrite=mode != "append", chained=True, apart=True)
     return PaimonWriter(table, write, mode, partition, tried, policy, landed)

@@ -78,13 +78,13 @@ def _holds_time(kind: pa.DataType) -> bool:
 
 
 def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None = None) -> DataFrame:
-    """Distribute rows so that all rows of a bucket are in one task.
+    """Distribute rows so that all rows of a bucket are in one task, and all of a key in a table with dynamic buckets.
 
     If a row's bucket is not fixed, the rows of a partition are distributed to few tasks; without partitions rows are
     not moved.
     """
     schema = wanted or write.schema
-    if write.default_buckets <= 0:
+    if write.default_buckets <= 0 and write.dynamic is None:
         from pyspark.sql import functions as sf
 
         keys = [sf.col(f"`{k}`") for k in schema.partition_keys]
@@ -108,7 +108,8 @@ def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
 
 
 def _group_columns(write: TableWrite) -> list[str]:
-    names = [*write.schema.partition_keys, *(write.schema.bucket_keys if write.default_buckets > 0 else ())]
+    hashed = write.schema.trimmed_primary_keys if write.dynamic else write.schema.bucket_keys
+    names = [*write.schema.partition_keys, *(hashed if write.dynamic or write.default_buckets > 0 else ())]
     return list(dict.fromkeys(names))
 
 

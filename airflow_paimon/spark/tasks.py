@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TASK_BYTES = 128 * 1024 * 1024
+_CORES_UNKNOWN = 16
+"""Of a Spark Connect server."""
+
 LEAST_TASKS, LEAST_TASK_BYTES = 8, 16 * 1024 * 1024
 """A read is cut into at least so many tasks, so that no core waits, unless they would be smaller than this."""
 
@@ -37,6 +40,11 @@ def pack(items: Iterable[T], weight: Callable[[T], int], target: int = TASK_BYTE
         groups[-1].append(item)
         filled += size
     return groups
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Return how many tasks run at once, as far as that is known."""
+    return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else _CORES_UNKNOWN
 
 
 def share_of(total: int) -> int:

@@ -22,7 +22,7 @@ from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.plan_text import plan_text
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import map_in_arrow
+from airflow_paimon.spark.tasks import cores_of, map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +73,14 @@ def write_table(
         "" if operation_id is None else _request(frame, mode, partition),
         operation_id,
         lambda identity: commit_in_tries(
-            table, mode, partition, identity, policy, lambda write: write_files(frame, write), _TRIES
+            table,
+            mode,
+            partition,
+            identity,
+            policy,
+            lambda write: write_files(frame, write),
+            _TRIES,
+            tasks=cores_of(frame.sparkSession),
         ),
         lambda landed: report_write(table, landed),
     )

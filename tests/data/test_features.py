@@ -60,7 +60,7 @@ WRITE: list[tuple[str, dict[str, Any]]] = [
     ("changelog-producer=lookup", {"changelog_producer": "lookup"}),
     ("write.sequence-number-init-mode=snapshot", {"write__sequence_number_init_mode": "snapshot"}),
     ("bucket-function.type=mod", {"bucket_function__type": "mod"}),
-    ("dynamic buckets", {"bucket": "-1"}),
+    ("index-file-in-data-file-dir", {"bucket": "-1", "index_file_in_data_file_dir": "true"}),
     ("postponed buckets", {"bucket": "-2"}),
     ("without bucket-key", {"keyed": False, "bucket": "2"}),
     ("branches of chain tables", {"chain_table__enabled": "true"}),

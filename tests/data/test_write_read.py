@@ -24,6 +24,7 @@ from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
@@ -262,7 +263,7 @@ def test_distributing_puts_every_row_where_it_belongs(tmp_path: Path) -> None:
     values = [0.0, -0.0, float("nan"), 1.5]
     rows = [{"p": values[i % 4], "q": "xyz"[i % 3], "k": i, "v": str(i)} for i in range(200)]
     batch = conform_rows(rows_of(columns, rows), write.schema, table.label)
-    parts = list(distribute(write, batch))
+    parts = list(distribute(write, batch, Assigners(None)))
     assert sorted(v for p in parts for v in p.rows.column("k").to_pylist()) == list(range(200))
     for part in parts:
         for row in part.rows.to_pylist():

@@ -14,9 +14,10 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.scan import BucketKey, live_entries, plan_scan
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, live_entries, plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
+from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import fold_buckets, live_bucket, rewrite_bucket
@@ -139,12 +140,18 @@ class World:
         plan, write = plan_scan(view), plan_write(view)
         found = {BucketKey(split.partition, split.bucket): split for split in plan.splits}
         messages = []
-        for part in distribute(write, conform_rows(data, write.schema, view.label)):
-            split = found[BucketKey(part.partition, part.bucket)]
-            highest = max(file.max_sequence_number for file in split.files)
+        assigners = Assigners(write.dynamic)
+        for part in distribute(write, conform_rows(data, write.schema, view.label), assigners):
             changes = sorted_run([(part.rows, None)], write.schema)[0].to_batches()
+            split = found.get(BucketKey(part.partition, part.bucket))
+            if split is None:
+                new = BucketSplit(part.partition, part.values, part.bucket, -1, ())
+                messages.append(rewrite_bucket(write, new, None, changes))
+                continue
+            highest = max(file.max_sequence_number for file in split.files)
             messages.append(rewrite_bucket(write, split, live_bucket(plan, split), changes, highest))
-        return commit_buckets(view, messages)
+        messages = with_hash_indexes(write.dynamic, assigners.with_hashes(messages))
+        return commit_buckets(view, messages, assigned=(write.planned_on,))
 
     def data_files(self) -> set[str]:
         """Names of all data files that lie in the table's folder."""

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, RetryPolicy, commit
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
-from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, ManifestEntry
+from airflow_paimon.core.commit.since import (
+    check_assigned,
+    entries_since,
+    replaced_hash_indexes,
+    with_hash_indexes_of,
+)
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE
+from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
@@ -18,9 +25,7 @@ from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
     live_entries,
-    read_delta_lists,
     read_index,
-    selected_entries,
 )
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -30,7 +35,9 @@ from airflow_paimon.core.table.table import Table
 class CommitMessage:
     """The output of one write task: the files of one (partition, bucket).
 
-    ``replaced``: the bucket's live files that the task has read and whose rows are in ``new_files``.
+    ``replaced``: the bucket's live files that the task has read and whose rows are in ``new_files``. In a dynamic
+    bucket, ``hashes`` are the new keys' (as ``write_hash_index`` writes them), which the driver puts into ``index``,
+    the bucket's new hash index.
     """
 
     partition: bytes
@@ -38,6 +45,8 @@ class CommitMessage:
     total_buckets: int
     new_files: tuple[DataFile, ...]
     replaced: tuple[DataFile, ...] = ()
+    hashes: bytes = b""
+    index: IndexEntry | None = None
 
     @property
     def key(self) -> BucketKey:
@@ -78,10 +87,12 @@ def commit_append(
             return None
         schema = table.schema()
         _check_moved(table, schema, messages, planned_on, head)
+        check_assigned(table, schema, messages, planned_on, head)
         _check_row_ids(table, schema, head)
         return Draft(
             kind=CommitKind.APPEND,
             entries=entries,
+            index_entries=with_hash_indexes_of(table, schema, head, messages),
             schema=schema,
             properties=properties or {},
             watermark=watermark,
@@ -121,7 +132,7 @@ def _check_moved(
         return
     stored = StoredPartitions(schema)
     values = stored.identity
-    since = _entries_since(table, planned, head, stored.those(m.partition for m in messages))
+    since = entries_since(table, planned, head, stored.those(m.partition for m in messages))
     counts = {values(m.partition): m.total_buckets for m in messages}
     lowest = {
         (values(m.partition), m.bucket): min(f.min_sequence_number for f in m.new_files)
@@ -141,20 +152,6 @@ def _check_moved(
                 f"with the same sequence numbers meanwhile; write the rows again",
                 table=table.name,
             )
-
-
-def _entries_since(
-    table: Table, planned: Snapshot | None, head: Snapshot, selection: Selection
-) -> Iterable[ManifestEntry]:
-    """Entries committed after ``planned``; all live entries when a snapshot in between has expired."""
-    first = planned.id if planned is not None else 1
-    try:
-        between = table.snapshots(list(range(first, head.id)))
-    except NotFoundError:
-        return live_entries(table, head, selection).values()
-    if planned is not None and (head.id <= planned.id or between.pop(0).identity != planned.identity):
-        return live_entries(table, head, selection).values()
-    return selected_entries(table, read_delta_lists(table, [*between, head]), selection)
 
 
 def commit_overwrite(
@@ -193,10 +190,11 @@ def commit_overwrite(
         index = None
         if head is not None and head.index_manifest:
             index = [] if hit is None else [i for i in read_index(table, head) if not hit(i.partition)]
+        new = [m.index for m in messages if m.index is not None]
         return Draft(
             kind=CommitKind.OVERWRITE,
             entries=[*gone, *added],
-            index_entries=index,
+            index_entries=[*(index or []), *new] if new else index,
             schema=schema,
             properties=properties or {},
             operation="OVERWRITE",
@@ -262,8 +260,11 @@ def commit_buckets(
     kind: CommitKind = CommitKind.OVERWRITE,
     operation: str | None = "OVERWRITE",
     retry: RetryPolicy | None = None,
+    assigned: tuple[Snapshot | None] | None = None,
 ) -> Receipt:
     """Replace each message's bucket by its new files: copy-on-write of whole buckets, in one snapshot.
+
+    ``assigned``: the snapshot that dynamic buckets were chosen on; None = the buckets' rows have stayed in them.
 
     Raises:
         ConflictError: a bucket's live files are no longer the ``replaced`` ones: read and rewrite it again.
@@ -285,11 +286,15 @@ def commit_buckets(
             now = live.get((values(message.partition), message.bucket), [])
             _check_fence(table, stored, message, now)
             entries += [e.deleted() for e in now]
+        if assigned is not None:
+            check_assigned(table, schema, changed, assigned[0], head)
         _check_bucket_counts(table, stored, changed, (e for key, es in live.items() if key not in keys for e in es))
         entries += [e for m in changed for e in m.entries()]
         index = None
-        if head is not None and head.index_manifest:
-            index = [i for i in read_index(table, head) if (values(i.partition), i.bucket) not in keys]
+        if head is not None and (head.index_manifest or any(m.index for m in changed)):
+            own = read_index(table, head)
+            kept = [i for i in own if i.index_type == INDEX_TYPE or (values(i.partition), i.bucket) not in keys]
+            index = replaced_hash_indexes(schema, kept, changed)
         return Draft(
             kind=kind,
             entries=entries,

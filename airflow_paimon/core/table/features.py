@@ -302,7 +302,9 @@ def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Ite
         yield f"tables with write.sequence-number-init-mode={mode}", _CONNECTOR
     if not set(schema.partition_keys) <= set(schema.primary_keys):
         yield "tables whose primary key lacks partition columns (cross-partition upsert)", _CONNECTOR
-    if options.bucket == -1:
-        yield "primary-key tables with dynamic buckets (bucket=-1)", _CONNECTOR
+    if options.bucket == -1 and options.chain_table:
+        yield "chain tables with dynamic buckets (bucket=-1)", "use a fixed number of buckets"
+    if options.bucket == -1 and options.flag("index-file-in-data-file-dir"):
+        yield "dynamic buckets with option index-file-in-data-file-dir", _CONNECTOR
     if options.bucket == -2:
         yield "primary-key tables with postponed buckets (bucket=-2)", _CONNECTOR

@@ -13,7 +13,7 @@ from airflow_paimon.data.compaction_tasks import TaskOutput, Work
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, map_tasks, pack
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, cores_of, map_tasks, pack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +22,6 @@ _TASKS_PER_CORE = 4
 """Groups of files of one Spark job, and so of one commit, for each core."""
 _BYTES_PER_CORE = 2 * TASK_BYTES
 """As much of what is small goes into one job."""
-_CORES_UNKNOWN = 16
-"""Of a Spark Connect server."""
 
 
 def compact(spark: SparkSession, context: Context, request: Compact) -> OperationResult:
@@ -32,7 +30,7 @@ def compact(spark: SparkSession, context: Context, request: Compact) -> Operatio
     Raises:
         PaimonError: as ``airflow_paimon.data.compact`` says.
     """
-    cores = spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else _CORES_UNKNOWN
+    cores = cores_of(spark)
 
     def run(works: Sequence[Work]) -> list[TaskOutput]:
         files = sum(len(w.files) for w in works)

@@ -13,7 +13,7 @@ from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, C
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, map_tasks, pack
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, cores_of, map_tasks, pack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +22,6 @@ _TASKS_PER_CORE = 4
 """Buckets of one Spark job for each core: enough to keep them busy, few enough to commit often."""
 _BYTES_PER_CORE = 2 * TASK_BYTES
 """As much of what is small goes into one job."""
-_CORES_UNKNOWN = 16
-"""Of a Spark Connect server."""
 
 
 def compact_chain_table(spark: SparkSession, context: Context, request: CompactChainTable) -> OperationResult:
@@ -32,7 +30,7 @@ def compact_chain_table(spark: SparkSession, context: Context, request: CompactC
     Raises:
         PaimonError: as ``airflow_paimon.data.chain.compact`` says.
     """
-    cores = _cores(spark)
+    cores = cores_of(spark)
 
     def run(compaction: Compaction, works: Sequence[BucketWork]) -> list[BucketOutput]:
         partitions = len({w.values for w in works})
@@ -57,7 +55,3 @@ def _groups(works: Sequence[BucketWork], cores: int) -> list[list[BucketWork]]:
     ordered = sorted(works, key=weight, reverse=True)
     target = min(TASK_BYTES, sum(map(weight, works)) // (2 * cores))
     return pack(ordered, weight, max(1, target))
-
-
-def _cores(spark: SparkSession) -> int:
-    return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else _CORES_UNKNOWN

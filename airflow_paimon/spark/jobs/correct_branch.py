@@ -32,6 +32,7 @@ from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
@@ -73,7 +74,7 @@ from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import plan_view, view_columns
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import map_in_arrow
+from airflow_paimon.spark.tasks import cores_of, map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +111,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         return _by_statement(spark, context, request, branch, statement, views)
 
     def correct(identity: CommitIdentity) -> OperationResult:
-        base = _read_base(context, request, branch)
+        base = _read_base(spark, context, request, branch)
         frames = _views(spark, request, base, views, sql)
         tables = _tables(spark, request, branch, sql)
         with rows_of(spark, request, sql, frames, lambda text: _query(spark, text, tables, base)) as found:
@@ -145,7 +146,7 @@ def correct_by_rows(spark: SparkSession, context: Context, request: CorrectBranc
     branch = branch_to_correct(context, request)
 
     def correct(identity: CommitIdentity) -> OperationResult:
-        base = _read_base(context, request, branch)
+        base = _read_base(spark, context, request, branch)
         check_frame(rows, base.schema, branch.label)
         return _finish(context, request, base, _run_tasks(spark, request, base, rows), identity)
 
@@ -161,7 +162,7 @@ def _by_statement(
     views: dict[str, str],
 ) -> OperationResult:
     def overwrite(asked: CorrectBranch, identity: CommitIdentity, rows: Rows) -> OperationResult:
-        base = _with_live(context, read_heads(context, asked, branch))
+        base = _with_live(spark, context, read_heads(context, asked, branch))
         with rows(base) as frame:
             check_frame(frame, base.schema, branch.label)
             return _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity)
@@ -175,9 +176,9 @@ def _by_statement(
     return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite)
 
 
-def _read_base(context: Context, request: CorrectBranch, branch: Table) -> _Base:
+def _read_base(spark: SparkSession, context: Context, request: CorrectBranch, branch: Table) -> _Base:
     """Read the head, the live buckets in the chosen partitions, and their numbers at the branch point."""
-    return _with_live(context, read_base(context, request, branch))
+    return _with_live(spark, context, read_base(context, request, branch))
 
 
 def refuse_blurred(base: Base) -> None:
@@ -195,7 +196,7 @@ def refuse_blurred(base: Base) -> None:
         )
 
 
-def _with_live(context: Context, found: Base) -> _Base:
+def _with_live(spark: SparkSession, context: Context, found: Base) -> _Base:
     branch = found.table
     schema, head, chosen = found.schema, found.head, found.choice.selection(found.schema)
     refuse_blurred(found)
@@ -209,7 +210,7 @@ def _with_live(context: Context, found: Base) -> _Base:
         main_head=found.main_head,
         choice=found.choice,
         live=live,
-        write=plan_write(branch),
+        write=plan_write(branch, tasks=cores_of(spark)),
         limits={_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
     )
 
@@ -269,7 +270,8 @@ def _touches_little(request: CorrectBranch, base: _Base, rows: pa.Table) -> bool
     """Whether the live rows that an upsert of these rows has to merge with are few as well."""
     if request.mode == "overwrite":
         return True
-    spread = (distribute(base.write, conform(b, base.schema, base.table.label)) for b in rows.to_batches())
+    assigners = Assigners(base.write.dynamic)
+    spread = (distribute(base.write, conform(b, base.schema, base.table.label), assigners) for b in rows.to_batches())
     touched = {BucketKey(p.partition, p.bucket) for parts in spread for p in parts}
     return fits_in_process(f for s in base.live.splits if _key(base.schema, s) in touched for f in s.files)
 
@@ -306,7 +308,13 @@ def _finish(
         would = bool(results) or (request.mode == "overwrite" and bool(base.live.splits))
         return base.result(context, request, details, changed=would)
     try:
-        receipt = commit_buckets(base.table, messages, identity=identity, properties=properties(request, details))
+        messages = with_hash_indexes(base.write.dynamic, messages)
+        receipt = commit_buckets(
+            *(base.table, messages),
+            identity=identity,
+            properties=properties(request, details),
+            assigned=(base.write.planned_on,),
+        )
     except REFUSALS:
         discard_files(base.write, messages)
         raise
@@ -338,6 +346,7 @@ def _messages(request: CorrectBranch, base: _Base, results: Sequence[BucketResul
                 total_buckets=split.total_buckets if split is not None else parts[0].total_buckets,
                 new_files=tuple(f for p in parts for f in p.new_files),
                 replaced=split.files if split is not None else (),
+                hashes=b"".join(p.hashes for p in parts),
             )
         )
     return out

@@ -18,6 +18,7 @@ from airflow_paimon.core.requests.partitions import PartitionChoice, partition_t
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.deduplicate import UPDATE_BEFORE, Indices
@@ -74,6 +75,7 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
         InvalidInputError: a row lies outside the chosen partitions, or a key comes twice.
     """
     write = correction.write
+    assigners = Assigners(write.dynamic)
     conformed = (conform(without_group(b), write.schema, write.label) for b in batches)
     if not write.is_keyed and not correction.dry_run:
         yield from _write_plain(correction, conformed)
@@ -82,7 +84,7 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
     kinds: dict[BucketKey, Counter[str]] = {}
     with RowSorter(write.schema, write.label) as sorter:
         for batch in conformed:
-            for part in distribute(write, batch):
+            for part in distribute(write, batch, assigners):
                 check_partition(correction, part.values)
                 key = BucketKey(part.partition, part.bucket)
                 values.setdefault(key, part.values)
@@ -94,7 +96,8 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
         else:
             still = {k for k, found in kinds.items() if correction.drops_matches and not found.keys() - {"-U"}}
             _check_keys(sorter, still)
-            messages = _rewrite_all(correction, sorter, {k: v for k, v in values.items() if k not in still})
+            written = _rewrite_all(correction, sorter, {k: v for k, v in values.items() if k not in still})
+            messages = {m.key: m for m in assigners.with_hashes(written.values())}
     for key, found in values.items():
         total = sum(kinds[key].values())
         yield BucketResult(key=key, values=found, rows=total, message=messages.get(key), kinds=dict(kinds[key]))

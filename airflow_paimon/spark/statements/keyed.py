@@ -23,6 +23,7 @@ from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, pla
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
@@ -49,7 +50,7 @@ from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import map_in_arrow
+from airflow_paimon.spark.tasks import cores_of, map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,7 @@ def change_keyed(
     Raises:
         InvalidInputError: Spark refuses the statement, a row is matched twice, a key would change or come twice.
     """
-    write = plan_write(table)
+    write = plan_write(table, tasks=cores_of(spark))
     plan = plan_snapshot(table, write.planned_on, write.schema)
     write = replace(write, schema=without_merging(write.schema))
     with statement_errors(asked, table.name), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
@@ -151,7 +152,8 @@ def _run(rows: DataFrame, plan: ScanPlan, correction: Correction) -> list[Bucket
 
 
 def _touches_little(rows: pa.Table, plan: ScanPlan, write: TableWrite) -> bool:
-    spread = (distribute(write, conform(b, write.schema, write.label)) for b in rows.to_batches())
+    assigners = Assigners(write.dynamic)
+    spread = (distribute(write, conform(b, write.schema, write.label), assigners) for b in rows.to_batches())
     touched = {BucketKey(p.partition, p.bucket) for parts in spread for p in parts}
     return fits_in_process(f for s in plan.splits if _key(plan, s) in touched for f in s.files)
 
@@ -171,7 +173,7 @@ def _outcome(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult])
     return Outcome(
         read=plan,
         write=write,
-        messages=tuple(messages),
+        messages=tuple(with_hash_indexes(write.dynamic, messages)),
         updated=kinds["+U"],
         deleted=kinds["-D"],
         inserted=kinds["+I"],

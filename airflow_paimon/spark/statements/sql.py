@@ -28,6 +28,7 @@ from airflow_paimon.spark.statements.run import TRIES, commit_statement
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import plan_view, registered
+from airflow_paimon.spark.tasks import cores_of
 from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
@@ -163,7 +164,9 @@ def _insert(
         with statement_errors(statement, table.name), tables.bound(statement, lambda: own(write)) as bound:
             return write_files(insert_rows(spark, bound, write.schema), write)
 
-    receipt, _ = commit_in_tries(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own)
+    receipt, _ = commit_in_tries(
+        *(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own), tasks=cores_of(spark)
+    )
     if receipt.replayed:
         return receipt, {}
     notes = [] if receipt.snapshot else [f"{statement.kind} on {statement.target.text}: its query returned no rows"]

@@ -19,6 +19,7 @@ from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write, discard_files
+from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform
@@ -56,7 +57,7 @@ def plan_stream_writer(table: Table, schema: StructType, overwrite: bool) -> Pai
         )
     require_committable(table)
     conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
-    return PaimonStreamWriter(table, plan_write(table))
+    return PaimonStreamWriter(table, plan_write(table, apart=True))
 
 
 class PaimonStreamWriter(DataSourceStreamArrowWriter):
@@ -95,6 +96,8 @@ def commit_batch(table: Table, write: TableWrite, files: list[CommitMessage], qu
     """
     try:
         identity, landed = begin_batch(table, query, batch)
+        if landed is None:
+            files = with_hash_indexes(write.dynamic, files)
         replayed = landed is not None or commit_write(table, write, files, "append", None, identity).replayed
     except REFUSALS:
         discard_files(write, files)

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.row_sorter import RowSorter
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
@@ -40,7 +41,7 @@ def fed(
         data = rows_of(COLUMNS, rows[at : at + 7])
         if kinds is not None:
             data = data.append_column("_row_kind", pa.array(kinds[at : at + 7]))
-        for part in distribute(write, conform_rows(data, write.schema, write.label)):
+        for part in distribute(write, conform_rows(data, write.schema, write.label), Assigners(None)):
             keys.add(BucketKey(part.partition, part.bucket))
             sorter.add(BucketKey(part.partition, part.bucket), part.batch, part.indices)
     return keys

@@ -1,0 +1,99 @@
+"""What was committed since a write was planned, and what of it concerns tables with dynamic buckets.
+
+Entries of a hash index take no part in Paimon's search for conflicts, and the last writer's replaces the others': two
+writers that meet would put a key into two buckets. So a write here holds only where nothing has been committed to its
+partitions since it was planned. See docs/format.md, Dynamic buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.commit.files import CommitMessage
+
+
+def entries_since(
+    table: Table, planned: Snapshot | None, head: Snapshot, selection: Selection
+) -> Iterable[ManifestEntry]:
+    """Entries committed after ``planned``; all live entries when a snapshot in between has expired."""
+    first = planned.id if planned is not None else 1
+    try:
+        between = table.snapshots(list(range(first, head.id)))
+    except NotFoundError:
+        return live_entries(table, head, selection).values()
+    if planned is not None and (head.id <= planned.id or between.pop(0).identity != planned.identity):
+        return live_entries(table, head, selection).values()
+    return selected_entries(table, read_delta_lists(table, [*between, head]), selection)
+
+
+def check_assigned(
+    table: Table,
+    schema: TableSchema,
+    messages: Iterable[CommitMessage],
+    planned: Snapshot | None,
+    head: Snapshot | None,
+) -> None:
+    """Refuse rows whose dynamic buckets were chosen on a snapshot after which their partitions got commits.
+
+    Raises:
+        ConflictError: choose the buckets again, on the new head.
+    """
+    if not has_dynamic_buckets(schema) or (head is None and planned is None):
+        return
+    if head is not None and planned is not None and head.identity == planned.identity:
+        return
+    stored = StoredPartitions(schema)
+    selection = stored.those(m.partition for m in messages)
+    changed = next(iter(entries_since(table, planned, head, selection)), None) if head is not None else None
+    where = stored.text(changed.partition) if changed is not None else None
+    if where is None and _indexes(table, planned, selection) == _indexes(table, head, selection):
+        return
+    raise ConflictError(
+        f"{table.label}: another writer committed to partition {where or '()'} after the dynamic buckets of its rows "
+        f"were chosen: a key could get into two buckets; write the rows again",
+        table=table.name,
+    )
+
+
+def has_dynamic_buckets(schema: TableSchema) -> bool:
+    """Return whether each new key gets a bucket that an index remembers."""
+    return bool(schema.primary_keys) and TableOptions(schema.options).bucket == -1
+
+
+def with_hash_indexes_of(
+    table: Table, schema: TableSchema, head: Snapshot | None, messages: Sequence[CommitMessage]
+) -> list[IndexEntry] | None:
+    """Return the head's index entries with those of the messages; None: the messages have none."""
+    if not any(m.index for m in messages):
+        return None
+    return replaced_hash_indexes(schema, read_index(table, head), messages)
+
+
+def replaced_hash_indexes(
+    schema: TableSchema, index: Iterable[IndexEntry], messages: Sequence[CommitMessage]
+) -> list[IndexEntry]:
+    """Put the hash indexes of the messages in place of those of the same buckets."""
+    identity = StoredPartitions(schema).identity
+    new = {(identity(m.partition), m.bucket): m.index for m in messages if m.index is not None}
+    kept = [i for i in index if i.index_type != INDEX_TYPE or (identity(i.partition), i.bucket) not in new]
+    return [*kept, *new.values()]
+
+
+def _indexes(table: Table, snapshot: Snapshot | None, selection: Selection) -> set[tuple[int, str]]:
+    try:
+        found = read_index(table, snapshot)
+    except FormatError:  # expired meanwhile
+        return {(-1, "")}
+    return {(i.bucket, i.file_name) for i in found if i.index_type == INDEX_TYPE and selection(i.partition)}

@@ -1,0 +1,34 @@
+"""Encodes and decodes hash indexes: which key hashes a dynamic bucket holds (docs/format.md, Dynamic buckets).
+
+The file is nothing but the hashes, each a big-endian int32; it is a set, in no order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_paimon.core.errors import FormatError
+
+Hashes = npt.NDArray[np.int32]
+
+INDEX_TYPE = "HASH"
+_STORED = np.dtype(">i4")
+
+
+def read_hash_index(data: bytes, row_count: int, *, name: str) -> Hashes:
+    """Decode the hashes of a bucket. ``row_count``: how many there are according to the index manifest.
+
+    Raises:
+        FormatError: truncated, or of another length than the manifest says.
+    """
+    if len(data) != row_count * _STORED.itemsize:
+        raise FormatError(
+            f"{name}: the hash index has {len(data)} bytes, but its index manifest says {row_count} hashes of 4 bytes"
+        )
+    return np.frombuffer(data, _STORED).astype(np.int32)
+
+
+def write_hash_index(hashes: Hashes) -> bytes:
+    """Encode the hashes of a bucket, each of them once."""
+    return np.unique(hashes).astype(_STORED).tobytes()

@@ -1,0 +1,186 @@
+"""Which bucket a key of a table with dynamic buckets belongs to (pure).
+
+A bucket is chosen by the hash of the trimmed primary key: two keys with one hash share a bucket, as Paimon's index
+holds hashes only. A known hash keeps its bucket for ever. A new one goes to the first bucket with fewer hashes than
+``dynamic-bucket.target-row-num``, else to a new bucket, as long as ``dynamic-bucket.max-buckets`` allows one.
+
+A partition's hashes are divided into *shares*: each bucket belongs to one share (by its number), and so does each new
+hash, which only ever gets a bucket of its share. So several tasks assign buckets without knowing of each other, if each
+of them gets all rows of its shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.hash_index import Hashes
+from airflow_paimon.core.table.options import TableOptions
+
+Packed = npt.NDArray[np.int64]
+"""Sorted numbers: the hash, shifted left by 16 bits, and its bucket."""
+
+MOST_BUCKETS = 32767
+"""Bucket numbers are 16 bits wide in Paimon's own assigner."""
+
+MOST_SHARES = 8
+"""Tasks that write one new partition at once, unless an option of the table allows more: each begins a bucket."""
+
+_BUCKET_BITS = 16
+_BUCKET_MASK = (1 << _BUCKET_BITS) - 1
+_NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketRules:
+    """``target_rows``: hashes of a full bucket. ``max_buckets``: how many a partition may have. ``shares``: of a
+    partition without buckets. ``apart``: rows of a share come to several tasks, so what a new hash gets must not depend
+    on the other rows: a share then fills one bucket, over the target if need be.
+    """
+
+    target_rows: int
+    max_buckets: int
+    shares: int
+    apart: bool = False
+
+
+def bucket_rules(options: TableOptions, *, tasks: int, apart: bool) -> BucketRules:
+    """Return the rules of a table for a write by so many tasks at once."""
+    most = options.number("dynamic-bucket.max-buckets", -1)
+    most = MOST_BUCKETS if most < 1 else min(most, MOST_BUCKETS)
+    shares = options.number("dynamic-bucket.assigner-parallelism", min(tasks, MOST_SHARES))
+    initial = options.number("dynamic-bucket.initial-buckets", 0)
+    if initial > 0:
+        shares = initial if apart else min(shares, initial)
+    return BucketRules(
+        target_rows=max(1, options.number("dynamic-bucket.target-row-num", 2_000_000)),
+        max_buckets=most,
+        shares=max(1, min(shares, most)),
+        apart=apart,
+    )
+
+
+def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
+    """Combine the hash indexes of a partition's buckets.
+
+    Raises:
+        FormatError: a hash is in two buckets.
+    """
+    parts = [(hashes.astype(np.int64) << _BUCKET_BITS) | bucket for bucket, hashes in indexes]
+    packed: Packed = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+    twice = np.flatnonzero(packed[1:] >> _BUCKET_BITS == packed[:-1] >> _BUCKET_BITS)
+    if len(twice):
+        one, other = (int(packed[at]) & _BUCKET_MASK for at in (twice[0], twice[0] + 1))
+        raise FormatError(
+            f"{len(twice)} key hashes are in the index of two buckets, the first of them in {one} and {other}"
+        )
+    return packed
+
+
+def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
+    """Return the bucket of each hash, -1 where it is unknown."""
+    if not len(packed):
+        return np.full(len(hashes), -1, np.int64)
+    at = np.minimum(np.searchsorted(packed, hashes.astype(np.int64) << _BUCKET_BITS), len(packed) - 1)
+    found = packed[at]
+    return np.where(found >> _BUCKET_BITS == hashes, found & _BUCKET_MASK, -1)
+
+
+class Assigner:
+    """Assigns the buckets of one partition and remembers the new hashes."""
+
+    def __init__(self, known: Packed, buckets: Iterable[int], rules: BucketRules) -> None:
+        """``buckets``: all that the partition has, also those without a hash in ``known``."""
+        self._rules = rules
+        self._runs = [known]
+        sizes = np.bincount(known & _BUCKET_MASK) if len(known) else np.empty(0, np.int64)
+        self._sizes = dict.fromkeys(buckets, 0) | {b: int(n) for b, n in enumerate(sizes) if n}
+        self._shares = min(len(self._sizes), rules.max_buckets) or rules.shares
+        self._filled: dict[int, int] = {}
+        self._added: dict[int, list[Hashes]] = {}
+
+    @property
+    def shares(self) -> int:
+        return self._shares
+
+    def share_of(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+        """Return the share of each hash: that of its bucket, if it is known."""
+        found = self._look_up(hashes)
+        return np.where(found < 0, np.abs(hashes.astype(np.int64)), found) % self._shares
+
+    def assign(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+        """Return the bucket of each hash."""
+        out = self._look_up(hashes)
+        unknown = out < 0
+        if unknown.any():
+            new = np.unique(hashes[unknown])
+            buckets = self._place(new)
+            self._remember(new, buckets)
+            out[unknown] = buckets[np.searchsorted(new, hashes[unknown])]
+        return out
+
+    def added(self) -> Mapping[int, Hashes]:
+        """Return the hashes that ``assign`` has given a bucket to, by bucket."""
+        return {bucket: np.concatenate(parts) for bucket, parts in self._added.items()}
+
+    def _look_up(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+        found = look_up(self._runs[0], hashes)
+        for run in self._runs[1:]:
+            found = np.maximum(found, look_up(run, hashes))
+        return found
+
+    def _place(self, new: Hashes) -> npt.NDArray[np.int64]:
+        out = np.empty(len(new), np.int64)
+        shares = np.abs(new.astype(np.int64)) % self._shares
+        for share in np.unique(shares).tolist():
+            mine = np.flatnonzero(shares == share)
+            start = 0
+            while start < len(mine):
+                bucket, room = self._open_bucket(share)
+                taken = mine[start : start + room] if bucket >= 0 else mine[start:]
+                if bucket >= 0:
+                    out[taken] = bucket
+                    self._sizes[bucket] += len(taken)
+                else:
+                    out[taken] = self._overfull(share, new[taken])
+                start += len(taken)
+        return out
+
+    def _open_bucket(self, share: int) -> tuple[int, int]:
+        """Return a bucket of a share that takes new hashes, and how many; -1: all are full, and no other may begin."""
+        if share in self._filled:
+            return self._filled[share], _NO_LIMIT
+        target = self._rules.target_rows
+        bucket = next((b for b in self._own(share) if self._sizes[b] < target), -1)
+        if bucket < 0:
+            bucket = next(b for b in range(share, MOST_BUCKETS + self._shares, self._shares) if b not in self._sizes)
+            bucket = bucket if bucket < self._rules.max_buckets else -1
+        if bucket < 0:
+            return -1, 0
+        self._sizes.setdefault(bucket, 0)
+        if self._rules.apart:
+            self._filled[share] = bucket
+            return bucket, _NO_LIMIT
+        return bucket, target - self._sizes[bucket]
+
+    def _own(self, share: int) -> list[int]:
+        return sorted(b for b in self._sizes if b % self._shares == share)
+
+    def _overfull(self, share: int, new: Hashes) -> npt.NDArray[np.int64]:
+        """Spread hashes over buckets that are full. Paimon draws lots; here a hash always gets the same one."""
+        full = np.array(self._own(share), np.int64)  # at least one: there are no more shares than buckets
+        chosen: npt.NDArray[np.int64] = full[np.abs(new.astype(np.int64)) // self._shares % len(full)]
+        return chosen
+
+    def _remember(self, new: Hashes, buckets: npt.NDArray[np.int64]) -> None:
+        for bucket in np.unique(buckets).tolist():
+            self._added.setdefault(bucket, []).append(new[buckets == bucket])
+        run = (new.astype(np.int64) << _BUCKET_BITS) | buckets
+        # Runs of growing size, so that a row is moved a few times only; the first one is the index itself, and shared.
+        while len(self._runs) > 1 and len(self._runs[-1]) <= 2 * len(run):
+            run = np.concatenate([self._runs.pop(), run])
+        self._runs.append(np.sort(run))

@@ -1,0 +1,203 @@
+"""Dynamic buckets of primary-key tables in a write: what is known of each key, and the index files of a commit.
+
+The driver notes which index files a partition has; a task reads those of the partitions that it gets rows of; the
+driver writes the new index files when it has what all tasks wrote. See docs/format.md, Dynamic buckets.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.since import has_dynamic_buckets
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index, write_hash_index
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.dynamic_buckets_plan import Assigner, BucketRules, Packed, bucket_rules, pack
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+_CACHED_BYTES = 1 << 30
+_cache: OrderedDict[tuple[str, ...], Packed] = OrderedDict()
+"""Indexes that this process has read, by the names of their files, which are never used again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicBuckets:
+    """What a write has to know of a table's dynamic buckets. Picklable.
+
+    ``indexes``: the hash indexes of each partition (in canonical form), one a bucket. ``unindexed``: buckets with files
+    but without an index.
+    """
+
+    store: Store
+    label: str
+    schema: TableSchema
+    rules: BucketRules
+    indexes: Mapping[bytes, tuple[IndexEntry, ...]] = field(default_factory=dict)
+    unindexed: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)
+
+    def assigner(self, partition: bytes) -> Assigner:
+        """Return an assigner for a partition.
+
+        Raises:
+            FormatError: its index is damaged; a write could put a key into a second bucket.
+        """
+        entries = self.indexes.get(partition, ())
+        if self.unindexed.get(partition):
+            raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")
+        return Assigner(self._packed(partition, entries), [e.bucket for e in entries], self.rules)
+
+    def hashes(self, partition: bytes, bucket: int) -> Hashes:
+        """Return the hashes that the index of a bucket holds."""
+        entry = next((e for e in self.indexes.get(partition, ()) if e.bucket == bucket), None)
+        return np.empty(0, np.int32) if entry is None else self._read(partition, [entry])[0]
+
+    def _packed(self, partition: bytes, entries: Sequence[IndexEntry]) -> Packed:
+        names = tuple(e.file_name for e in entries)
+        found = _cache.pop(names, None)
+        if found is None:
+            try:
+                found = pack(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+            except FormatError as error:
+                raise self._damaged(partition, error.message) from None
+        _cache[names] = found
+        while len(_cache) > 1 and sum(p.nbytes for p in _cache.values()) > _CACHED_BYTES:
+            _cache.popitem(last=False)
+        return found
+
+    def _read(self, partition: bytes, entries: Sequence[IndexEntry]) -> list[Hashes]:
+        if len({e.bucket for e in entries}) < len(entries):
+            raise self._damaged(partition, "a bucket has several hash indexes")
+        try:
+            blobs = self.store.read_many([_path(e) for e in entries])
+            return [
+                read_hash_index(data, entry.row_count, name=entry.file_name)
+                for entry, data in zip(entries, blobs, strict=True)
+            ]
+        except NotFoundError as error:
+            raise self._damaged(partition, f"a hash index is missing ({error.message})") from None
+        except FormatError as error:
+            raise self._damaged(partition, error.message) from None
+
+    def _damaged(self, partition: bytes, why: str) -> FormatError:
+        stored = StoredPartitions(self.schema)
+        where = f"partition {stored.text(partition)}" if self.schema.partition_keys else "the table"
+        return FormatError(
+            f"{self.label}: {where} can't be written, as a key could get into two buckets: {why}. Read the rows of "
+            f"{where} and write them with mode=overwrite: that gives each key one bucket, and a new index",
+            table=self.label,
+            details={"partition": stored.text(partition)},
+        )
+
+
+def _path(entry: IndexEntry) -> str:
+    return entry.external_path or f"{INDEX_DIR}/{entry.file_name}"
+
+
+def plan_dynamic_buckets(
+    table: Table,
+    schema: TableSchema,
+    head: Snapshot | None,
+    live: Iterable[ManifestEntry],
+    *,
+    tasks: int,
+    apart: bool,
+) -> DynamicBuckets | None:
+    """Read which hash indexes a table has. ``head``: None = none, every key is new; ``live``: its live files.
+
+    ``tasks`` and ``apart`` are those of ``bucket_rules``. None: the table has no dynamic buckets.
+    """
+    if not has_dynamic_buckets(schema):
+        return None
+    form = StoredPartitions(schema).canonical
+    indexes: dict[bytes, tuple[IndexEntry, ...]] = {}
+    for entry in read_index(table, head):
+        if entry.index_type == INDEX_TYPE:
+            key = form(entry.partition)
+            indexes[key] = (*indexes.get(key, ()), entry)
+    indexed = {BucketKey(partition, e.bucket) for partition, entries in indexes.items() for e in entries}
+    lacking: dict[bytes, tuple[int, ...]] = {}
+    for partition, bucket in sorted({BucketKey(form(e.partition), e.bucket) for e in live} - indexed):
+        lacking[partition] = (*lacking.get(partition, ()), bucket)
+    return DynamicBuckets(
+        store=table.store,
+        label=table.label,
+        schema=schema,
+        rules=bucket_rules(TableOptions(schema.options), tasks=tasks, apart=apart),
+        indexes=indexes,
+        unindexed=lacking,
+    )
+
+
+class Assigners:
+    """The assigners of one task or process, by partition."""
+
+    def __init__(self, dynamic: DynamicBuckets | None) -> None:
+        self._dynamic = dynamic
+        self._by_partition: dict[bytes, Assigner] = {}
+
+    def of(self, partition: bytes) -> Assigner:
+        """Return the assigner of a partition; see ``DynamicBuckets.assigner``."""
+        assert self._dynamic is not None, "only tables with dynamic buckets assign them"
+        if partition not in self._by_partition:
+            self._by_partition[partition] = self._dynamic.assigner(partition)
+        return self._by_partition[partition]
+
+    def with_hashes(self, messages: Iterable[CommitMessage]) -> list[CommitMessage]:
+        """Return the messages with the new hashes of their buckets."""
+        added = {
+            BucketKey(partition, bucket): write_hash_index(hashes)
+            for partition, assigner in self._by_partition.items()
+            for bucket, hashes in assigner.added().items()
+        }
+        return [replace(m, hashes=added[m.key]) if m.key in added else m for m in messages]
+
+
+def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
+    """Write the index files of buckets with new hashes; return the messages with their entries, to be committed.
+
+    A bucket without files needs no index.
+    """
+    if dynamic is None:
+        return list(messages)
+    form = StoredPartitions(dynamic.schema).canonical
+    added: dict[BucketKey, list[bytes]] = {}
+    for message in messages:
+        if message.new_files and message.hashes:
+            added.setdefault(BucketKey(form(message.partition), message.bucket), []).append(message.hashes)
+    out: list[CommitMessage] = []
+    stamp = uuid.uuid4()
+    for message in messages:
+        parts = added.pop(BucketKey(form(message.partition), message.bucket), None) if message.new_files else None
+        index = None if parts is None else _write(dynamic, message, parts, f"index-{stamp}-{len(out)}")
+        out.append(replace(message, hashes=b"", index=index))
+    return out
+
+
+def _write(dynamic: DynamicBuckets, message: CommitMessage, added: Sequence[bytes], name: str) -> IndexEntry:
+    known = dynamic.hashes(StoredPartitions(dynamic.schema).canonical(message.partition), message.bucket)
+    new = [read_hash_index(part, len(part) // 4, name="a task") for part in added]
+    data = write_hash_index(np.concatenate([known, *new]))
+    dynamic.store.create(f"{INDEX_DIR}/{name}", data)
+    return IndexEntry(
+        kind=0,
+        partition=message.partition,
+        bucket=message.bucket,
+        index_type=INDEX_TYPE,
+        file_name=name,
+        file_size=len(data),
+        row_count=len(data) // 4,
+    )
