@@ -73,9 +73,11 @@ soak: venv ## the random tests with new seeds, for an hour (SOAK_SECONDS=600 for
 	exec $(PY) -m tests.soak $(SOAK_SECONDS) $(PYTEST_ARGS)
 
 KILLS ?= 50
-stream-kills: venv ## kill streams at random 50 times (KILLS=10 for fewer): every row arrives once
+REPLAY_KILLS ?= 10
+stream-kills: venv ## kill streams 50 times and replays 10 times (KILLS=10 REPLAY_KILLS=0 for fewer): every row arrives once
 	@$(export_java)
-	exec $(PY) -m tests.stream_kills $(KILLS)
+	$(PY) -m tests.stream_kills $(KILLS)
+	exec $(PY) -m tests.replay_kills $(REPLAY_KILLS)
 
 check: venv ## ruff, format, mypy
 	@failed=0

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, parse_timestamp
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.spark.jobs import run_spark_operation
+from airflow_paimon.spark.jobs import replay_tables, run_spark_operation
 from tests.core.tables import run
 from tests.spark.jobs.operations import correct
 
@@ -161,13 +165,14 @@ def in_streams(spark: SparkSession, sources: Any, targets: Any, start: Mapping[s
 
 
 def test_streams_go_on_from_their_checkpoint(
-    spark: SparkSession, tmp_path: Path, pipeline: tuple[Table, Table]
+    spark: SparkSession, tmp_path: Path, pipeline: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut off by the time-out; continued, with what came since; anew after a rollback of the branch."""
+    """Cut off by the time-out; continued, with what came since; after a rollback of the branch anew: from a time on,
+    until a watermark, with checkpoints elsewhere."""
     raw, daily = pipeline
     fix = daily.branch("fix")
     correct(spark, tmp_path, IN_MINUTES)
-    asked = {"function": f"{HERE}:in_streams"}
+    asked: dict[str, Any] = {"function": f"{HERE}:in_streams"}
     with pytest.raises(ConflictError, match="within"):
         replay(spark, tmp_path, **asked, until_snapshot=["99"], timeout="0 s")
     flights(raw.branch("fix"), "4", ("AA", 9))
@@ -180,5 +185,35 @@ def test_streams_go_on_from_their_checkpoint(
         "cut off before its first batch or after"
     )
     run(daily, "rollback_to", branch="fix", snapshot=1)
-    replay(spark, tmp_path, **asked, available_now=True)
+    monkeypatch.setattr(replay_tables, "POLL_S", 0.1)
+    corrected = raw.branch("fix").snapshot(3)
+    since: dict[str, Any] = {
+        "tag": None,
+        "timestamp": str(corrected.time_millis),
+        "checkpoint": str(tmp_path / "elsewhere"),
+        "timeout": "90 s",
+    }
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(bring_watermark, raw.branch("fix"), fix)
+        result = replay(spark, tmp_path, **asked, **since, until_watermark="2026-11-18T00:00:00+00:00")
+        late.result()
     assert totals(fix) == [*CORRECTED, ("4", "AA", 9)], "the rows that were rolled back come again"
+    source = result.details["sources"]["raw"]
+    assert (result.details["resumed"], source["start"], source["caught_up_to"]) == (False, 2, 6)
+    assert list((tmp_path / "elsewhere").glob("*/*/daily/commits/0"))
+
+
+def bring_watermark(source: Table, target: Table) -> None:
+    """Commit a watermark that is too low; once the target has all rows, the one that the replay waits for."""
+    asked = parse_timestamp("2026-11-18T00:00:00+00:00")
+    for watermark in (asked - 1, asked):
+        put_watermark(source, watermark)
+        deadline = time.monotonic() + 60
+        while ("4", "AA", 9) not in totals(target):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def put_watermark(view: Table, watermark: int) -> None:
+    schema = view.schema()
+    commit(view, lambda _: Draft(kind=CommitKind.APPEND, entries=(), schema=schema, watermark=watermark))
