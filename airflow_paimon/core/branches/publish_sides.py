@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, parse_published, parse_shifts
-from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between, touched
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 
@@ -65,12 +65,13 @@ def gather_sides(
         last = replace(last, gone=frozenset(published | their_diff.buckets if goes_back else published - untouched))
     withdrawn = taken - their_diff.buckets
     candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
+    given_back = _given_back(main, head, published - our_diff.buckets, last, neutral)
     real = really_changed(branch, history, their_diff.buckets, neutral)
     sides = Sides(
         theirs=their_diff,
         ours=our_diff,
         theirs_real=real | withdrawn,
-        ours_real=really_changed(main, between, candidates, neutral) - untouched,
+        ours_real=(really_changed(main, between, candidates, neutral) - untouched) | given_back,
     )
     return sides, last
 
@@ -98,6 +99,36 @@ def _of_last_publish(
     others = {b for b in candidates - same if published.same_in(b, then)}
     moved = really_changed(main, snapshots_between(main, last.main.id, head.id), others, neutral)
     return same | others, same | (others - moved), published.buckets
+
+
+def _given_back(
+    main: Table, head: Snapshot, buckets: set[BucketKey], last: LastPublish | None, neutral: Collection[CommitKind]
+) -> set[BucketKey]:
+    """Of buckets that main took from the branch and that are as at the base again, return those that a commit of main
+    put back: a partition that the publish brought was dropped or has expired. The next publish would bring it again.
+
+    After a rollback, which is how a publish is undone, it shall. If main's history has expired: all of them.
+    """
+    if last is None or not buckets:
+        return set()
+    between = snapshots_between(main, last.main.id, head.id)
+    if between is None:
+        return buckets
+    found: set[BucketKey] = set()
+    rest, later = set(buckets), []
+    for snapshot in reversed([s for s in between if s.commit_kind not in neutral]):
+        if TARGET_PROPERTY not in snapshot.properties:
+            later.append(snapshot)
+            continue
+        found |= _touched_of(main, rest, later)
+        rest -= found | _touched_of(main, rest, [snapshot])
+        later = []
+    return found | _touched_of(main, rest, later)
+
+
+def _touched_of(main: Table, buckets: set[BucketKey], commits: Sequence[Snapshot]) -> set[BucketKey]:
+    seen = touched(main, commits) if buckets and commits else set()
+    return set(buckets) if seen is None else buckets & seen
 
 
 def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:

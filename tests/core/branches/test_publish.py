@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.commit.files import commit_overwrite
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -136,6 +137,39 @@ def test_a_branch_can_be_published_again_after_main_s_history_expired(table: Tab
     append(table, "a", seq=9)
     with pytest.raises(ConflictError):
         run(table, "merge_branch", branch="fix")
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_partition_that_main_dropped_after_a_publish_does_not_come_back(
+    table: Table, fix: Table, expired: bool
+) -> None:
+    append(fix, "new")
+    published = run(table, "merge_branch", branch="fix", writers_stopped=True).snapshot_after
+    commit_overwrite(table, [], partitions=[{"dt": "new"}])
+    dropped = files(table)
+    append(fix, "c")
+    if expired:
+        assert published is not None
+        append(table, "d")
+        table.store.delete(table.paths.snapshot(published + 1))
+        dropped = files(table)
+    with pytest.raises(ConflictError, match="dt=new"):
+        run(table, "merge_branch", branch="fix", writers_stopped=True)
+    with pytest.raises(UnsafeOperationError, match="dt=new"):
+        run(table, "fast_forward", branch="fix", writers_stopped=True)
+    assert files(table) == dropped
+    run(table, "fast_forward", branch="fix", discard_main=True, writers_stopped=True)
+    assert files(table) == files(fix)
+
+
+def test_what_an_undo_took_away_comes_back_with_the_next_publish(table: Table, fix: Table) -> None:
+    append(fix, "new")
+    undo = run(table, "merge_branch", branch="fix", writers_stopped=True).details["undo_tag"]
+    append(table, "new", bucket=1)
+    run(table, "rollback_to", tag=undo)
+    append(fix, "c")
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    assert files(table) == files(fix)
 
 
 def test_a_published_branch_stays_readable_and_its_tags_go_with_it(table: Table, fix: Table) -> None:
