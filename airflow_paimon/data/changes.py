@@ -28,8 +28,9 @@ from airflow_paimon.data.diff.pairs import COUNT
 from airflow_paimon.data.diff.plain import surplus
 from airflow_paimon.data.files.arrow_types import ROW_KIND, SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
 from airflow_paimon.data.files.conform import ROW_KINDS
-from airflow_paimon.data.merge.deduplicate import drop_retracts, merge_rules
+from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.read import read_split, read_stored
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 
@@ -113,7 +114,7 @@ def _side(
 ) -> tuple[TableRead, dict[int, ReadSplit]]:
     index = tuple(stream.deletions(snapshot)) if snapshot is not None and splits else ()
     scan = ScanPlan(stream.table, snapshot, stream.schema, tuple(splits), index)
-    read, planned = plan_read(scan, columns=columns, time_travel=True)
+    read, planned = plan_read(scan, columns=columns, time_travel=True, in_key_order=True)
     return read, {id(s.bucket): s for s in planned}
 
 
@@ -197,7 +198,7 @@ def _stored_changes(found: ChangeRead) -> Iterator[tuple[Kinds, pa.RecordBatch]]
         for batch in read_stored(read, split, fields):
             for offset in range(0, batch.num_rows, read.batch_rows):
                 part = batch.slice(offset, read.batch_rows)
-                part = drop_retracts(part) if rules.ignore_delete else part
+                part = drop_retracts(part) if rules.engine.skips_retracts else part
                 yield texts.take(part.column(VALUE_KIND)), _conformed(part, read)
 
 

@@ -29,7 +29,7 @@ from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
-from airflow_paimon.data.merge.deduplicate import drop_retracts
+from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.merge_plan import BucketMerge, plan_parts, sorted_runs, top_level
 from airflow_paimon.data.read import deleted_rows, read_versions
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry

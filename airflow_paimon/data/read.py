@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.deletion_vectors import Positions, read_deletion_vectors
-from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange
+from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, FileSource
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
+from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import data_file_path, legacy_schema
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
@@ -26,8 +28,10 @@ from airflow_paimon.data.files.pruning import keep, partition_bounds, row_group_
 from airflow_paimon.data.files.read import FileBatch, RowFilter, read_data_file
 from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.merge.column_files import beside, columns_of_files
-from airflow_paimon.data.merge.deduplicate import drop_retracts, merge_rules, merge_runs
+from airflow_paimon.data.merge.rules import merge_rules
+from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.sections import Section
+from airflow_paimon.data.merge.versions import LEVEL, drop_retracts
 from airflow_paimon.data.row_columns import (
     POSITION_COLUMNS,
     ROW_COLUMNS,
@@ -57,8 +61,12 @@ SeenRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def read_versions(read: TableRead, split: ReadSplit, seen: SeenRows | None = None) -> Iterator[pa.RecordBatch]:
-    """Read a whole bucket as stored, to rewrite it: all columns, and for a primary-key table ``_VALUE_KIND`` and
-    ``_SEQUENCE_NUMBER`` of each key's winning version, including deletes. Sorted by key.
+    """Read a whole bucket to rewrite it: all columns, and for a primary-key table ``_VALUE_KIND`` and
+    ``_SEQUENCE_NUMBER`` of each key's merged row, including deletes. Sorted by key.
+
+    For a split of ``plan_read(..., whole_buckets=True)`` that is what a full compaction reads: level 0 is included,
+    deletion vectors are applied, and the table's merge engine has made one row of each key's versions. A row that is to
+    replace it is merged with it by ``replacing_rules``, not by the table's own.
     """
     system = (SEQUENCE_FIELD, VALUE_KIND_FIELD) if read.is_keyed else ()
     yield from read_stored(read, split, (*read.schema.fields, *system), seen)
@@ -86,6 +94,7 @@ class _SplitReader:
         self._constant = dict(zip(read.schema.partition_keys, split.bucket.values, strict=True))
         self._needed = self._needed_fields()
         self._deleted = load_deletions(read.store, split.deletions)
+        self._numbers_by_snapshot = TableOptions(read.schema.options).flag(SNAPSHOT_ORDERING)
 
     def _needed_fields(self) -> tuple[DataField, ...]:
         """The output columns and those of the filters, without partition columns, which are constants."""
@@ -104,15 +113,14 @@ class _SplitReader:
 
     def merged(self, section: Section) -> Iterator[pa.RecordBatch]:
         """Merge the runs of a section."""
-        rules = merge_rules(self._read.schema)
-        inner = [self._read.schema.field(n) for n in dict.fromkeys((*rules.keys, *rules.sequence))]
+        schema = self._read.schema
+        rules = merge_rules(schema)
+        inner = [schema.field(n) for n in rules.columns([f.name for f in self._needed if f.name in schema.field_names])]
         # columns without effect are not read: arbitrary numbers take long to decode
         system = [] if section.in_order else [SEQUENCE_FIELD]
         system += [VALUE_KIND_FIELD] if section.may_hold_deletes else []
         fields = tuple(dict.fromkeys((*inner, *system, *self._needed)))
-        rows = self._rows_at_once(section)
-        runs = [self._run(run, fields, frozenset(rules.keys), rows) for run in section.runs]
-        return merge_runs(runs, rules)
+        return merge_runs(self._runs(section, fields, frozenset(rules.keys)), rules)
 
     def plain(self, section: Section) -> Iterator[pa.RecordBatch]:
         """Read a section of one run, which needs no merge; at most the row kinds are checked."""
@@ -139,14 +147,29 @@ class _SplitReader:
         self, section: Section, fields: tuple[DataField, ...], seen: SeenRows | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Read these columns, merged where a key has several versions, without filter and constants."""
-        rows = self._rows_at_once(section)
-        runs = [self._run(run, fields, frozenset(), rows) for run in section.runs]
+        runs = self._runs(section, fields, frozenset())
         if seen is not None:
             runs = [map(seen, run) for run in runs]
         if section.needs_merge:
             yield from merge_runs(runs, replace(merge_rules(self._read.schema), keep_deletes=True))
         else:
             yield from runs[0]
+
+    def _runs(
+        self, section: Section, fields: Sequence[DataField], prunable: frozenset[str]
+    ) -> list[Iterator[pa.RecordBatch]]:
+        rows = self._rows_at_once(section)
+        levels = {f.level for f in section.files if f.level > 0}
+        if section.needs_merge and len(levels) > 1 and looks_up(self._read.schema):
+            return [self._run_with_levels(run, fields, prunable, rows) for run in section.runs]
+        return [self._run(run, fields, prunable, rows) for run in section.runs]
+
+    def _run_with_levels(
+        self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            for batch in self._file(file, fields, prunable, batch_rows):
+                yield batch.append_column(LEVEL, pa.array(np.full(batch.num_rows, file.level, np.int32)))
 
     def _rows_at_once(self, section: Section) -> int:
         """The batch size: one batch of each run is in memory, so the more runs, the smaller the batches."""
@@ -201,6 +224,8 @@ class _SplitReader:
         rows = found.rows
         if not self._read.is_keyed:
             rows = fill_row_columns(rows, file, found.start)
+        elif self._numbers_by_snapshot and SEQUENCE_NUMBER in rows.schema.names:
+            rows = _numbered_by_snapshot(rows, file)
         rows = _without_deleted(FileBatch(found.start, rows), self._deleted.get(file.file_name))
         mask = matching_rows(self._read.rows.points, rows)
         return rows if mask is None else rows.filter(mask)
@@ -280,6 +305,15 @@ def _stored_system_fields(file: DataFile, is_keyed: bool) -> tuple[DataField, ..
     if is_keyed:
         return (SEQUENCE_FIELD, VALUE_KIND_FIELD)
     return stored_row_fields(file)
+
+
+def _numbered_by_snapshot(rows: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+    """Give the rows of a file that no compaction has written the number of its commit, which only the manifest has."""
+    if file.file_source != FileSource.APPEND:
+        return rows
+    at = rows.schema.get_field_index(SEQUENCE_NUMBER)
+    numbers = pa.array(np.full(rows.num_rows, file.min_sequence_number, np.int64))
+    return rows.set_column(at, rows.schema.field(at), numbers)
 
 
 def _without_deleted(found: FileBatch, deleted: Positions | None) -> pa.RecordBatch:

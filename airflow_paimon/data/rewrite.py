@@ -23,7 +23,8 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
-from airflow_paimon.data.merge.deduplicate import merge_rules, merge_runs
+from airflow_paimon.data.merge.rules import replacing_rules
+from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite
@@ -92,7 +93,7 @@ def _rows(
         return
     runs = [*([read_versions(*live)] if live is not None else []), _changed_run(changes)]
     names = [*write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
-    for batch in merge_runs([_ordered(run, names) for run in runs], merge_rules(write.schema)):
+    for batch in merge_runs([_ordered(run, names) for run in runs], replacing_rules(write.schema)):
         numbers = np.minimum(batch.column(SEQUENCE_NUMBER).to_numpy(), max_sequence)
         at = batch.schema.get_field_index(SEQUENCE_NUMBER)
         yield batch.set_column(at, SEQUENCE_NUMBER, pa.array(numbers, pa.int64()))
@@ -111,7 +112,10 @@ def _changed_run(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:
     """Return the argument ``live`` of ``rewrite_bucket`` for a bucket."""
     read, splits = plan_read(
-        ScanPlan(plan.table, plan.snapshot, plan.schema, (bucket,), plan.index_entries), time_travel=True, layered=True
+        ScanPlan(plan.table, plan.snapshot, plan.schema, (bucket,), plan.index_entries),
+        time_travel=True,
+        layered=True,
+        whole_buckets=True,
     )
     if len(splits) != 1:
         raise FormatError(f"{plan.table.label}: bucket {bucket.bucket} has no file that a read would see")

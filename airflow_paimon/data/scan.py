@@ -18,6 +18,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered, shown_files
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
 from airflow_paimon.data.files.pruning import (
@@ -106,12 +107,15 @@ def plan_read(
     layered: bool = False,
     chained: bool = False,
     whole_buckets: bool = False,
+    in_key_order: bool = False,
     batch_rows: int = BATCH_ROWS,
 ) -> tuple[TableRead, list[ReadSplit]]:
     """Check that the table can be read correctly, prune, and divide the rest into splits.
 
-    ``predicate`` only prunes; ``where`` filters the rows. ``whole_buckets``: read what a full compaction reads, also
-    files that batch reads don't show yet.
+    ``predicate`` only prunes; ``where`` filters the rows. ``whole_buckets``: read all files of a primary-key table, as
+    a full compaction does, also those that batch reads leave out until a compaction (``core/table/visibility.py``):
+    whoever replaces a bucket has to. ``in_key_order``: each split of a primary-key table is read in key order, as with
+    ``whole_buckets``.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
@@ -139,7 +143,7 @@ def plan_read(
     for split in plan.splits:
         for file in split.files:
             check_file(file, read.schemas[file.schema_id], table=label)
-    splits = _plan_splits(read, plan, whole_buckets)
+    splits = _plan_splits(read, plan, whole_buckets=whole_buckets, in_key_order=in_key_order)
     if not read.is_keyed and ROW_COLUMNS.keys() & {*read.columns, *read.rows.columns}:
         check_row_ids((f for s in splits for f in s.files), label)
     return read, splits
@@ -182,20 +186,15 @@ def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: 
     return tuple(columns)
 
 
-def _plan_splits(read: TableRead, plan: ScanPlan, whole_buckets: bool) -> list[ReadSplit]:
-    options = TableOptions(read.schema.options)
-    hides_new = read.is_keyed and options.deletion_vectors and not whole_buckets
+def _plan_splits(read: TableRead, plan: ScanPlan, *, whole_buckets: bool, in_key_order: bool) -> list[ReadSplit]:
     # bucket -2 holds postponed rows, invisible until another engine moves them into real buckets
     visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold_points(read, s)]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
     deletions = find_deletions(plan.index_entries)
     splits = []
     for split in (s for s, k in zip(visible, kept, strict=True) if k):
-        files = split.files
-        if hides_new:
-            # files not compacted yet have no deletion vectors; Paimon's batch readers skip them as well
-            files = tuple(f for f in files if f.level > 0)
-        sections = _sections(read, files, merge=not hides_new)
+        files = split.files if whole_buckets else shown_files(split.files, read.schema)
+        sections = _sections(read, files, merge=whole_buckets or in_key_order)
         sections = _prune_sections(read, split, sections)
         if sections:
             own = ReadSplit(bucket=split, sections=tuple(sections))
@@ -219,10 +218,10 @@ def _may_hold_points(read: TableRead, split: BucketSplit) -> bool:
     return wanted is None or split.bucket in wanted
 
 
-def _sections(read: TableRead, files: Sequence[DataFile], merge: bool) -> list[Section]:
+def _sections(read: TableRead, files: Sequence[DataFile], *, merge: bool) -> list[Section]:
     if not files:
         return []
-    if read.is_keyed and merge:
+    if read.is_keyed and not is_clustered(read.schema) and (merge or not hold_each_key_once(files, read.schema)):
         return plan_sections(files, [f.type for f in read.schema.key_fields])
     if TableOptions(read.schema.options).data_evolution:
         return plan_column_files(files, read.label)
@@ -250,7 +249,7 @@ def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]
     files = [(s, f) for s in sections for f in s.files]
     known = []
     for section, file in files:
-        bounds = key_bounds(file, read.schema) if read.is_keyed else {}
+        bounds = key_bounds(file, read.schema) if read.is_keyed and not is_clustered(read.schema) else {}
         if not section.needs_merge:
             bounds = {**value_bounds(file, read.schemas[file.schema_id], read.schema), **bounds}
             bounds |= {} if read.is_keyed else row_bounds(file)

@@ -25,7 +25,8 @@ from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
-from airflow_paimon.data.merge.deduplicate import MergeRules, align_runs
+from airflow_paimon.data.merge.engine import MergeRules
+from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.read import read_stored, read_versions

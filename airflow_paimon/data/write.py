@@ -35,11 +35,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
-from airflow_paimon.data.merge.deduplicate import (
-    Indices,
-    drop_retracts,
-)
 from airflow_paimon.data.merge.sorted_runs import Part, sorted_run, sorted_versions
+from airflow_paimon.data.merge.versions import Indices, drop_retracts
 
 BUFFER_BYTES = 256 << 20
 """Bytes that a primary-key bucket's writer holds in memory before it sorts and writes a run."""

@@ -25,13 +25,10 @@ def schema(
 
 
 NEITHER: list[tuple[str, dict[str, Any]]] = [
-    ("merge-engine=partial-update", {"merge_engine": "partial-update"}),
-    ("merge-engine=aggregation", {"merge_engine": "aggregation"}),
-    ("merge-engine=first-row", {"merge_engine": "FIRST-ROW"}),
+    ("merge-engine=last-row", {"merge_engine": "last-row"}),
     ("query-auth.enabled=true", {"query_auth__enabled": "true"}),
-    ("pk-clustering-override=true", {"pk_clustering_override": "true"}),
-    ("sequence.snapshot-ordering=true", {"sequence__snapshot_ordering": "true"}),
-    ("deletion-vectors.merge-on-read=true", {"deletion_vectors__merge_on_read": "true"}),
+    ("pk-clustering-override=true", {"pk_clustering_override": "true", "deletion_vectors__merge_on_read": "true"}),
+    ("postpone.merge-on-read=true", {"bucket": "-2", "postpone__merge_on_read": "true"}),
     ("tables of type 'format-table'", {"keyed": False, "type": "format-table"}),
     ("branch=other", {"branch": "other"}),
     ("fields.v.default-value", {"fields.v.default_value": "x"}),
@@ -51,6 +48,12 @@ READ: list[tuple[str, dict[str, Any]]] = [
     ("both scan.fallback-branch and scan.primary-branch", {"scan__primary_branch": "b", "scan__fallback_branch": "c"}),
 ]
 WRITE: list[tuple[str, dict[str, Any]]] = [
+    ("merge-engine=partial-update", {"merge_engine": "partial-update"}),
+    ("merge-engine=aggregation", {"merge_engine": "aggregation"}),
+    ("merge-engine=first-row", {"merge_engine": "FIRST-ROW"}),
+    ("pk-clustering-override=true", {"pk_clustering_override": "true"}),
+    ("sequence.snapshot-ordering=true", {"sequence__snapshot_ordering": "true"}),
+    ("deletion-vectors.merge-on-read=true", {"deletion_vectors__merge_on_read": "true"}),
     ("deletion-vectors.enabled=true", {"deletion_vectors__enabled": "true"}),
     ("data-evolution.enabled=true", {"keyed": False, "data_evolution__enabled": "true"}),
     ("data-file.thin-mode=true", {"data_file__thin_mode": "true"}),

@@ -14,6 +14,7 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
+from airflow_paimon.core.table.aggregate_options import aggregate_problems
 from airflow_paimon.core.table.options import TableOptions
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
@@ -24,6 +25,9 @@ _PLAIN_TYPES = frozenset({
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
     "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
 })  # fmt: skip
+SNAPSHOT_ORDERING = "sequence.snapshot-ordering"
+_CLUSTERED, _MERGE_ON_READ = "pk-clustering-override", "deletion-vectors.merge-on-read"
+_POSTPONED_ON_READ = "postpone.merge-on-read"
 _SCAN_MODES = frozenset({"default", "full", "latest", "latest-full"})
 _SCAN_START = (
     "scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp", "scan.timestamp-millis", "scan.watermark",
@@ -127,6 +131,8 @@ def _file_problems(file: DataFile, schema: TableSchema) -> Iterator[Problem]:
         yield f"data files of format {kind!r} ({file.file_name})", _CONNECTOR
     if file.external_path is not None:
         yield f"files outside the table folder (data-file.external-paths: {file.file_name})", _CONNECTOR
+    if TableOptions(schema.options).flag(SNAPSHOT_ORDERING) and file.file_source is None:
+        yield f"files of an unknown source with {SNAPSHOT_ORDERING} ({file.file_name})", _CONNECTOR
     partial = file.write_cols is not None and not set(schema.field_names) <= set(file.write_cols)
     if partial and not TableOptions(schema.options).data_evolution:
         yield f"files with a part of the columns without data-evolution.enabled ({file.file_name})", _CONNECTOR
@@ -148,7 +154,7 @@ def _read_problems(
         if not layered and options.text(key, branch) != branch:
             yield f"through the layered read of option {key}", "read the branches one by one"
     if schema.primary_keys:
-        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
+        yield from _partial_update_problems(options) if _folds(options) else _engine_problems(schema, options)
 
 
 def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
@@ -199,11 +205,15 @@ def _is_on(options: TableOptions, key: str) -> bool:
 
 _READ_RULES: tuple[_Rule, ...] = (
     ("query-auth.enabled", _is_on, _CONNECTOR),
-    ("pk-clustering-override", _is_on, _CONNECTOR),
-    ("sequence.snapshot-ordering", _is_on, _CONNECTOR),
-    ("deletion-vectors.merge-on-read", _is_on, _CONNECTOR),
+    (_POSTPONED_ON_READ, _is_on, _CONNECTOR),
     ("parquet.crypto.factory.class", _is_set, _CONNECTOR),
 )
+_REWRITE_RULES: tuple[_Rule, ...] = (
+    (_CLUSTERED, _is_on, _CONNECTOR),
+    (SNAPSHOT_ORDERING, _is_on, _CONNECTOR),
+    (_MERGE_ON_READ, _is_on, _CONNECTOR),
+)
+"""Tables that can be read, but whose files can't be written again."""
 _WRITE_RULES: tuple[_Rule, ...] = (
     ("data-evolution.enabled", _is_on, _CONNECTOR),
     ("data-file.external-paths", _is_set, _CONNECTOR),
@@ -221,6 +231,19 @@ def _option_problems(options: TableOptions, rules: Iterable[_Rule]) -> Iterator[
     for key in options.raw:
         if key.startswith("fields.") and key.endswith(".default-value"):
             yield f"tables with option {key}", "set the default in the column (ALTER COLUMN ... SET DEFAULT)"
+
+
+def _engine_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
+    """Merge engines and functions whose result can't be stated here."""
+    engine = options.merge_engine
+    if engine not in _ENGINES:
+        yield f"tables with merge-engine={engine}", _CONNECTOR
+    yield from aggregate_problems(schema)
+    if options.flag(_CLUSTERED) and options.flag(_MERGE_ON_READ):
+        yield f"tables with both {_CLUSTERED}=true and {_MERGE_ON_READ}=true", _CONNECTOR
+
+
+_ENGINES = frozenset({"deduplicate", "partial-update", "aggregation", "first-row"})
 
 
 def _merge_problems(options: TableOptions) -> Iterator[Problem]:
@@ -253,7 +276,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool) -> Iterator
     if is_chain_main(options, branch) and not chained:
         yield _CHAIN_MAIN
     yield from _table_problems(schema, options, branch)
-    yield from _option_problems(options, _READ_RULES + _WRITE_RULES)
+    yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _WRITE_RULES)
     if options.chain_table and not chained:
         yield "branches of chain tables (option chain-table.enabled)", "use the chain operators"
     function = options.text("bucket-function.type", "default").lower()
@@ -272,7 +295,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool) -> Iterator
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     options = TableOptions(schema.options)
     yield from _table_problems(schema, options, branch)
-    yield from _option_problems(options, _READ_RULES)
+    yield from _option_problems(options, _READ_RULES + _REWRITE_RULES)
     yield from _option_problems(options, [r for r in _WRITE_RULES if r[0] in _STORAGE_OPTIONS])
 
 

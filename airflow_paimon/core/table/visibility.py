@@ -7,9 +7,9 @@ replaces a bucket by a query's result would lose them. Other merge engines and c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
 
@@ -30,3 +30,25 @@ def not_visible(entries: Iterable[ManifestEntry], schema: TableSchema) -> list[M
     hidden_level = 0 if hides_level_zero(schema) else None
     keyed = bool(schema.primary_keys)
     return [e for e in entries if e.file.level == hidden_level or (keyed and e.bucket == POSTPONED_BUCKET)]
+
+
+def shown_files(files: Sequence[DataFile], schema: TableSchema) -> tuple[DataFile, ...]:
+    """Return the files of a bucket whose rows a batch read shows."""
+    return tuple(f for f in files if f.level > 0) if hides_level_zero(schema) else tuple(files)
+
+
+def hold_each_key_once(files: Sequence[DataFile], schema: TableSchema) -> bool:
+    """Whether the shown files of a bucket hold each key once, so that nothing has to be merged.
+
+    With deletion vectors and ``merge-engine=first-row`` Paimon's compactions see to it. Files of Paimon 0.7 and earlier
+    don't tell whether they hold deletes, and count as without.
+    """
+    options = TableOptions(schema.options)
+    if not options.deletion_vectors and options.merge_engine != "first-row":
+        return False
+    return all(f.level > 0 and not f.delete_row_count for f in files)
+
+
+def is_clustered(schema: TableSchema) -> bool:
+    """Whether files above level 0 are sorted, and their key bounds given, by other columns than the key."""
+    return bool(schema.primary_keys) and TableOptions(schema.options).flag("pk-clustering-override")

@@ -34,7 +34,7 @@ from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import read_data_file
 from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
-from airflow_paimon.data.merge.deduplicate import DELETE
+from airflow_paimon.data.merge.versions import DELETE
 from airflow_paimon.data.scan import fitting_rows
 
 FULL_SEQUENCE = -1

@@ -14,17 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
-from airflow_paimon.data.merge.deduplicate import (
-    CHAIN_POSITION,
-    Indices,
-    MergeRules,
-    align_runs,
-    gather,
-    is_retract,
-    merge_slices,
-    pick_winners,
-)
+from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
+from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
+from airflow_paimon.data.merge.versions import CHAIN_POSITION, Indices, gather, is_retract
 
 Mask = npt.NDArray[np.bool_]
 

@@ -25,9 +25,11 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VA
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import FileBatch, read_data_file
 from airflow_paimon.data.files.values import repeated
-from airflow_paimon.data.merge.deduplicate import CHAIN_POSITION, DELETE, merge_rules, merge_runs
+from airflow_paimon.data.merge.rules import merge_rules
+from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.sections import Run
 from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.data.merge.versions import CHAIN_POSITION, DELETE
 from airflow_paimon.data.read import filtered, load_deletions, read_split
 
 

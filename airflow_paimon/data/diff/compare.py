@@ -64,7 +64,7 @@ def plan_units(plan: DiffPlan, sample: int) -> tuple[KeyedComparison, list[Unit]
 
 def _read(side: Side, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:
     """Plan the read of one side; returns the splits by bucket number."""
-    read, splits = plan_read(side.scan, columns=plan.columns, time_travel=True)
+    read, splits = plan_read(side.scan, columns=plan.columns, time_travel=True, in_key_order=True)
     number = {(s.partition, s.bucket): i for i, s in enumerate(side.scan.splits)}
     return read, {number[(s.bucket.partition, s.bucket.bucket)]: s for s in splits}
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_paimon.core.table.visibility import is_clustered
 from airflow_paimon.data.diff.json_rows import json_rows
 from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.data.read import read_split
@@ -134,8 +135,10 @@ class _Side:
 
 
 def _sorted_rows(read: TableRead, splits: Sequence[ReadSplit], keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of one bucket are sorted, section after section. Several buckets must be sorted in memory."""
-    if len(splits) == 1:
+    """Rows of one bucket are sorted, section after section. Several buckets must be sorted in memory, and clustered
+    files, which are sorted by other columns.
+    """
+    if len(splits) == 1 and not is_clustered(read.schema):
         yield from read_split(read, splits[0])
         return
     batches = [b for s in splits for b in read_split(read, s) if b.num_rows]

@@ -27,7 +27,7 @@ from airflow_paimon.core.table.scan import (
 )
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.visibility import hides_level_zero, not_visible
+from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
 from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type
 from airflow_paimon.data.merge.sections import plan_sections
 
@@ -293,6 +293,8 @@ class _Buckets:
         """Whether readers see all rows of the files: no key occurs twice, no row waits for a compaction."""
         if self._hides_new and not all(f.level for f in files):
             return False
+        if is_clustered(self._schema):
+            return all(f.delete_row_count == 0 for f in files)
         return all(s.is_raw for s in plan_sections(files, [f.type for f in self._schema.key_fields]))
 
     def units(self) -> list[DifferingUnit]:

@@ -35,7 +35,7 @@ from airflow_paimon.data.files.arrow_types import (
     file_fields,
     write_schema,
 )
-from airflow_paimon.data.merge.deduplicate import is_retract
+from airflow_paimon.data.merge.versions import is_retract
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,11 @@ import pyarrow as pa
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.scan import BucketKey
-from airflow_paimon.data.merge.deduplicate import Indices, MergeRules, align_runs, gather
+from airflow_paimon.data.merge.engine import MergeRules
+from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
 from airflow_paimon.data.merge.sorted_runs import Part, deciding_rows, gathered, not_ignored
+from airflow_paimon.data.merge.versions import Indices, gather
 
 SORT_BYTES = 128 << 20
 """Bytes held in memory before they are written to disk as sorted runs. Sorting briefly takes as much again."""

@@ -10,8 +10,10 @@ import pyarrow as pa
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
-from airflow_paimon.data.merge.deduplicate import DELETE, UPDATE_BEFORE, Indices, merge_rules, pick_winners
+from airflow_paimon.data.merge.engine import pick_winners
+from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.data.merge.versions import DELETE, UPDATE_BEFORE, Indices
 
 Part = tuple[pa.RecordBatch, Indices | None]
 """Rows of a batch: those at the indices, None = all."""

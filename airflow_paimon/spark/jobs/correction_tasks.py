@@ -21,8 +21,8 @@ from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
-from airflow_paimon.data.merge.deduplicate import UPDATE_BEFORE, Indices
 from airflow_paimon.data.merge.row_sorter import RowSorter
+from airflow_paimon.data.merge.versions import UPDATE_BEFORE, Indices
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, distribute, write_rows

@@ -19,7 +19,7 @@ from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.copy_on_write import CHANGED, CopyOnWrite, touched, write_kept
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, FILE_POSITION_FIELD, VALUE_KIND
 from airflow_paimon.data.files.pruning import NO_FILTER
-from airflow_paimon.data.merge.deduplicate import Indices
+from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.data.read import read_stored
 from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.data.scan import TableRead

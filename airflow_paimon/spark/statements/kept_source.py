@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
-from airflow_paimon.data.merge.deduplicate import Indices
+from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
 from airflow_paimon.spark.statements.parse import sequence_items
 from airflow_paimon.spark.statements.statement_plan import Statement

@@ -14,7 +14,8 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.data.merge.deduplicate import MergeRules, merge_runs
+from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
+from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.sort_keys import order_values, sort_keys
 from tests.randomness import chance as chance_of
 
@@ -56,7 +57,7 @@ def model(rows: Sequence[Row], rules: MergeRules) -> list[Row]:
     winners: dict[Any, tuple[Any, Row]] = {}
     for position, row in enumerate(rows):
         retract = row["_VALUE_KIND"] in (1, 3)
-        if retract and rules.ignore_delete:
+        if retract and rules.engine.skips_retracts:
             continue
         fields = tuple(_rank(row[name], rules.descending) for name in rules.sequence)
         order = (*fields, row["_SEQUENCE_NUMBER"], not retract, position)
@@ -88,7 +89,10 @@ TEXTS = st.sampled_from(["", "a", "ab", "b", "é", "a\0", "\0", "x" * 9, "x" * 2
 def problems(draw: st.DrawFn) -> tuple[list[list[Row]], MergeRules, list[int]]:
     keys = draw(KEYS)
     rules = MergeRules(
-        keys=keys, sequence=draw(SEQUENCES), descending=draw(st.booleans()), ignore_delete=draw(st.booleans())
+        keys=keys,
+        sequence=draw(SEQUENCES),
+        descending=draw(st.booleans()),
+        engine=Deduplicate(skips_retracts=draw(st.booleans())),
     )
     runs = []
     for _ in range(draw(st.integers(1, 4))):

@@ -1,0 +1,122 @@
+"""Merges the sorted runs of a section in bounded memory, whatever the merge engine (docs/format.md, Merging).
+
+All runs are advanced together: rows up to the lowest end of the current batches are complete in all runs, so they are
+removed from all of them, merged with numpy, and returned in key order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.data.merge.engine import MergeRules, merge_slices
+from airflow_paimon.data.merge.sort_keys import Keys, are_stable, sort_keys
+from airflow_paimon.data.merge.versions import drop_retracts
+
+
+def merge_runs(runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules) -> Iterator[pa.RecordBatch]:
+    """Merge sorted runs, oldest first, into batches of live rows in key order. One batch of each run is in memory.
+
+    Raises:
+        FormatError: a run is not sorted by the key.
+    """
+    for slices, keys in align_runs(runs, rules):
+        merged = merge_slices(slices, keys, rules)
+        if merged.num_rows:
+            yield merged
+
+
+def align_runs(
+    runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules
+) -> Iterator[tuple[list[pa.RecordBatch], list[Keys]]]:
+    """Divide sorted runs into slices, with their keys, each with all versions of its keys, in key order.
+
+    Raises:
+        FormatError: a run is not sorted by the key.
+    """
+    inputs = [_Input(run, rules) for run in runs]
+    while True:
+        for one in inputs:
+            one.fill()
+        inputs = [one for one in inputs if one.rows]
+        if not inputs:
+            return
+        for one, own in zip(inputs, _keys_of(inputs, rules), strict=True):
+            one.take_keys(own)
+        open_ends = [one.keys[-1] for one in inputs if not one.exhausted]
+        slices: list[pa.RecordBatch] = []
+        keys: list[Keys] = []
+        for one in inputs:
+            count = one.rows if not open_ends else int(np.searchsorted(one.keys, min(open_ends), side="right"))
+            if count:
+                batch, part = one.cut(count)
+                slices.append(batch)
+                keys.append(part)
+        yield slices, keys
+
+
+def _keys_of(inputs: Sequence[_Input], rules: MergeRules) -> list[Keys]:
+    columns = [[one.batch.column(name) for name in rules.keys] for one in inputs]
+    if not are_stable(columns[0]):
+        return sort_keys(columns)
+    return [sort_keys([own])[0] if one.is_new else one.keys for one, own in zip(inputs, columns, strict=True)]
+
+
+class _Input:
+    """One run: the rest of its current batch, and the source of the next."""
+
+    def __init__(self, run: Iterator[pa.RecordBatch], rules: MergeRules) -> None:
+        self._source = run
+        self._rules = rules
+        self._end: list[pa.Array] = []
+        self.batch: pa.RecordBatch = None
+        self.keys: Keys = np.empty(0)
+        self.exhausted = False
+        self.is_new = False
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.batch is None else int(self.batch.num_rows)
+
+    def fill(self) -> None:
+        """Get the next non-empty batch when the current one is used up."""
+        while not self.rows and not self.exhausted:
+            self.batch = next(self._source, None)
+            self.exhausted = self.batch is None
+            self.is_new = True
+            if self.batch is not None and self._rules.engine.skips_retracts:
+                self.batch = drop_retracts(self.batch)
+            if self.rows:
+                self._check_follows()
+
+    def _check_follows(self) -> None:
+        """Refuse a key that is not above those already merged: it would be merged without its other versions."""
+        columns = [self.batch.column(name) for name in self._rules.keys]
+        if self._end:
+            before, after = sort_keys([self._end, [c.slice(0, 1) for c in columns]])
+            if not before[0] < after[0]:
+                raise _unsorted()
+        self._end = [c.slice(self.rows - 1) for c in columns]
+
+    def take_keys(self, keys: Keys) -> None:
+        """Store the keys of the rest of the batch."""
+        self.keys = keys
+        if self.is_new and (keys[1:] < keys[:-1]).any():
+            raise _unsorted()
+        self.is_new = False
+
+    def cut(self, count: int) -> tuple[pa.RecordBatch, Keys]:
+        """Remove the first rows."""
+        head, part = self.batch.slice(0, count), self.keys[:count]
+        self.batch, self.keys = self.batch.slice(count), self.keys[count:]
+        return head, part
+
+
+def _unsorted() -> FormatError:
+    return FormatError(
+        "A data file is not sorted by the primary key, so it can't be merged (another engine's clustering, or a "
+        "corrupt file); run check_table"
+    )
