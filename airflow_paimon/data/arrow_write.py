@@ -233,7 +233,8 @@ def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:
     for message in messages:
         folder = bucket_folder(write.schema, values(message.partition), message.bucket)
         indexes = [] if message.index is None else [f"{INDEX_DIR}/{message.index.file_name}"]
-        delete_unused(write.store, [*(f"{folder}/{file.file_name}" for file in message.new_files), *indexes])
+        files = (*message.new_files, *message.changelog)
+        delete_unused(write.store, [*(f"{folder}/{file.file_name}" for file in files), *indexes])
 
 
 def _result(table: Table, mode: str, written: Written, rows: int, started: float) -> dict[str, Any]:

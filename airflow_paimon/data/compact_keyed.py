@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
 from airflow_paimon.data.merge.versions import drop_retracts
+from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of, merged_with_changes
 from airflow_paimon.data.merge_plan import BucketMerge, plan_parts, sorted_runs, top_level
 from airflow_paimon.data.read import deleted_rows, read_versions
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
@@ -50,6 +51,7 @@ class MergeWork:
     top: int
     keep_deletes: bool
     expiry: RecordExpiry | None = None
+    changelog: Changelog | None = None
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -62,18 +64,24 @@ class MergeWork:
             FormatError: a file is missing or corrupt, or they have not the number of rows that the manifest says.
         """
         counted = _Counted(self.expiry)
-        writer = RollingWriter(self._target(), group_bytes=min(ROW_GROUP_BYTES, TASK_BYTES // 4))
+        group = min(ROW_GROUP_BYTES, TASK_BYTES // 4)
+        writer = RollingWriter(self._target(), group_bytes=group)
+        told = RollingWriter(replace(self._target(), source=FileSource.APPEND, is_changelog=True), group_bytes=group)
         rows = 0
         try:
-            for batch in self._merged(counted):
-                rows += batch.num_rows
-                writer.write(batch)
+            for batch, changes in self._merged(counted):
+                if batch is not None:
+                    rows += batch.num_rows
+                    writer.write(batch)
+                if changes is not None:
+                    told.write(changes)
             expected = sum(f.row_count for f in self.files) - deleted_rows(self.read.store, self.split.deletions)
             if counted.rows != expected:
                 raise wrong_count(self.read.label, self.files, counted.rows, expected)
-            files = writer.finish()
+            files, changelog = writer.finish(), told.finish()
         except BaseException:
             writer.abandon()
+            told.abandon()
             raise
         bucket = self.split.bucket
         message = CommitMessage(
@@ -82,6 +90,7 @@ class MergeWork:
             total_buckets=bucket.total_buckets,
             new_files=files,
             replaced=self.files,
+            changelog=changelog,
         )
         deleted = sum(f.row_count for f in self.files) - rows
         return TaskOutput(messages=(message,), rows=rows, deleted_rows=deleted, expired_rows=counted.expired)
@@ -97,14 +106,22 @@ class MergeWork:
             source=FileSource.COMPACT,
         )
 
-    def _merged(self, counted: _Counted) -> Iterator[pa.RecordBatch]:
-        for batch in read_versions(self.read, self.split, counted.seen):
-            if self.keep_deletes:
-                yield batch
-                continue
-            live = drop_retracts(batch)
-            at = live.schema.get_field_index(VALUE_KIND)
-            yield live.set_column(at, VALUE_KIND, pa.array(np.zeros(live.num_rows, np.int8)))
+    def _merged(self, counted: _Counted) -> Iterator[Merged]:
+        """Merge the rows; the second of a pair are the changes that they bring."""
+        quiet = _Counted(self.expiry)
+        if self.changelog is None:
+            found: Iterator[Merged] = ((b, None) for b in read_versions(self.read, self.split, counted.seen))
+        else:
+            found = merged_with_changes(self.read, self.split, self.changelog, self.top, counted.seen, quiet.seen)
+        for batch, changes in found:
+            yield None if batch is None else self._stored(batch), changes
+
+    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.keep_deletes:
+            return batch
+        live = drop_retracts(batch)
+        at = live.schema.get_field_index(VALUE_KIND)
+        return live.set_column(at, VALUE_KIND, pa.array(np.zeros(live.num_rows, np.int8)))
 
 
 class _Counted:
@@ -133,6 +150,7 @@ class KeyedCompaction:
     groups: Sequence[BucketMerge]
     keep_deletes: bool
     expiry: RecordExpiry | None
+    changelog: Changelog | None
 
     def works(self, chunk: Sequence[Group]) -> list[Work]:
         """Return a task for each part of the buckets."""
@@ -156,6 +174,7 @@ class KeyedCompaction:
                         top=merge.top,
                         keep_deletes=self.keep_deletes,
                         expiry=self.expiry,
+                        changelog=self.changelog,
                     )
                 )
         return works
@@ -202,7 +221,8 @@ def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> K
         if parts:
             groups.append(BucketMerge(split.bucket, parts, top))
     write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)
-    return KeyedCompaction(scan=scan, write=write, groups=groups, keep_deletes=options.chain_table, expiry=expiry)
+    return KeyedCompaction(scan=scan, write=write, groups=groups, keep_deletes=options.chain_table, expiry=expiry,
+                           changelog=changelog_of(schema))  # fmt: skip
 
 
 def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpiry | None) -> set[str]:

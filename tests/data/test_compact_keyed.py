@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
@@ -27,9 +28,18 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import (
+    NamedList,
+    data_file_path,
+    live_entries,
+    plan_scan,
+    read_entries,
+    read_named_lists,
+)
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import compact_keyed, read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
@@ -247,6 +257,72 @@ def test_a_compaction_that_never_gets_its_files_is_a_conflict(tmp_path: Path) ->
     assert rows(table) == [("a", 9, None, "x")]
 
 
+def changes(table: Table, snapshot: int) -> list[str]:
+    """The changelog of a snapshot, file by file."""
+    found = table.snapshot(snapshot)
+    if found.changelog_manifest_list is None:
+        return []
+    (manifests,) = read_named_lists(table, [NamedList(found.changelog_manifest_list, None, "changelog")])
+    out = []
+    for entry in (e for part in read_entries(table, manifests) for e in part):
+        assert (entry.file.file_name.startswith("changelog-"), entry.file.level, entry.file.file_source) == (
+            True,
+            TOP,
+            0,
+        )
+        values = StoredPartitions(table.schema()).values(entry.partition)
+        path = data_file_path(table.schema(), values, entry.bucket, entry.file)
+        rows = pq.read_table(Path(table.store.uri.removeprefix("file://")) / path).to_pylist()
+        assert entry.file.delete_row_count == sum(r["_VALUE_KIND"] in (1, 3) for r in rows)
+        assert [r["_KEY_k"] for r in rows] == sorted(r["_KEY_k"] for r in rows)
+        out += [("+I", "-U", "+U", "-D")[r["_VALUE_KIND"]] + f" {r['p']}{r['k']} {r['v']}" for r in rows]
+    assert len(out) == found.changelog_record_count
+    return out
+
+
+def told(table: Table, result: OperationResult) -> list[str]:
+    return [line for number in result.details["snapshots"] for line in changes(table, number)]
+
+
+@pytest.mark.parametrize("producer", ["lookup", "full-compaction", "none"])
+def test_changes_for_streaming_readers(tmp_path: Path, producer: str) -> None:
+    """As Paimon's own compaction writes them: rows of files that no compaction has seen, against those before."""
+    table = keyed(tmp_path, bucket="1", changelog_producer=producer)
+    upsert(table, *(("a", k, f"v{k}") for k in range(4)))
+    first = told(table, run(table))
+    assert first == ([] if producer == "none" else [f"+I a{k} v{k}" for k in range(4)])
+    upsert(table, ("a", 1, "new"), ("a", 2, "v2"), ("a", 7, "more"))
+    upsert(table, ("a", 0, "gone"), ("a", 8, "never there"), kind="-D")
+    second = told(table, run(table))
+    assert second == ([] if producer == "none" else [
+        "-D a0 v0", "-U a1 v1", "+U a1 new", "-U a2 v2", "+U a2 v2", "+I a7 more",
+    ])  # fmt: skip
+    assert not run(table).changed
+
+
+def test_updates_that_change_nothing_are_left_out_if_asked_for(tmp_path: Path) -> None:
+    options = {"changelog_producer": "lookup", "changelog_producer.row_deduplicate": "true"}
+    table = keyed(tmp_path, bucket="1", **options)
+    upsert(table, ("a", 1, "x"), ("a", 2, "x"), ("a", 3, "x"))
+    run(table)
+    upsert(table, ("a", 1, "x"), ("a", 2, "y"))
+    assert told(table, run(table)) == ["-U a2 x", "+U a2 y"]
+
+
+def test_files_between_the_levels_are_told_by_the_producer(tmp_path: Path) -> None:
+    """A compaction of Paimon's has merged level 0 into level 3: lookup has told that, full-compaction has not."""
+    late = ["-U a2 x", "+U a2 y"]
+    for producer, expected in (("lookup", late), ("full-compaction", ["-U a1 x", "+U a1 y", *late])):
+        table = make_table(tmp_path / producer, COLUMNS, primary_keys=["p", "k"], partition_keys=["p"], bucket="1",
+                           changelog_producer=producer, write_only="true")  # fmt: skip
+        upsert(table, ("a", 1, "x"), ("a", 2, "x"))
+        run(table)
+        upsert(table, ("a", 1, "y"))
+        replace_level(table, 3)
+        upsert(table, ("a", 2, "y"))
+        assert told(table, run(table)) == expected
+
+
 EXPIRING = {"p": "STRING NOT NULL", "k": "INT NOT NULL", "t": "BIGINT", "at": "TIMESTAMP(3)", "i": "INT"}
 
 
@@ -288,10 +364,10 @@ def test_a_merged_file_with_expired_records_is_written_again(tmp_path: Path) -> 
     assert not {f.file_name for f in files(table)} & {f.file_name for f in old}
 
 
-def replace_level(table: Table) -> list[DataFile]:
-    """Move the files to the top level, as Paimon does with files that need no merge."""
+def replace_level(table: Table, level: int = TOP) -> list[DataFile]:
+    """Move the files of level 0 to another one, as Paimon does with files that need no merge."""
     (split,) = plan_scan(table).splits
-    moved = tuple(f._replace(level=TOP) for f in split.files)
+    moved = tuple(f._replace(level=f.level or level) for f in split.files)
     message = CommitMessage(
         partition=split.partition,
         bucket=split.bucket,
@@ -316,8 +392,8 @@ def test_options_of_expiry_that_name_no_time_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("option", [
-    {"merge_engine": "aggregation"}, {"changelog_producer": "lookup"}, {"changelog_producer": "full-compaction"},
-    {"pk_clustering_override": "true"}, {"sequence__snapshot_ordering": "true"}, {"data_file__thin_mode": "true"},
+    {"merge_engine": "aggregation"}, {"pk_clustering_override": "true"}, {"sequence__snapshot_ordering": "true"},
+    {"data_file__thin_mode": "true"},
 ], ids=str)  # fmt: skip
 def test_tables_that_would_be_merged_otherwise_are_refused(tmp_path: Path, option: dict[str, str]) -> None:
     table = make_table(tmp_path, COLUMNS, primary_keys=["k"], bucket="1", **option)
@@ -358,12 +434,14 @@ def perform(table: Table, store: Any, **values: Any) -> Any:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Crash(), OSError(errno.EIO, "broken")], ids=["killed", "fails"])
 def test_killed_or_failing_between_any_two_store_calls(tmp_path: Path, error: BaseException, after: bool) -> None:
-    """Whatever is left, the rows are the same; the same operation again finishes it, and no live file is missing."""
+    """Whatever is left, the rows are the same; the same operation again finishes it, no live file is missing, and
+    readers of the changelog get each change once.
+    """
     step = 0
     while True:
         step += 1
         folder = tmp_path / str(step)
-        table = keyed(folder, bucket="1")
+        table = keyed(folder, bucket="1", changelog_producer="lookup")
         for i in range(2):
             upsert(table, ("a", 1, f"{i}"), ("b", 1, f"{i}"))
         before = rows(table)
@@ -377,6 +455,7 @@ def test_killed_or_failing_between_any_two_store_calls(tmp_path: Path, error: Ba
         assert_merged(table)
         on_disk = {path.name for path in folder.rglob("*.parquet")}
         assert {e.file.file_name for e in live_entries(table, table.latest_snapshot()).values()} <= on_disk
+        assert sorted(line for n in table.snapshot_ids() for line in changes(table, n)) == ["+I a1 1", "+I b1 1"]
         if len(store.mutations) < step:
             break
     assert step > 8

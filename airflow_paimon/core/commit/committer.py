@@ -23,7 +23,7 @@ from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
 from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, taken_back, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
-from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
+from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows, changelog_list
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
@@ -38,21 +38,15 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.index_manifest import write_index_manifest
-from airflow_paimon.core.format.manifest import FileKind, ManifestEntry, ManifestFile
-from airflow_paimon.core.format.manifest_io import (
-    describe_manifest,
-    rolling_manifests,
-    write_manifest,
-    write_manifest_list,
-)
-from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.format.manifest_io import write_manifest_list
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
 from airflow_paimon.core.table.branch_state import is_gone, is_standing, require_ready
 from airflow_paimon.core.table.lineage import Lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
@@ -184,10 +178,11 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         together = options.flag("row-tracking.partition-group-on-commit", True)
         number = (head.id if head else 0) + 1
         entries, next_row_id = stamped(entries, number, next_row_id or 0, by_partition=together)
-    delta_rows = _manifests(files, f"manifest-{stamp}", entries, draft.schema, options)
-    base_rows = _base_rows(table, head, files, stamp, draft, options)
-    base_list = _add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base_rows))
-    delta_list = _add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(delta_rows))
+    delta_rows = add_manifests(files, f"manifest-{stamp}", entries, draft.schema, options)
+    base = base_rows(table, head, files, stamp, draft, options)
+    base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
+    delta_list = add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(delta_rows))
+    told_list = changelog_list(files, stamp, draft, options)
     index = head.index_manifest if head else None
     if draft.index_entries is not None:
         index = None
@@ -204,6 +199,9 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         base_manifest_list_size=base_list[1],
         delta_manifest_list=delta_list[0],
         delta_manifest_list_size=delta_list[1],
+        changelog_manifest_list=told_list[0],
+        changelog_manifest_list_size=told_list[1],
+        changelog_record_count=sum(e.file.row_count for e in draft.changelog) if draft.changelog else None,
         index_manifest=index,
         commit_user=identity.user,
         writer_version=WRITER_VERSION,
@@ -231,45 +229,6 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
             f"{table.label}: a manifest could not be written, nothing was published ({error.message})", table=table.name
         ) from error
     return staged
-
-
-def _add_file(files: dict[str, bytes], name: str, data: bytes) -> tuple[str, int]:
-    files[name] = data
-    return name, len(data)
-
-
-def _manifests(
-    files: dict[str, bytes], prefix: str, entries: Sequence[ManifestEntry], schema: TableSchema, options: TableOptions
-) -> list[ManifestFile]:
-    types = partition_types(schema)
-    rows = []
-    for number, part in enumerate(rolling_manifests(list(entries), options.manifest_target_size)):
-        name = f"{prefix}-{number}"
-        data = write_manifest(part)
-        files[name] = data
-        rows.append(describe_manifest(name, len(data), part, types))
-    return rows
-
-
-def _base_rows(
-    table: Table, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
-) -> list[ManifestFile]:
-    """Return the new base list: all manifests of the head, a run of many small ones merged into few."""
-    if head is None:
-        return []
-    prefix = f"manifest-{stamp}-base"
-    if draft.rewrite_base:
-        return _manifests(files, prefix, list(live_entries(table, head).values()), draft.schema, options)
-    base, delta = read_lists(table, head)
-    rows = base + delta
-    group = plan_manifest_merge(
-        rows, min_count=options.manifest_merge_min_count, target_bytes=options.manifest_target_size
-    )
-    if group is None:
-        return rows
-    entries = merged_entries(read_entries(table, rows[group.start : group.stop]))
-    merged = _manifests(files, prefix, entries, draft.schema, options)
-    return [*rows[: group.start], *merged, *rows[group.stop :]]
 
 
 def _total_before(table: Table, head: Snapshot | None) -> int:

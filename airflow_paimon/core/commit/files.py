@@ -37,7 +37,7 @@ class CommitMessage:
 
     ``replaced``: the bucket's live files that the task has read and whose rows are in ``new_files``. In a dynamic
     bucket, ``hashes`` are the new keys' (as ``write_hash_index`` writes them), which the driver puts into ``index``,
-    the bucket's new hash index.
+    the bucket's new hash index. ``changelog``: files with changes for streaming readers.
     """
 
     partition: bytes
@@ -47,16 +47,20 @@ class CommitMessage:
     replaced: tuple[DataFile, ...] = ()
     hashes: bytes = b""
     index: IndexEntry | None = None
+    changelog: tuple[DataFile, ...] = ()
 
     @property
     def key(self) -> BucketKey:
         return BucketKey(self.partition, self.bucket)
 
     def entries(self) -> list[ManifestEntry]:
-        return [
-            ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f)
-            for f in self.new_files
-        ]
+        return self._added(self.new_files)
+
+    def changelog_entries(self) -> list[ManifestEntry]:
+        return self._added(self.changelog)
+
+    def _added(self, files: Sequence[DataFile]) -> list[ManifestEntry]:
+        return [ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f) for f in files]
 
 
 Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None

@@ -306,11 +306,11 @@ def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     yield from _compact_problems(schema, branch)
     yield from _merge_problems(options)
     producer = options.text("changelog-producer", "none").lower()
-    if producer not in ("none", "input"):
-        yield f"tables with changelog-producer={producer} (its changelog would be missing)", _OWN_COMPACTION
+    if producer not in _PRODUCERS:
+        yield f"tables with changelog-producer={producer}", _CONNECTOR
 
 
-_OWN_COMPACTION = "use Paimon's own compaction (CALL sys.compact)"
+_PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})
 _STORAGE_OPTIONS = ("data-file.external-paths", "data-file.thin-mode")
 
 

@@ -62,9 +62,17 @@ class FileTarget:
     """Overrides the lowest and highest sequence number in the metadata."""
     file_name: str | None = None
     """The name of a single file, with its extension; None: made up."""
+    is_changelog: bool = False
+    """Whether the files hold changes for streaming readers: a key may occur twice."""
     stores_row_ids: bool = False
     """Whether the files hold ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` (null = the version of the commit), as rows that had
     them before. See docs/format.md, Row tracking."""
+
+    @property
+    def prefix(self) -> str:
+        """How the names of the files begin."""
+        kind = "changelog" if self.is_changelog else "data"
+        return self.schema.options.get(f"{kind}-file.prefix", f"{kind}-")
 
     @property
     def key_fields(self) -> tuple[DataField, ...]:
@@ -91,7 +99,7 @@ class RollingWriter:
     def __init__(self, target: FileTarget, first_sequence: int = 0, *, group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._target = target
         self._group_bytes = group_bytes
-        self._name = f"{target.schema.options.get('data-file.prefix', 'data-')}{uuid.uuid4()}"
+        self._name = f"{target.prefix}{uuid.uuid4()}"
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0

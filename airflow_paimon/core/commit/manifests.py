@@ -1,0 +1,71 @@
+"""The manifests and manifest lists of a commit, as files by their names, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
+from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest_io import (
+    describe_manifest,
+    rolling_manifests,
+    write_manifest,
+    write_manifest_list,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
+from airflow_paimon.core.table.table import Table
+
+
+def add_file(files: dict[str, bytes], name: str, data: bytes) -> tuple[str, int]:
+    """Add a file by its name; return the name and the size."""
+    files[name] = data
+    return name, len(data)
+
+
+def add_manifests(
+    files: dict[str, bytes], prefix: str, entries: Sequence[ManifestEntry], schema: TableSchema, options: TableOptions
+) -> list[ManifestFile]:
+    """Add manifests with these entries; return the rows of their list."""
+    types = partition_types(schema)
+    rows = []
+    for number, part in enumerate(rolling_manifests(list(entries), options.manifest_target_size)):
+        name = f"{prefix}-{number}"
+        data = write_manifest(part)
+        files[name] = data
+        rows.append(describe_manifest(name, len(data), part, types))
+    return rows
+
+
+def base_rows(
+    table: Table, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
+) -> list[ManifestFile]:
+    """Return the new base list: all manifests of the head, a run of many small ones merged into few."""
+    if head is None:
+        return []
+    prefix = f"manifest-{stamp}-base"
+    if draft.rewrite_base:
+        return add_manifests(files, prefix, list(live_entries(table, head).values()), draft.schema, options)
+    base, delta = read_lists(table, head)
+    rows = base + delta
+    group = plan_manifest_merge(
+        rows, min_count=options.manifest_merge_min_count, target_bytes=options.manifest_target_size
+    )
+    if group is None:
+        return rows
+    entries = merged_entries(read_entries(table, rows[group.start : group.stop]))
+    merged = add_manifests(files, prefix, entries, draft.schema, options)
+    return [*rows[: group.start], *merged, *rows[group.stop :]]
+
+
+def changelog_list(
+    files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
+) -> tuple[str | None, int | None]:
+    """Add the manifests of the changelog and their list; return its name and size, None without a changelog."""
+    if not draft.changelog:
+        return None, None
+    rows = add_manifests(files, f"manifest-{stamp}-changelog", draft.changelog, draft.schema, options)
+    return add_file(files, f"manifest-list-{stamp}-2", write_manifest_list(rows))

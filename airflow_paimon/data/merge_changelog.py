@@ -1,0 +1,141 @@
+"""The changelog of a compaction, for the changelog producers ``lookup`` and ``full-compaction``.
+
+Which files readers of the changelog know already depends on the producer: those above level 0, or those on the top
+level. Of the keys in the other files, the row before (merged from the known files) is compared with the row after. See
+docs/format.md, Changelogs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.data.diff.keyed import changed_rows
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.merge.engine import Deduplicate
+from airflow_paimon.data.merge.rules import merge_rules
+from airflow_paimon.data.merge.runs import align_runs
+from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sort_keys import Keys
+from airflow_paimon.data.merge.versions import is_retract
+from airflow_paimon.data.read import SeenRows, read_stored, read_versions
+from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
+_SIDE = "_SIDE"
+_AFTER, _BEFORE, _NEW = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Changelog:
+    """``skips_equal``: an update that changes nothing is left out (``changelog-producer.row-deduplicate``)."""
+
+    producer: str
+    skips_equal: bool
+
+    def known(self, file: DataFile, top: int) -> bool:
+        """Whether readers of the changelog know a file's rows. ``top``: the top level of its bucket."""
+        return file.level > 0 if self.producer == "lookup" else file.level == top
+
+
+def changelog_of(schema: TableSchema) -> Changelog | None:
+    """Return what a compaction writes for streaming readers; None: nothing."""
+    options = TableOptions(schema.options)
+    producer = options.text("changelog-producer", "none").lower()
+    if producer not in ("lookup", "full-compaction"):
+        return None
+    return Changelog(producer, options.flag("changelog-producer.row-deduplicate"))
+
+
+Merged = tuple[pa.RecordBatch | None, pa.RecordBatch | None]
+"""Merged rows, with deletes, and the changes that they bring, both in key order."""
+
+
+def merged_with_changes(
+    read: TableRead, split: ReadSplit, changelog: Changelog, top: int, seen: SeenRows, quiet: SeenRows
+) -> Iterator[Merged]:
+    """Merge a part of a bucket as ``read_versions`` does, and tell the changes. ``seen`` gets each stored row once,
+    ``quiet`` those that are read a second time."""
+    new = [f for f in split.files if not changelog.known(f, top)]
+    if not new:
+        yield from ((batch, None) for batch in read_versions(read, split, seen))
+        return
+    rules = merge_rules(read.schema)
+    known = _only(read, split, [f for f in split.files if changelog.known(f, top)])
+    keys = [read.schema.field(name) for name in rules.keys]
+    runs = [_marked(read_versions(read, split, seen), _AFTER)]
+    if known is not None:
+        runs.append(_marked(read_versions(read, known, quiet), _BEFORE))
+    for file in new:
+        alone = replace(split, sections=(Section(((file,),)),), deletions=deletions_of(split.deletions, [file]))
+        stored = read_stored(read, alone, [*keys, *_expiring(read)], quiet)
+        runs.append(_marked((b.select(rules.keys) for b in stored), _NEW))
+    for slices, own in align_runs(runs, replace(rules, engine=Deduplicate())):
+        yield _step(slices, own, rules.keys, changelog.skips_equal)
+
+
+def _expiring(read: TableRead) -> list[Any]:
+    column = TableOptions(read.schema.options).text("record-level.time-field")
+    return [f for f in read.schema.fields if f.name == column and column not in merge_rules(read.schema).keys]
+
+
+def _only(read: TableRead, split: ReadSplit, files: Sequence[DataFile]) -> ReadSplit | None:
+    if not files:
+        return None
+    sections = plan_sections(files, [f.type for f in read.schema.key_fields])
+    return replace(split, sections=tuple(sections), deletions=deletions_of(split.deletions, files))
+
+
+def _marked(run: Iterator[pa.RecordBatch], side: int) -> Iterator[pa.RecordBatch]:
+    for batch in run:
+        yield batch.append_column(_SIDE, pa.array(np.full(batch.num_rows, side, np.int8)))
+
+
+def _step(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], names: Sequence[str], skips_equal: bool) -> Merged:
+    sides: dict[int, list[tuple[pa.RecordBatch, Keys]]] = {}
+    for batch, own in zip(slices, keys, strict=True):
+        sides.setdefault(batch.column(_SIDE)[0].as_py(), []).append((batch.drop_columns([_SIDE]), own))
+    ((after, after_keys),) = sides.get(_AFTER, [(None, np.empty(0))])
+    ((before, before_keys),) = sides.get(_BEFORE, [(None, np.empty(0))])
+    if _NEW not in sides:
+        return after, None
+    touched = np.unique(np.concatenate([own for _, own in sides[_NEW]]))
+    now, was = _live(after, after_keys, touched), _live(before, before_keys, touched)
+    same, at_now, at_was = np.intersect1d(after_keys[now], before_keys[was], return_indices=True)
+    if len(same) and skips_equal:
+        pairs = (before.take(pa.array(was[at_was])), after.take(pa.array(now[at_now])))
+        equal = ~changed_rows(*pairs, [*names, SEQUENCE_NUMBER, VALUE_KIND])
+        now, was = np.delete(now, at_now[equal]), np.delete(was, at_was[equal])
+    told = [(before, before_keys, was, after_keys[now], (DELETE, UPDATE_BEFORE)),
+            (after, after_keys, now, before_keys[was], (INSERT, UPDATE_AFTER))]  # fmt: skip
+    return after, _told([one for one in told if len(one[2])])
+
+
+def _live(batch: pa.RecordBatch | None, keys: Keys, touched: Keys) -> Any:
+    """Return which rows are rows of the table, of the touched keys."""
+    if batch is None:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.isin(keys, touched) & ~is_retract(batch.column(VALUE_KIND)))
+
+
+def _told(sides: Sequence[tuple[pa.RecordBatch, Keys, Any, Keys, tuple[int, int]]]) -> pa.RecordBatch | None:
+    """Return the changes in key order, what was before what is."""
+    if not sides:
+        return None
+    batches, keys = [], []
+    for batch, own, at, other, (alone, paired) in sides:
+        kinds = np.where(np.isin(own[at], other), paired, alone).astype(np.int8)
+        rows = batch.take(pa.array(at))
+        batches.append(rows.set_column(rows.schema.get_field_index(VALUE_KIND), VALUE_KIND, pa.array(kinds)))
+        keys.append(own[at])
+    ranks = np.unique(np.concatenate(keys), return_inverse=True)[1]
+    order = np.argsort(ranks, kind="stable")
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole.take(pa.array(order))
