@@ -13,7 +13,7 @@ from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, I
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.features import check_file, check_index, check_readable
+from airflow_paimon.core.table.features import check_file, check_index, check_numbered, check_readable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.predicate import Predicate
@@ -143,6 +143,7 @@ def plan_read(
     for split in plan.splits:
         for file in split.files:
             check_file(file, read.schemas[file.schema_id], table=label)
+        check_numbered(split.files, schema, table=label)
     splits = _plan_splits(read, plan, whole_buckets=whole_buckets, in_key_order=in_key_order)
     if not read.is_keyed and ROW_COLUMNS.keys() & {*read.columns, *read.rows.columns}:
         check_row_ids((f for s in splits for f in s.files), label)

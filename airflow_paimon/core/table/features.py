@@ -111,6 +111,18 @@ def check_file(file: DataFile, schema: TableSchema, *, table: str) -> None:
     _refuse(table, "read", _file_problems(file, schema))
 
 
+def check_numbered(files: Iterable[DataFile], schema: TableSchema, *, table: str) -> None:
+    """Refuse files that don't tell whether their rows have the number of the commit or one of their own.
+
+    ``schema``: the schema of the read.
+    """
+    if TableOptions(schema.options).flag(SNAPSHOT_ORDERING):
+        unknown = (f.file_name for f in files if f.file_source is None)
+        _refuse(
+            table, "read", ((f"files of an unknown source with {SNAPSHOT_ORDERING} ({n})", _CONNECTOR) for n in unknown)
+        )
+
+
 def file_format(file_name: str) -> str:
     """Return the format of a data file, by its extension, as Paimon does."""
     return file_name.rsplit(".", 1)[-1].lower() if "." in file_name else ""
@@ -131,8 +143,6 @@ def _file_problems(file: DataFile, schema: TableSchema) -> Iterator[Problem]:
         yield f"data files of format {kind!r} ({file.file_name})", _CONNECTOR
     if file.external_path is not None:
         yield f"files outside the table folder (data-file.external-paths: {file.file_name})", _CONNECTOR
-    if TableOptions(schema.options).flag(SNAPSHOT_ORDERING) and file.file_source is None:
-        yield f"files of an unknown source with {SNAPSHOT_ORDERING} ({file.file_name})", _CONNECTOR
     partial = file.write_cols is not None and not set(schema.field_names) <= set(file.write_cols)
     if partial and not TableOptions(schema.options).data_evolution:
         yield f"files with a part of the columns without data-evolution.enabled ({file.file_name})", _CONNECTOR
