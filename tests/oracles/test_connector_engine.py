@@ -241,7 +241,8 @@ def test_a_table_that_the_embedded_engine_refuses_is_corrected_and_published(
     found = connector("diff_branches")["details"]
     assert found["total"] == {"added": 0, "changed": 3, "deleted": 1, "unchanged": 0, "unchanged_exact": True}
     assert shown("t") == "a1=10 a2=20 b3=30 b4=40"
-    run(tmp_path, "merge_branch", branch="fix")
+    # the connector has written a partition's index of dynamic buckets anew
+    run(tmp_path, "merge_branch", branch="fix", writers_stopped=feature == "dynamic-bucket")
     assert shown("t") == "a1=11 a2=21 b3=31"
     connector_oracle.sql(tmp_path, "INSERT INTO t VALUES (5L, 50L, 'b')", database="d")  # main's writers go on
     assert shown("t") == "a1=11 a2=21 b3=31 b5=50"

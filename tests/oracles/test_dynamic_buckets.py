@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from tests.data.hash_indexes import DYNAMIC, SAME_HASH, check_indexes, indexed
 from tests.data.tables import rows_of
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World
 from tests.randomness import chance
+from tests.stores import Crash, FaultStore
 
 pytestmark = pytest.mark.oracle
 
@@ -123,6 +125,29 @@ def test_a_branch_that_java_has_written_is_published_with_its_indexes(world: Wor
     world.write(rows("x6=d x7=d x8=d x9=d x10=d"))
     assert len(distinct(world)) == 12
     assert world.is_sound()
+
+
+def test_a_write_that_dies_anywhere_leaves_a_table_that_java_goes_on_with(world: World) -> None:
+    """Killed before and after each change of the storage, then Java writes the same keys; a retry of ours as well."""
+    make(world, partitioned=False)
+    world.write([{"p": "x", "k": k, "v": "java"} for k in range(6)])
+    step, last = 0, False
+    while not last:
+        step += 1
+        given = [{"p": "x", "k": k, "v": f"ours {step}"} for k in (step % 6, 100 + step, 101 + step, 200 + step)]
+        for after in (False, True):
+            faulty = Table(FaultStore(world.main.store, fail_at=step, error=Crash(), after=after), world.table)
+            try:
+                write_arrow(faulty, arrow(given))
+                last = True
+            except Crash:
+                check_indexes(world.main)
+        write_arrow(world.main, arrow(given))
+        world.write([r | {"v": f"java {step}"} for r in given])
+        assert step < 60
+    found = distinct(world)
+    assert len(found) == 6 + (step + 1) + step
+    assert {v for _, k, v in found if k == 200 + step} == {f"java {step}"}
 
 
 @dataclass(slots=True)

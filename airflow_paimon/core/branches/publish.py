@@ -15,6 +15,7 @@ from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
     Sides,
     check_bucket_counts,
+    check_hash_indexes,
     check_sequences,
     fast_forward_buckets,
     highest_sequence,
@@ -63,7 +64,7 @@ from airflow_paimon.core.table.history import (
 )
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries
+from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
@@ -296,7 +297,11 @@ def _check_sequences(
 ) -> None:
     """Read the base's manifests only if the replaced files are not sufficient."""
     schema = g.main_schemas[-1]
-    if not schema.primary_keys or TableOptions(schema.options).sequence_fields or request.writers_stopped:
+    if not schema.primary_keys or request.writers_stopped:
+        return
+    form = StoredPartitions(schema).canonical
+    check_hash_indexes(context.table.name, changes, g.sides.theirs, read_index(context.table, g.head), form, name)
+    if TableOptions(schema.options).sequence_fields:
         return
     check_sequences(context.table.name, changes, base_highest(context.table, g.base, g.sides.theirs, changes), name)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -203,6 +204,37 @@ def check_sequences(
             f"writer is open",
             table=table,
             details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
+        )
+
+
+def check_hash_indexes(
+    table: str,
+    changes: Sequence[BucketChange],
+    theirs: Difference,
+    head: Sequence[IndexEntry],
+    form: Callable[[bytes], bytes],
+    name_bucket: Any,
+) -> None:
+    """Refuse other keys in dynamic buckets: a writer that stays open on main remembers which bucket a key lives in.
+
+    ``head``: main's index entries; ``form``: ``StoredPartitions.canonical`` of the table's schema.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    mine = {BucketKey(form(i.partition), i.bucket): i.file_name for i in head if i.index_type == INDEX_TYPE}
+    other = []
+    for bucket in {c.bucket for c in changes} & theirs.index.keys():
+        their = next((i.file_name for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
+        if their != mine.get(bucket):
+            other.append(name_bucket(bucket))
+    if other:
+        raise UnsafeOperationError(
+            f"{table}: {_listed(sorted(other))} of the branch hold other keys than on main: a writer that stays open "
+            f"on main doesn't know their dynamic buckets, and would put a key into a second one. Use "
+            f"--writers-stopped when no writer is open",
+            table=table,
+            details={"buckets": sorted(other)[:MAX_LISTED], "bucket_count": len(other)},
         )
 
 

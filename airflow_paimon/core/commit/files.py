@@ -90,8 +90,8 @@ def commit_append(
         if not entries:
             return None
         schema = table.schema()
-        _check_moved(table, schema, messages, planned_on, head)
         check_assigned(table, schema, messages, planned_on, head)
+        _check_moved(table, schema, messages, planned_on, head)
         _check_row_ids(table, schema, head)
         return Draft(
             kind=CommitKind.APPEND,

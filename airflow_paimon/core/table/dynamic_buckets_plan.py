@@ -38,14 +38,16 @@ _NO_LIMIT = 2**62
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRules:
     """``target_rows``: hashes of a full bucket. ``max_buckets``: how many a partition may have. ``shares``: of a
-    partition without buckets. ``apart``: rows of a share come to several tasks, so what a new hash gets must not depend
-    on the other rows: a share then fills one bucket, over the target if need be.
+    partition without buckets; others have one for each bucket. ``alone``: there is one share only, as there is one
+    task. ``apart``: rows of a share come to several tasks, so what a new hash gets must not depend on the other rows: a
+    share then fills one bucket, over the target if need be.
     """
 
     target_rows: int
     max_buckets: int
     shares: int
     apart: bool = False
+    alone: bool = False
 
 
 def bucket_rules(options: TableOptions, *, tasks: int, apart: bool) -> BucketRules:
@@ -61,6 +63,7 @@ def bucket_rules(options: TableOptions, *, tasks: int, apart: bool) -> BucketRul
         max_buckets=most,
         shares=max(1, min(shares, most)),
         apart=apart,
+        alone=tasks == 1 and not apart,
     )
 
 
@@ -99,7 +102,7 @@ class Assigner:
         self._runs = [known]
         sizes = np.bincount(known & _BUCKET_MASK) if len(known) else np.empty(0, np.int64)
         self._sizes = dict.fromkeys(buckets, 0) | {b: int(n) for b, n in enumerate(sizes) if n}
-        self._shares = min(len(self._sizes), rules.max_buckets) or rules.shares
+        self._shares = 1 if rules.alone else min(len(self._sizes), rules.max_buckets) or rules.shares
         self._filled: dict[int, int] = {}
         self._added: dict[int, list[Hashes]] = {}
 

@@ -1,0 +1,220 @@
+"""Writes into dynamic buckets: what their commits keep, what a damaged index does, and writers that meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.files import CommitMessage, commit_append
+from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
+from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.arrow_write import commit_write, discard_files
+from airflow_paimon.data.drop import drop_partitions
+from airflow_paimon.data.dynamic_buckets import with_hash_indexes
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.fold import fold_buckets
+from airflow_paimon.data.task_messages import merged_messages
+from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from tests.core.tables import run
+from tests.data.hash_indexes import DYNAMIC, check_indexes, indexed
+from tests.data.tables import make_table, rows_of
+from tests.randomness import chance
+from tests.stores import FaultStore
+
+COLUMNS = {"k": "BIGINT NOT NULL", "v": "STRING", "p": "STRING NOT NULL"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    options = {k.replace(".", "__").replace("-", "_"): v for k, v in DYNAMIC.items()}
+    return make_table(tmp_path, COLUMNS, primary_keys=["p", "k"], partition_keys=["p"], **options)
+
+
+def rows(keys: Sequence[int], v: str, p: str = "x") -> pa.Table:
+    return rows_of(COLUMNS, [{"p": p, "k": k, "v": v} for k in keys])
+
+
+def shown(table: Table) -> dict[tuple[str, int], str]:
+    found = read_arrow(table).to_pylist()
+    out = {(r["p"], r["k"]): r["v"] for r in found}
+    assert len(out) == len(found), "a key was read twice"
+    return out
+
+
+def files_of_tasks(write: TableWrite, *tasks: pa.Table) -> list[list[CommitMessage]]:
+    return [write_rows(write, [conform_rows(t, write.schema, write.label)]) for t in tasks]
+
+
+def index_files(table: Table) -> set[str]:
+    return set(table.store.names("index"))
+
+
+def test_known_keys_leave_the_index_as_it_is(table: Table) -> None:
+    write_arrow(table, rows(range(6), "a"))
+    before = index_files(table)
+    first = indexed(table)
+    write_arrow(table, rows(range(3, 6), "b"))
+    assert index_files(table) == before and indexed(table) == first
+    write_arrow(table, rows([5, 6], "c"))
+    assert len(index_files(table) - before) == 1, "only the bucket with a new key gets another index"
+    assert check_indexes(table).keys() == {(("x",), 0), (("x",), 1)}
+
+
+def test_dropped_partitions_take_their_indexes_along(table: Table) -> None:
+    write_arrow(table, rows(range(6), "a"))
+    write_arrow(table, rows(range(3), "a", "y"))
+    drop_partitions(table, [{"p": "x"}])
+    assert {p for p, _ in check_indexes(table)} == {("y",)}
+    write_arrow(table, rows(range(9), "b"))
+    assert len(shown(table)) == 12
+
+
+@pytest.mark.parametrize("meeting", ["append", "overwrite", "drop", "delete"])
+def test_a_write_planned_before_another_commit_is_planned_again(table: Table, meeting: str) -> None:
+    """Both give key 7 a bucket; whoever commits second has to see the other's choice."""
+    write_arrow(table, rows(range(4), "a"))
+
+    def other(method: str, path: str) -> None:
+        if method == "create" and path.startswith("snapshot/") and not done:
+            done.append(path)
+            if meeting == "append":
+                write_arrow(table, rows([8, 9, 10, 7], "other"))
+            elif meeting == "overwrite":
+                write_arrow(table, rows([7, 20, 21, 22, 23, 0], "other"), mode="overwrite", partition={"p": "x"})
+            elif meeting == "drop":
+                drop_partitions(table, [{"p": "x"}])
+            else:
+                gone = rows([0], "a").append_column("_row_kind", pa.array(["-D"]))
+                write_arrow(table, gone)
+
+    done: list[str] = []
+    write_arrow(Table(FaultStore(table.store, on_mutation=other), table.name), rows([7, 0, 11, 12], "ours"))
+    assert done
+    assert {k: v for (_, k), v in shown(table).items() if k in (7, 0, 11)} == dict.fromkeys((7, 0, 11), "ours")
+    check_indexes(table)
+    write_arrow(table, rows(range(25), "last"))
+    assert set(shown(table).values()) == {"last"}
+    assert index_files(table) >= {e.file_name for e in read_index(table, table.latest_snapshot())}
+
+
+def test_a_commit_to_another_partition_does_not_disturb(table: Table) -> None:
+    write_arrow(table, rows(range(4), "a"))
+    write = plan_write(table)
+    [messages] = files_of_tasks(write, rows([3, 4], "b"))
+    write_arrow(table, rows(range(4), "other", "y"))
+    commit_append(table, with_hash_indexes(write.dynamic, messages), planned_on=write.planned_on)
+    assert len(shown(table)) == 9
+    check_indexes(table)
+
+
+def test_files_of_a_refused_write_are_deleted_with_its_index(table: Table) -> None:
+    write_arrow(table, rows(range(4), "a"))
+    write = plan_write(table)
+    messages = with_hash_indexes(write.dynamic, files_of_tasks(write, rows([4], "b"))[0])
+    before = index_files(table)
+    write_arrow(table, rows([5], "other"))
+    with pytest.raises(ConflictError, match="partition p=x after the dynamic buckets"):
+        commit_write(table, write, messages, "append", None, CommitIdentity())
+    discard_files(write, messages)
+    live = {e.file_name for e in read_index(table, table.latest_snapshot())}
+    assert index_files(table) & before - live != before - live
+
+
+@pytest.mark.parametrize("case", range(3))
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_tasks_that_get_rows_as_they_come_agree(table: Table, case: int, overwrite: bool) -> None:
+    """As the data source writes: the rows of a key are in any task, several times."""
+    random = chance(f"tasks {case}")
+    write_arrow(table, rows(range(random.randint(1, 12)), "old"))
+    write = plan_write(table, overwrite=overwrite, apart=True)
+    given = [rows([random.randrange(40) for _ in range(15)], f"task {i}", random.choice("xy")) for i in range(4)]
+    messages = merged_messages(write, files_of_tasks(write, *given))
+    messages = with_hash_indexes(write.dynamic, messages)
+    commit_write(table, write, messages, "overwrite" if overwrite else "append", None, CommitIdentity())
+    wanted = {(r["p"], r["k"]) for t in given for r in t.to_pylist()}
+    assert {k for k, v in shown(table).items() if v != "old"} == wanted
+    check_indexes(table)
+    write_arrow(table, pa.concat_tables([rows(range(50), "last"), rows(range(50), "last", "y")]))
+    assert set(shown(table).values()) == {"last"}
+
+
+def _remove(table: Table) -> None:
+    name = read_index(table, table.latest_snapshot())[0].file_name
+    table.store.delete(f"index/{name}")
+
+
+def _cut(table: Table) -> None:
+    name = read_index(table, table.latest_snapshot())[0].file_name
+    table.store.replace(f"index/{name}", table.store.read(f"index/{name}")[:-4])
+
+
+def _copy(table: Table) -> None:
+    """The hashes of bucket 0 in bucket 1 as well: what two writers leave who don't see each other."""
+    first, second = sorted(read_index(table, table.latest_snapshot()), key=lambda e: e.bucket)[:2]
+    table.store.replace(f"index/{second.file_name}", table.store.read(f"index/{first.file_name}"))
+
+
+def _forget(table: Table) -> None:
+    """A snapshot without its index manifest."""
+    head = table.latest_snapshot()
+    assert head is not None
+    path = table.paths.snapshot(head.id)
+    found = json.loads(table.store.read(path))
+    del found["indexManifest"]
+    table.store.replace(path, json.dumps(found).encode())
+
+
+DAMAGES: dict[str, tuple[Callable[[Table], None], str]] = {
+    "missing": (_remove, "a hash index is missing"),
+    "cut": (_cut, "the hash index has 12 bytes"),
+    "twice": (_copy, "key hashes are in the index of two buckets, the first of them in 0 and 1"),
+    "forgotten": (_forget, "bucket 0 has data files but no hash index"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_index_stops_writes_until_the_partition_is_written_anew(table: Table, damage: str) -> None:
+    write_arrow(table, rows(range(8), "a"))
+    act, said = DAMAGES[damage]
+    act(table)
+    head = table.latest_snapshot_id()
+    with pytest.raises(FormatError, match=f"{said}.*mode=overwrite"):
+        write_arrow(table, rows([1, 9], "b"))
+    assert table.latest_snapshot_id() == head
+    write_arrow(table, rows([1], "other partition", "y"))
+    write_arrow(table, rows(range(8), "c"), mode="overwrite", partition={"p": "x"})
+    write_arrow(table, rows([1, 9], "d"))
+    assert shown(table)["x", 1] == "d" and len(shown(table)) == 10
+    check_indexes(table)
+
+
+def test_a_publish_of_new_keys_asks_whether_writers_are_stopped(table: Table) -> None:
+    """A writer that stays open on main would give the same key another bucket."""
+    write_arrow(table, rows(range(4), "a"))
+    run(table, "create_branch", branch="known", snapshot=1)
+    run(table, "create_branch", branch="new", snapshot=1)
+    write_arrow(table.branch("known"), rows([2], "b"))
+    write_arrow(table.branch("new"), rows([9], "b"))
+    with pytest.raises(UnsafeOperationError, match=r"p=x/bucket-1 of the branch hold other keys.*--writers-stopped"):
+        run(table, "merge_branch", branch="new")
+    plan = plan_scan(table.branch("known"))
+    fold_buckets(table.branch("known"), {BucketKey(s.partition, s.bucket): 3 for s in plan.splits})
+    run(table, "merge_branch", branch="known")
+    check_indexes(table)
+    assert shown(table)["x", 2] == "b"
+
+
+def test_a_fold_keeps_the_index(table: Table) -> None:
+    write_arrow(table, rows(range(8), "a"))
+    before: dict[Any, set[int]] = indexed(table)
+    plan = plan_scan(table)
+    fold_buckets(table, {BucketKey(s.partition, s.bucket): 0 for s in plan.splits})
+    assert indexed(table) == before == check_indexes(table)

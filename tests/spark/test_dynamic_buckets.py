@@ -1,0 +1,118 @@
+"""Dynamic buckets written by many tasks: a key gets one bucket, whichever tasks its rows come to."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.spark import sql, write_table
+from airflow_paimon.spark.datasource import register
+from airflow_paimon.spark.rows_in import temporary_conf
+from tests.data.hash_indexes import DYNAMIC, SAME_HASH, check_indexes
+from tests.randomness import chance
+from tests.spark.jobs.operations import correct, in_tasks, rows_of, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = (("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
+TASKS = {"spark.sql.shuffle.partitions": "5", "spark.sql.adaptive.enabled": "false"}
+Model = dict[tuple[int, str], str]
+
+
+def make(warehouse: Path, **options: str) -> Table:
+    keys = {"partition_keys": ["dt"], "primary_keys": ["dt", "k"]}
+    return create_table(str(warehouse), "d.t", COLUMNS, options={**DYNAMIC, **options}, **keys)
+
+
+def check(table: Table, model: Model) -> None:
+    check_indexes(table)
+    assert rows_of(table) == sorted((k, v, dt) for (k, dt), v in model.items())
+
+
+def some(spark: SparkSession, random: Random, v: str, dts: str = "abc") -> tuple[DataFrame, Model]:
+    keys = [*range(40), *(k for pair in SAME_HASH for k in pair)]
+    model = {(random.choice(keys), random.choice(dts)): v for _ in range(30)}
+    given = [(k, v, dt) for (k, dt) in model] * 2
+    return spark.createDataFrame(given, "k bigint, v string, dt string").repartition(4), model
+
+
+def without(model: Model, dts: set[str]) -> Model:
+    return {key: v for key, v in model.items() if key[1] not in dts}
+
+
+def test_tasks_of_every_way_to_write_agree(spark: SparkSession, tmp_path: Path) -> None:
+    random = chance("dynamic buckets in tasks")
+    table = make(tmp_path)
+    where: dict[str, Any] = {"warehouse": str(tmp_path), "name": "d.t"}
+    register(spark)
+    with temporary_conf(spark, TASKS):
+        rows, model = some(spark, random, "first")
+        write_table(rows, **where)
+        check(table, model)
+        rows, new = some(spark, random, "again")
+        write_table(rows, **where)
+        check(table, model := model | new)
+        rows, new = some(spark, random, "source")
+        rows.write.format("airflow_paimon").options(warehouse=str(tmp_path), table="d.t").mode("append").save()
+        check(table, model := model | new)
+        rows, new = some(spark, random, "dynamic", "ad")
+        write_table(rows, mode="dynamic_overwrite", **where)
+        check(table, model := without(model, {dt for _, dt in new}) | new)
+        rows, new = some(spark, random, "b only", "b")
+        options = {"warehouse": str(tmp_path), "table": "d.t", "partition": "dt=b"}
+        rows.write.format("airflow_paimon").options(**options).mode("overwrite").save()
+        check(table, model := without(model, {"b"}) | new)
+        rows, new = some(spark, random, "last")
+        write_table(rows, **where)
+        check(table, model | new)
+
+
+@pytest.mark.parametrize("place", ["here", "in tasks"])
+def test_statements_and_corrections_keep_each_key_in_its_bucket(
+    spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    random = chance(f"dynamic buckets corrected {place}")
+    table = make(tmp_path)
+    rows, model = some(spark, random, "first")
+    write_table(rows, str(tmp_path), "d.t")
+    with ExitStack() as stack:
+        if place == "in tasks":
+            stack.enter_context(temporary_conf(spark, TASKS))
+            stack.enter_context(in_tasks())
+        sql(spark, str(tmp_path), "UPDATE d.t SET v = 'updated' WHERE k % 2 = 0")
+        check(table, model := {key: "updated" if key[0] % 2 == 0 else v for key, v in model.items()})
+        merge = """
+            MERGE INTO d.t USING (SELECT explode(sequence(0L, 60L)) AS k, 'b' AS dt) s ON t.k = s.k AND t.dt = s.dt
+            WHEN MATCHED AND s.k % 3 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET v = 'merged'
+            WHEN NOT MATCHED THEN INSERT (k, v, dt) VALUES (s.k, 'inserted', s.dt)
+        """
+        sql(spark, str(tmp_path), merge)
+        known = {k for k, dt in model if dt == "b"}
+        for k in range(61):
+            if k not in known:
+                model[k, "b"] = "inserted"
+            elif k % 3:
+                model[k, "b"] = "merged"
+            else:
+                del model[k, "b"]
+        check(table, model)
+        run(tmp_path, "create_branch", branch="fix", snapshot=table.latest_snapshot_id())
+        query = "SELECT explode(sequence(50L, 70L)) AS k, 'upserted' AS v, 'a' AS dt"
+        correct(spark, tmp_path, query, mode="upsert")
+        model |= {(k, "a"): "upserted" for k in range(50, 71)}
+        check(table.branch("fix"), model)
+        query = "SELECT k + 5 AS k, 'moved' AS v, dt FROM branch WHERE dt = 'c'"
+        correct(spark, tmp_path, query, partitions=["dt=c"])
+        model = without(model, {"c"}) | {(k + 5, "c"): "moved" for k, dt in model if dt == "c"}
+        check(table.branch("fix"), model)
+        run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+        check(table, model)
+        sql(spark, str(tmp_path), "INSERT INTO d.t SELECT k, 'late', dt FROM d.t WHERE k > 3")
+        check(table, {key: "late" if key[0] > 3 else v for key, v in model.items()})
