@@ -16,6 +16,7 @@ from airflow_paimon.operators.branch import (
     DiffBranchesOperator,
 )
 from airflow_paimon.operators.maintenance import CheckTableOperator
+from airflow_paimon.operators.replay import ReplayBranchOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.tables import COLUMNS, append, make_table
 from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server, storage_options
@@ -105,7 +106,7 @@ def double(spark, views):
 """
 
 
-def test_rows_are_corrected_by_a_function_and_compared(
+def test_rows_are_corrected_by_a_function_compared_and_replayed(
     warehouse: Path, run_dag: RunDag, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With the Spark settings of the Paimon connection: these operators name none but ``py_files``."""
@@ -130,14 +131,26 @@ def test_rows_are_corrected_by_a_function_and_compared(
             spark_options={"py_files": str(tmp_path / "fixes.py")},
             **common,
         )
-        new >> correct >> DiffBranchesOperator(task_id="diff", sample="1", **common)
+        diff = DiffBranchesOperator(task_id="diff", sample="1", **common)
+        replay = ReplayBranchOperator(
+            task_id="replay",
+            source=["up=d.t"],
+            sql="INSERT INTO branch SELECT k + 10, v, dt FROM up WHERE dt = '1'; DELETE FROM branch WHERE k = 12",
+            **common,
+        )
+        new >> correct >> diff >> replay
     run = run_dag(dag)
     assert run.state == "success", run.tasks
     logged = "".join(capfd.readouterr())
-    assert logged.count("--conf spark.ui.enabled=false") == logged.count("--name nightly corrections") == 2
+    assert logged.count("--conf spark.ui.enabled=false") == logged.count("--name nightly corrections") == 3
     assert run.xcom("correct")["snapshot_after"] == 2
-    rows = read_arrow(main.branch("fix")).sort_by("k").to_pylist()
+    rows = read_arrow(main.branch("fix"), 2).sort_by("k").to_pylist()
     assert [row["v"] for row in rows] == ["aa", "bb", "c"]
+    replayed = read_arrow(main.branch("fix")).sort_by("k").to_pylist()
+    assert [(row["k"], row["v"]) for row in replayed] == [(1, "aa"), (2, "bb"), (3, "c"), (11, "a")]
+    details = run.xcom("replay")["details"]
+    assert details["sources"]["up"] == {"table": "d.t", "branch": "main", "start": 0, "caught_up_to": 1, "head": 1}
+    assert (details["targets"]["t"]["batches"], details["targets"]["t"]["snapshot_after"]) == (2, 4)
     assert [row["v"] for row in read_arrow(main).sort_by("k").to_pylist()] == ["a", "b", "c"]
     compared = run.xcom("diff")
     assert compared["changed"] is False
