@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,16 +26,25 @@ class Request:
     def is_create(self) -> bool:
         return self.method == "PUT" and self.headers.get("if-none-match") == "*"
 
+    @property
+    def is_listing(self) -> bool:
+        return self.method == "GET" and "list-type=2" in self.path
+
+    @property
+    def is_next_page(self) -> bool:
+        return self.is_listing and "continuation-token" in self.path
+
 
 @dataclass
 class Proxy:
     """What happens to the next requests that ``concerns`` picks, one after the other; the others pass.
 
     - ``apply-reset``, ``apply-500``: the server does it, the answer gets lost, or says 500
-    - ``reset``, ``500``, ``403``, ``409``, ``501``: the server never sees it
+    - ``reset``, ``500``, ``503`` (too many requests), ``403``, ``409``, ``501``: the server never sees it
     - ``foreign-500``: another writer's put comes first, the answer says 500
     - ``unconditional``: the server never sees the condition
     - ``half``: half of the answer's body arrives
+    - ``stale``: the answer that this listing got while ``remembers`` was set, if it was made then
     - ``down``: this request and all that follow, whatever they are, break off; ``apply-down`` applies this one
     """
 
@@ -45,17 +55,22 @@ class Proxy:
     concerns: Callable[[Request], bool] = field(default=lambda request: request.is_create)
     requests: list[Request] = field(default_factory=list)
     down: bool = False
+    remembers: bool = False
+    listings: dict[str, Answer] = field(default_factory=dict)
 
     def reset(self) -> None:
         """Let everything pass again and forget what was asked for."""
         self.plan, self.always, self.down = [], "", False
         self.concerns = lambda request: request.is_create
         self.requests = []
+        self.remembers, self.listings = False, {}
 
     def next_fault(self, request: Request) -> str:
         self.requests.append(request)
         if self.down:
             return "reset"
+        if request.is_next_page and request.path in self.listings:
+            return "stale"  # of a first page that was
         if not self.concerns(request):
             return ""
         return self.plan.pop(0) if self.plan else self.always
@@ -67,11 +82,15 @@ class Proxy:
             del headers["if-none-match"]
         if fault in ("down", "apply-down"):
             self.down = True
+        if fault == "stale" and path in self.listings:
+            return self.listings[path]
         answer = None
-        if fault in ("", "unconditional", "half") or fault.startswith("apply-"):
+        if fault in ("", "unconditional", "half", "stale") or fault.startswith("apply-"):
             answer = self.forward(method, path, headers, body)
         if fault.endswith(("reset", "down")):
             return None
+        if self.remembers and answer is not None and Request(method, path, headers).is_listing:
+            self.listings[path] = answer
         status = int(fault[-3:]) if fault[-3:].isdigit() else 0
         return (status, {"content-type": "application/xml"}, _error_body(_CODES[status])) if status else answer
 
@@ -89,7 +108,13 @@ def _error_body(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>As planned</Message></Error>".encode()
 
 
-_CODES = {500: "InternalError", 403: "AccessDenied", 409: "ConditionalRequestConflict", 501: "NotImplemented"}
+_CODES = {
+    500: "InternalError",
+    503: "SlowDown",
+    403: "AccessDenied",
+    409: "ConditionalRequestConflict",
+    501: "NotImplemented",
+}
 
 
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
@@ -141,3 +166,19 @@ def s3_proxy(target: str) -> Iterator[Proxy]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class OldListings:
+    """Picks the first pages of listings that are to be answered as they were: by how often each was asked for."""
+
+    def __init__(self, is_old: Callable[[int], bool]) -> None:
+        self._is_old, self._asked = is_old, Counter[str]()
+        self.given: set[str] = set()
+
+    def __call__(self, request: Request) -> bool:
+        if not request.is_listing or request.is_next_page:
+            return False
+        self._asked[request.path] += 1
+        old = self._is_old(self._asked[request.path])
+        self.given |= {request.path} if old else set()
+        return old

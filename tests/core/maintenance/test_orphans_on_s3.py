@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table
 from tests.core.maintenance.test_remove_orphan_files import ORPHANS, Aged, plant
 from tests.core.tables import COLUMNS, append, names, overwrite
-from tests.s3_proxy import Proxy, s3_proxy
+from tests.s3_proxy import OldListings, Proxy, s3_proxy
 from tests.s3_server import make_bucket, s3_server, storage_options
+from tests.soundness import named_files
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +105,36 @@ def test_nothing_is_deleted_when_a_listing_breaks_off(main: Table, proxy: Proxy)
     proxy.reset()
     left = [path for path in main.store.walk("") if "/clock/" not in path]
     assert left == before
+
+
+@pytest.mark.parametrize("back_and_forth", [False, True])
+def test_listings_that_lag_behind(main: Table, proxy: Proxy, back_and_forth: bool) -> None:
+    """Since they were true, a snapshot got a tag and expired: only the tag, which they lack, holds its old files.
+
+    That of tags is old at the first look at the roots; or all of them are old every second time.
+    """
+    proxy.remembers = True
+    clean(main, proxy, main.store)
+    proxy.remembers = False
+    values = {"warehouse": main.store.uri.rsplit("/", 2)[0], "table": "d.t"}
+    values["storage_options"] = storage_options(proxy.endpoint)
+    run_operation(build_request("create_tag", {**values, "tag": "late", "snapshot": 1}))
+    later = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "now": str(int(time.time() * 1000) + 5000)}
+    assert run_operation(build_request("expire_snapshots", {**values, **later})).details["expired"]
+    named = named_files(main)
+    held = named["tag/tag-late"]
+    assert [p for p in held - named["snapshot/snapshot-2"] if p.endswith(".parquet")]
+    if back_and_forth:
+        pick = OldListings(lambda asked: asked % 2 == 0)
+        proxy.always, proxy.concerns = "stale", lambda request: "clock" not in request.path and pick(request)
+        with pytest.raises(ConflictError, match="during each of 5 readings"):
+            clean(main, proxy, Aged(main.store))
+    else:
+        pick = OldListings(lambda asked: asked <= 2)
+        proxy.always, proxy.concerns = "stale", lambda request: "t%2Ftag%2F" in request.path and pick(request)
+        clean(main, proxy, Aged(main.store))
+    assert pick.given & proxy.listings.keys()
+    proxy.reset()
+    left = set(main.store.walk(""))
+    assert held <= left
+    assert back_and_forth or left.isdisjoint(ORPHANS)

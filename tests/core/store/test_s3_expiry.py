@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
@@ -15,13 +16,18 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import make_table, overwrite, run
-from tests.s3_proxy import Proxy, Request
+from tests.s3_proxy import OldListings, Proxy, Request
+from tests.s3_server import storage_options
 from tests.soundness import assert_sound, files_on_disk, states
 
 
-def expire(store: Store) -> OperationResult:
-    values = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "all_branches": True}
-    request = build_request("expire_snapshots", {"warehouse": "w", "table": "d.t", **values})
+def expire(store: Store, **more: Any) -> OperationResult:
+    values = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "all_branches": True, **more}
+    return do(store, "expire_snapshots", **values)
+
+
+def do(store: Store, operation: str, **values: Any) -> OperationResult:
+    request = build_request(operation, {"warehouse": "w", "table": "d.t", **values})
     return perform(Context(request, Table(store, "d.t"), int(time.time() * 1000) + 1000, 0.0), request, None)
 
 
@@ -85,3 +91,64 @@ def test_what_can_not_be_read_stops_it(table: Table, store: Store, proxy: Proxy)
         with pytest.raises(PaimonError):
             expire(store)
         assert not [r for r in proxy.requests if is_change(r)]
+
+
+@pytest.fixture
+def changed_since(table: Table, store: Store, proxy: Proxy) -> dict[str, set[str]]:
+    """Remember what listings say; then a tag, a branch and a commit come. Returns the table's states after that."""
+    proxy.remembers = True
+    expire(store, dry_run=True)
+    proxy.remembers = False
+    do(table.store, "create_tag", tag="late", snapshot=1)
+    do(table.store, "create_branch", branch="late", snapshot=3)
+    overwrite(table.branch("late"), "a")
+    overwrite(table, "a")
+    return states(copied(table.store))
+
+
+def test_listings_that_lag_behind(table: Table, store: Store, proxy: Proxy, changed_since: dict[str, set[str]]) -> None:
+    """Each listing is old three times: both readings before the first change, and one before the deletions."""
+    proxy.always, proxy.concerns = "stale", OldListings(lambda asked: asked <= 3)
+    expire(store)
+    assert len(proxy.concerns.given & proxy.listings.keys()) >= 6
+    after = copied(table.store)
+    assert_sound(after, leaks=True)
+    assert after.snapshot_ids()[0] == 5 and {"t", "late"} <= set(after.tag_names())
+    left = states(after)
+    assert left == {path: changed_since[path] for path in left}
+    proxy.reset()
+    expire(store)
+    assert_sound(copied(table.store))
+
+
+def test_listings_that_go_back_and_forth_stop_it(
+    table: Table, store: Store, proxy: Proxy, changed_since: dict[str, set[str]]
+) -> None:
+    proxy.requests.clear()
+    proxy.always, proxy.concerns = "stale", OldListings(lambda asked: asked % 2 == 0)
+    with pytest.raises(ConflictError, match="during each of 5 readings"):
+        expire(store)
+    assert not [r for r in proxy.requests if is_change(r)]
+
+
+def test_a_storage_that_throttles(table: Table, proxy: Proxy, bucket: str, s3_endpoint: str) -> None:
+    """Reads and changes are refused with 503 now and then; the client tries again, or the run ends and is repeated."""
+    before = states(copied(table.store))
+    retries = {"retries": {"total_max_attempts": 2, "mode": "standard"}}
+    store = open_store(f"s3://{bucket}/t", {**storage_options(proxy.endpoint), "config_kwargs": retries})
+    proxy.concerns = lambda request: "_airflow_paimon/probes" not in request.path
+    proxy.plan = [*[*[""] * 9, "503"] * 6, *["503"] * 2]
+    for tries in range(5):
+        try:
+            expire(store)
+            break
+        except PaimonError:
+            assert tries < 4
+            half = copied(table.store)
+            assert_sound(half, leaks=True)
+            after = states(half)
+            assert after == {path: before[path] for path in after}
+    assert proxy.plan == []
+    done = copied(table.store)
+    assert_sound(done)
+    assert done.snapshot_ids() == [5]
