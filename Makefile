@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-chain demo-ui test screenshots soak stream-kills check docs format bench oracles versions clean
+.PHONY: help venv demo demo-chain demo-ui classes test screenshots soak stream-kills check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,7 +59,14 @@ demo-ui: venv ## the same DAG in `airflow standalone` on loopback, for clicking
 	@$(export_java)
 	exec $(PY) dags/demo_ui.py
 
-test: venv ## the whole test suite (PYTEST_ARGS='-k branch' for a part)
+# What Spark's JVMs have loaded before they do anything; each of the tests' JVMs starts from it.
+CLASSES := $(VENV)/spark-classes.jsa
+classes: $(CLASSES)
+$(CLASSES): $(STAMP) tests/class_archive.py
+	@$(export_java)
+	$(PY) -m tests.class_archive $@
+
+test: $(CLASSES) ## the whole test suite (PYTEST_ARGS='-k branch' for a part)
 	@$(export_java)
 	$(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 

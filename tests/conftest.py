@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.class_archive import BARE_JVM
 from tests.randomness import VARIABLE, choose_seed
 
 if TYPE_CHECKING:
@@ -25,8 +26,10 @@ REPO_ROOT = Path(__file__).resolve().parent.parent
 _RUN_MARK = "AIRFLOW_PAIMON_TEST_RUN"
 _GRACE_SECONDS = 10.0
 
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For Spark that runs for seconds: compiling thoroughly takes longer than all of its work."""
+# Made by `make test`; where it isn't there, a JVM starts without it and says nothing.
+_CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+QUICK_JVM = f"{BARE_JVM} -XX:SharedArchiveFile={_CLASS_ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+"""For Spark that runs for seconds: compiling thoroughly, or loading every class anew, takes longer than its work."""
 
 
 def _pin_environment() -> str:
@@ -53,7 +56,7 @@ def _pin_environment() -> str:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_SUBMIT_OPTS": QUICK_JVM,
+            "SPARK_SUBMIT_OPTS": f"{QUICK_JVM} -Dspark.sql.shuffle.partitions=2",
             "SPARK_LAUNCHER_OPTS": QUICK_JVM,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,

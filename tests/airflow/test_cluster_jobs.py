@@ -29,6 +29,7 @@ from airflow_paimon.operators.maintenance import CheckTableOperator
 from airflow_paimon.triggers.spark_job import SparkJobTrigger
 from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import running, wait_until
+from tests.conftest import QUICK_JVM
 from tests.core.tables import append, make_table
 from tests.spark.cluster import Cluster, start_cluster
 
@@ -51,8 +52,8 @@ def submits(cluster: Cluster, warehouse: Path, monkeypatch: pytest.MonkeyPatch) 
 CONF = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.executor.extraJavaOptions": QUICK_JVM,
     "spark.sql.shuffle.partitions": "1",
 }
 OPTIONS = {"deploy_mode": "cluster", "driver_memory": "512m", "executor_memory": "512m"}

@@ -30,9 +30,7 @@ def s3_endpoint() -> Iterator[str]:
         yield endpoint
 
 
-# A short life: no time for compiling what runs once.
 QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "1",
     "spark.ui.enabled": "false",
 }

@@ -82,16 +82,8 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java_home: Path) 
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder)})
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests" * 5)
-    set_spark(monkeypatch, tmp_path)
-    return folder
-
-
-def set_spark(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Define ``spark_default`` as a Spark that starts quickly."""
     set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
-    settings = load_program("_demo").SMALL_SPARK
-    (folder / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    return folder
 
 
 def load_dag(name: str) -> "DAG":

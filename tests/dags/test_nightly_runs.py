@@ -117,19 +117,16 @@ class Nights:
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[Nights]:
     folder = tmp_path_factory.mktemp("nights")
-    dags, spark = folder / "dags", folder / "spark"
-    for one in (dags, spark):
-        one.mkdir()
+    dags = folder / "dags"
+    dags.mkdir()
     text = (REPO_ROOT / "dags" / f"{DAG}.py").read_text()
     assert RETRY in text
     (dags / f"{DAG}.py").write_text(text.replace(RETRY, "timedelta(seconds=1)"))
-    settings = load_program("_demo").SMALL_SPARK
-    (spark / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     connections: dict[str, Any] = {"SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"}}
     for name in ("cleared", "twice", "killed"):
         (folder / name).mkdir()
         connections[f"NIGHT_{name.upper()}"] = {"conn_type": "paimon", "extra": {"warehouse": str(folder / name)}}
-    env = {"SPARK_CONF_DIR": str(spark)} | {f"AIRFLOW_CONN_{n}": json.dumps(c) for n, c in connections.items()}
+    env = {f"AIRFLOW_CONN_{n}": json.dumps(c) for n, c in connections.items()}
     with live_airflow(folder / "home", dags, env, apps="all") as airflow:
         api = load_program("demo_ui").Api(airflow.port)
         api.token = api.call("/auth/token")["access_token"]

@@ -1,7 +1,6 @@
 """The whole correction with the warehouse on S3: the worker and the Spark jobs reach it by our own store."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,20 +8,20 @@ import pytest
 from airflow_paimon.core.branches.published import last_publish
 from tests.airflow.conftest import set_connection
 from tests.core.tables import names
-from tests.dags.conftest import CONF, RIGHT, WRONG, amounts, expected, make_orders, run_dag, set_spark, states
+from tests.dags.conftest import CONF, RIGHT, WRONG, amounts, expected, make_orders, run_dag, states
 from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server, storage_options
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home", "java_home")]
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, Any]]]:
     """A bucket behind ``s3_wh``, whose credentials stand in that connection alone."""
     with s3_server() as endpoint:
         warehouse = f"s3://{make_bucket(endpoint)}/warehouse"
         extra = {"warehouse": warehouse, "endpoint": endpoint, "region": REGION}
         set_connection(monkeypatch, "s3_wh", "paimon", login=KEY, password=SECRET, extra=extra)
-        set_spark(monkeypatch, tmp_path)
+        set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
         yield warehouse, storage_options(endpoint)
 
 
