@@ -39,7 +39,7 @@ class Model:
             elif action == "retract":
                 if not self.options.ignore_retract:
                     held = self.retract(held, value)
-            elif action == "late" and self.options.function != "collect":
+            elif action == "late" and (self.options.function != "collect" or self.options.ignore_retract):
                 held = self.add(value, held)
             elif action != "skip":
                 held = self.add(held, value)

@@ -176,6 +176,8 @@ def test_options_of_texts_and_lists() -> None:
     ]
     maps = [[(1, 1), (2, 2)]], [[(2, 2), (1, 1)], [(2, 1), (1, 2)]]
     assert one("collect", "maps", "++", *maps, distinct="true") == [maps[0][0], maps[1][1]]
+    assert one("collect", "ints", "+<", [1], [2]) == [1, 2]
+    assert one("collect", "ints", "+<", [1], [2], ignore_retract="true") == [2, 1]
     assert one("max", "INT", "+-", 5, 9, ignore_retract="true") == 5
 
 
@@ -253,6 +255,8 @@ CASES: list[tuple[str, str, dict[str, str]]] = [
     *((f, "BOOLEAN", IGNORED) for f in ("bool_and", "bool_or")),
     *(("listagg", "STRING", {"distinct": d, **JOINED}) for d in ("true", "false")),
     *(("collect", t, {"distinct": d}) for t in ("ints", "lists", "table", "maps", "bytes") for d in ("true", "false")),
+    ("collect", "ints", IGNORED),
+    ("collect", "lists", {"distinct": "true", **IGNORED}),
     ("merge_map", "map", {}),
     ("merge_map", "map", IGNORED),
     ("merge_map_with_keytime", "times", IGNORED),

@@ -32,8 +32,12 @@ class Collect(Aggregate):
     order_bound: ClassVar[bool] = True
 
     def _by_rows(self, records: Records) -> Flags:
-        """Late records come last here as well, but an initial array may hold an element twice in spite of distinct."""
-        return records.any_of(records.initial)
+        """An initial array may hold an element twice in spite of distinct.
+
+        Late records come last here as well, but not with ``ignore-retract``: Paimon puts those before the others.
+        """
+        late = records.late & self.options.ignore_retract
+        return records.any_of(records.initial | late)
 
     def _fold(self, records: Records) -> pa.Array:
         elements = explode(records.values)
