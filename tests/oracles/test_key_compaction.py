@@ -4,17 +4,24 @@ compacting and deleting, and its stream tells every change once.
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import read_arrow
 from tests.core.tables import run as operate
 from tests.data.test_compact import run
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.drivers import JavaOracle
+from tests.oracles.merge_lives import a_life
+from tests.oracles.processes import OracleError
+from tests.oracles.test_merge_lives import rows_in_one_form, step
 from tests.randomness import chance
 
 pytestmark = pytest.mark.oracle
@@ -152,3 +159,69 @@ def test_a_writer_that_stays_open_over_a_compaction(java_oracle: JavaOracle, tmp
             writer.commit()
             life.know(gone, "-D")
             life.ours()
+
+
+def compacted(java: JavaOracle, folder: Path, name: str) -> list[Any] | str:
+    """The rows after a full compaction of Java's own, of a copy of the table."""
+    copy = f"{name}_copy"
+    place = folder / "d.db"
+    shutil.rmtree(place / copy[2:], ignore_errors=True)
+    shutil.copytree(place / name[2:], place / copy[2:])
+    try:
+        java.do("compact", folder, copy, full=True, options={"write-only": "false"})
+        return rows_in_one_form(java.read(folder, copy))
+    except OracleError:
+        return "refused"
+
+
+def told_rows(java: JavaOracle, reader: str, known: dict[int, dict[str, Any]], schema: pa.Schema) -> list[Any]:
+    """Apply what the stream tells next; give the table that its reader has then."""
+    while (found := java.stream_read(reader)[0]).num_rows:
+        for row in found.to_pylist():
+            kind = row.pop("_row_kind")
+            if kind in ("+I", "+U"):
+                known[row["k"]] = row
+            else:
+                known.pop(row["k"], None)
+    return rows_in_one_form(pa.Table.from_pylist(list(known.values()), schema=schema))
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
+@pytest.mark.parametrize("number", range(2))
+def test_lives_of_merge_engines(java_oracle: JavaOracle, tmp_path: Path, engine: str, number: int) -> None:
+    """Our compaction changes no row that Java has read, shows the others as its own does, and tells streams as much.
+
+    With lookups Java's own also empties, without telling, the columns of a sequence group that has no sequence, of keys
+    with one record: there are none in such tables.
+    """
+    random = chance(f"key-compaction-{engine}-{number}")
+    life, name = a_life(random, engine), "d.t"
+    hides = engine == "first-row" or "deletion-vectors.enabled" in life.options
+    looks_up = hides or life.options["changelog-producer"] == "lookup"
+    life = replace(life, nulls=0.0) if looks_up else life
+    java_oracle.create_table(tmp_path, name, life.columns, primary_keys=["k"], options=life.options)
+    table, known, told = open_table(str(tmp_path), name), {}, life.options["changelog-producer"] != "none"
+    done: list[str] = []
+    reader, opened = str(tmp_path), False
+    for _ in range(life.steps):
+        done.append(step(java_oracle, tmp_path, name, life, random))
+        if table.latest_snapshot_id() is None:
+            continue
+        if told and not opened:
+            opened = True
+            java_oracle.open_stream_reader(tmp_path, name, reader)
+        expected = compacted(java_oracle, tmp_path, name)
+        if not hides and expected != "refused":
+            expected = rows_in_one_form(java_oracle.read(tmp_path, name))
+        try:
+            run(table)
+        except PaimonError:
+            assert expected == "refused", (life.options, done)
+            return
+        assert expected == rows_in_one_form(java_oracle.read(tmp_path, name)), (life.options, done)
+        assert expected == rows_in_one_form(read_arrow(table)), (life.options, done)
+        assert not run(table).changed
+        if told:
+            schema = read_arrow(table).schema
+            assert expected == told_rows(java_oracle, reader, known, schema), (life.options, done)

@@ -314,7 +314,9 @@ def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     if is_chain_main(options, branch):
         yield "the main branch of a chain table (option chain-table.enabled)", "use compact_chain_table"
     yield from _compact_problems(schema, branch)
-    yield from _merge_problems(options)
+    yield from _engine_problems(schema, options)
+    if options.chain_table:
+        yield from _merge_problems(options)
     producer = options.text("changelog-producer", "none").lower()
     if producer not in _PRODUCERS:
         yield f"tables with changelog-producer={producer}", _CONNECTOR
