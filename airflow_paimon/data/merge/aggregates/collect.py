@@ -65,12 +65,10 @@ class Collect(Aggregate):
                 elif records.retract[at]:
                     held = _without(held, own or [], codes)
                 elif held is not None or own is not None:
-                    joined = (held or []) + (own or [])
-                    held = (
-                        joined
-                        if not self.options.distinct
-                        else _set(joined, 0 if whole_set else len(held or []), codes)
-                    )
+                    is_first = records.late[at] and self.options.ignore_retract
+                    first, second = (own, held) if is_first else (held, own)
+                    joined, settled = (first or []) + (second or []), 0 if whole_set else len(first or [])
+                    held = _set(joined, settled, codes) if self.options.distinct else joined
             lists.append(held)
         counts = [len(one or []) for one in lists]
         at_all = np.array([at for one in lists for at in one or []], np.int64)
