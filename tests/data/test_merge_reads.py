@@ -202,3 +202,11 @@ def test_files_clustered_by_another_column_are_read_without_a_look_at_their_key_
 
 def replace_bounds(file: DataFile) -> Any:
     return file.key_stats._replace(min_values=file.key_stats.max_values[:4] + b"\0" * 12)
+
+
+def test_time_travel_merges_by_the_current_options(tmp_path: Path) -> None:
+    table = table_of(tmp_path, {}, (0, [(1, 9, 1)]), (0, [(1, 5, 2)]))
+    snapshot = table.latest_snapshot_id()
+    assert rows(table, version=snapshot) == [(1, 5, 2)]
+    set_options(table, {"sequence.field": "s"})
+    assert rows(table, version=snapshot) == rows(table) == [(1, 9, 1)]

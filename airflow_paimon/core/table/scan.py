@@ -206,13 +206,16 @@ def plan_scan(
     timestamp: int | str | None = None,
     selection: Selection | None = None,
 ) -> ScanPlan:
-    """Plan a read of one snapshot. Time travel reads with that snapshot's schema, otherwise with the latest.
+    """Plan a read of one snapshot. Time travel reads with that snapshot's columns, otherwise with the latest. The
+    options are the latest ones in any case, as in Paimon: they say how versions of a key are merged.
 
     Partitions with equal values are merged into one, even if their stored bytes differ (nulls before Paimon 1.1).
     """
     view, snapshot = resolve_version(table, version, timestamp)
     travels = version is not None or timestamp is not None
-    schema = view.schema(snapshot.schema_id if travels and snapshot is not None else None)
+    schema = view.schema()
+    if travels and snapshot is not None and snapshot.schema_id != schema.id:
+        schema = replace(view.schema(snapshot.schema_id), options=schema.options)
     return plan_snapshot(view, snapshot, schema, selection)
 
 

@@ -74,6 +74,24 @@ def test_java_sample() -> None:
     assert _read_one(JAVA_SAMPLE, 24, 2) == [2, 4]
 
 
+@pytest.mark.parametrize(
+    ("data", "lengths"),
+    [
+        ("01 00000018 5e43f2d0 3a300000 01000000 0000 0100 10000000 0200 0300 c898f63d"
+         "   00000016 5e43f2d0 3a300000 01000000 0000 0000 10000000 0100 fa2b5192", (24, 22)),
+        ("01 00000024 d1d33964 0100000000000000 00000000 3a300000 01000000 0000 0100 10000000 0200 0300 7a813847"
+         "   00000022 d1d33964 0100000000000000 00000000 3a300000 01000000 0000 0000 10000000 0100 eebd85f4", (44, 42)),
+    ],
+    ids=["32 bits", "64 bits"],
+)  # fmt: skip
+def test_files_of_paimons_own_tests(data: str, lengths: tuple[int, int]) -> None:
+    stored = bytes.fromhex(data)
+    second = 1 + int.from_bytes(stored[1:5]) + 8
+    ranges = [DeletionVectorRange("a", 1, lengths[0], 2), DeletionVectorRange("b", second, lengths[1], 1)]
+    found = read_deletion_vectors(stored, ranges)
+    assert {k: v.tolist() for k, v in found.items()} == {"a": [2, 3], "b": [1]}
+
+
 def test_croaring_runs() -> None:
     data = _bin_32(CROARING_RUNS)
     assert _read_one(_index_file(data), len(data)) == [2, 4, 70000, *range(131072, 131272)]
