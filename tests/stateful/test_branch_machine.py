@@ -37,7 +37,8 @@ BRANCHES = st.sampled_from(["fix", "alt"])
 class BranchModel:
     """``changed``/``main_changed``: buckets really changed on either side since the branch point.
 
-    ``main_compacted``: by compaction only, which nobody can tell any more once those snapshots are expired.
+    ``main_compacted``: by compaction only, which nobody can tell any more once snapshots since then, or since the
+    branch point (``forgotten``), are expired. ``published``: what main took from the branch last.
     """
 
     base: Buckets
@@ -45,7 +46,17 @@ class BranchModel:
     changed: set = field(default_factory=set)
     main_changed: set = field(default_factory=set)
     main_compacted: set = field(default_factory=set)
-    published: dict = field(default_factory=dict)
+    forgotten: bool = False
+    published: Buckets = field(default_factory=dict)
+
+    def differs(self, main: Buckets) -> set:
+        """Buckets that a publish takes: other than at the branch point, or published and taken back by the branch."""
+        back = {k for k, state in self.published.items() if state and main.get(k) == state}
+        return {k for k in self.changed if self.base.get(k, set()) != self.now.get(k, set()) or k in back}
+
+    def taken(self, buckets: set) -> None:
+        """Main took these buckets as they are on the branch now."""
+        self.published = {k: set(self.now.get(k, set())) for k in buckets}
 
 
 class BranchMachine(RuleBasedStateMachine):
@@ -69,7 +80,7 @@ class BranchMachine(RuleBasedStateMachine):
         before, self.main = self.main, files(self.table)
         touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
         for branch in self.branches.values():
-            (branch.main_changed if real else branch.main_compacted).update(touched)
+            (branch.main_changed if real or branch.forgotten else branch.main_compacted).update(touched)
 
     @rule(dt=DAYS, bucket=BUCKET, how=st.sampled_from(["append", "overwrite", "rewrite", "compact"]))
     def write_main(self, dt: str, bucket: int, how: str) -> None:
@@ -117,7 +128,7 @@ class BranchMachine(RuleBasedStateMachine):
     def _merge(self, name: str) -> None:
         model = self.branches[name]
         before = copy.deepcopy(self.main)
-        differs = {k for k in model.changed if model.base.get(k, set()) != model.now.get(k, set())}
+        differs = model.differs(before)
         try:
             result = run(self.table, "merge_branch", branch=name)
         except ConflictError as error:
@@ -133,6 +144,7 @@ class BranchMachine(RuleBasedStateMachine):
         assert self.main == expected
         event("merge: published" if result.changed else "merge: nothing to do")
         if result.changed:
+            model.taken(differs)
             self._published(result.details["undo_tag"], before)
 
     def _published(self, undo_tag: str, before: Buckets) -> None:
@@ -157,6 +169,7 @@ class BranchMachine(RuleBasedStateMachine):
         assert self.main == self.branches[name].now
         if result.changed:
             event("fast_forward: published")
+            self.branches[name].taken(set(self.main))
             self._published(result.details["undo_tag"], before)
 
     @precondition(lambda self: self.undo)
@@ -186,6 +199,7 @@ class BranchMachine(RuleBasedStateMachine):
         event(f"expiry deleted files: {expire_snapshots(self.table, retain) > 0}")
         for branch in self.branches.values():
             branch.main_changed |= branch.main_compacted
+            branch.forgotten = True
 
     @rule(uncommitted=st.booleans())
     def orphans_are_removed(self, uncommitted: bool) -> None:

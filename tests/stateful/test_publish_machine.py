@@ -142,7 +142,7 @@ class PublishMachine(BranchMachine):
 
     def _merge(self, name: str) -> None:
         model, before = self.branches[name], copy.deepcopy(self.main)
-        differs = {k for k in model.changed if model.base.get(k, set()) != model.now.get(k, set())}
+        differs = model.differs(before)
         try:
             result = self._run("merge_branch", branch=name)
         except (ConflictError, UnsafeOperationError) as error:
@@ -158,6 +158,8 @@ class PublishMachine(BranchMachine):
             if key in model.now:
                 expected[key] = set(model.now[key])
         self._landed(name, before, expected, result)
+        if result.changed:
+            model.taken(differs)
 
     def _refused(self, name: str, error: Exception, conflicting: bool) -> None:
         both_altered = name in self.altered and name in self.main_altered
@@ -253,6 +255,8 @@ class PublishMachine(BranchMachine):
         finally:
             self.branches[name].now = files(self.table.branch(name))
         self._landed(name, before, self.branches[name].now, result)
+        if result.changed:
+            self.branches[name].taken(set(self.main))
         return bool(result.changed)
 
     @invariant()
