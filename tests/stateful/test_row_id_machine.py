@@ -226,7 +226,6 @@ class RowIdMachine(RuleBasedStateMachine):
             return  # other commits in between are the publish machine's
         run(self.table, "rollback_to", tag=tag, keep_later=True)
         main.rows, main.goes_back, self.undo, self.stands = before, True, None, False
-        self.undone = True
 
     def _published_at(self) -> int | None:
         assert self.undo is not None
