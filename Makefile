@@ -16,10 +16,10 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-chain demo-ui classes test screenshots soak stream-kills check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak stream-kills check docs format bench oracles versions clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## create .venv with everything that the other targets need
 
@@ -50,6 +50,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv ## correct three days of real flights on a branch, publish, print what changed
 	@$(export_java)
 	exec $(PY) dags/demo_flights.py
+
+demo-pipeline: venv ## correct a raw feed of real flights, replay the table made from it, publish both
+	@$(export_java)
+	exec $(PY) dags/demo_pipeline.py
 
 demo-chain: venv ## real flights as a chain table: one night of compaction and expiry
 	@$(export_java)

@@ -9,11 +9,12 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import _flights
 
@@ -161,3 +162,80 @@ def load_flights(warehouse: Path) -> tuple[Table, float]:
     started = time.monotonic()
     write_arrow(table, rows)
     return table, time.monotonic() - started
+
+
+def run_dag(dag: Any, conf: Mapping[str, Any], say: Say, look: Callable[[], Any]) -> Any:
+    """Run a DAG as ``airflow dags test`` would; a second thread is the person who approves, once.
+
+    Returns what ``look`` gives when approval is asked for.
+    """
+    from airflow.utils import db
+
+    db.initdb()
+    person = _Person(dag.dag_id, say, look)
+    watcher = threading.Thread(target=person.watch, name="approver", daemon=True)
+    watcher.start()
+    try:
+        run = dag.test(run_conf=dict(conf))
+    finally:
+        person.done.set()
+        watcher.join()
+    if person.error is not None:
+        raise person.error
+    if run.state != "success" or person.seen is None:
+        failed = sorted(t.task_id for t in run.get_task_instances() if t.state == "failed")
+        raise FailedError(f"the DAG run ended as {run.state} ({', '.join(failed)})")
+    return person.seen
+
+
+class _Person:
+    """Who looks and approves, through Airflow's REST API as the browser does; tells how the run goes."""
+
+    def __init__(self, dag_id: str, say: Say, look: Callable[[], Any]) -> None:
+        self.dag_id = dag_id
+        self.say = say
+        self.look = look
+        self.done = threading.Event()
+        self.seen: Any = None
+        self.error: Exception | None = None
+        self._reported: set[str] = set()
+
+    def watch(self) -> None:
+        """Follow the run until it is over."""
+        try:
+            while not self.done.wait(1):
+                self._look()
+            self._look()
+        except Exception as error:  # it is raised again by the main thread
+            self.error = error
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _look(self) -> None:
+        from airflow.models.taskinstance import TaskInstance
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            query = select(TaskInstance).where(TaskInstance.dag_id == self.dag_id).order_by(TaskInstance.start_date)
+            states = [(t.task_id, t.map_index, t.state, t.run_id, t.duration) for t in session.scalars(query)]
+        for task_id, index, state, run_id, duration in states:
+            name = task_id if index < 0 else f"{task_id} {index + 1}"
+            if state in ("success", "failed") and name not in self._reported:
+                self._reported.add(name)
+                self.say(f"     {name:<15} {state if state == 'failed' else 'done':<7} {duration or 0:5.1f} s")
+            if state == "awaiting_input" and self.seen is None:
+                self.seen = self.look()
+                self._approve(f"/api/v2/dags/{self.dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails")
+
+    def _approve(self, path: str) -> None:
+        from airflow.api_fastapi.app import create_app
+        from starlette.testclient import TestClient
+
+        with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
+            client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+            question = client.get(path).json()
+            answer = client.patch(path, json={"chosen_options": ["Approve"], "params_input": {}})
+        if answer.status_code != 200:
+            raise FailedError(f"Airflow did not take the approval: {answer.text}")
+        who = answer.json()["responded_by"]["name"]
+        self.say(f"     {'approve':<15} asked: {question['subject']} Approved by {who}")

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +44,9 @@ def run(folder: Path, say: _demo.Say) -> None:
         f"{seconds:.0f} s.")  # fmt: skip
     say("   The feed of three days gave delays in seconds instead of minutes.\n")
     say("2. Airflow runs the DAG data_correction:")
-    branch = correct(table, say)
+    import data_correction
+
+    branch = _demo.run_dag(data_correction.dag, CONF, say, lambda: look(table.branch(CONF["branch"])))
     after = look(table)
     say("\n3. What changed. Delays at arrival, in minutes; the branch as it was when approval was asked for:")
     _tell_days(say, before, branch, after)
@@ -85,80 +85,6 @@ def look(view: Table) -> Look:
             group.add((file.file_name, status.st_ino, status.st_mtime_ns))
     rows = read_arrow(view, version=plan.snapshot.id)
     return Look(plan.snapshot.id, rows.sort_by([(k, "ascending") for k in _flights.KEY]), files)
-
-
-def correct(table: Table, say: _demo.Say) -> Look:
-    """Run the DAG as ``airflow dags test`` would; a second thread is the person who approves. Gives the branch then."""
-    from airflow.utils import db
-
-    db.initdb()
-    import data_correction
-
-    person = Person(table, say)
-    watcher = threading.Thread(target=person.watch, name="approver", daemon=True)
-    watcher.start()
-    try:
-        run = data_correction.dag.test(run_conf=CONF)
-    finally:
-        person.done.set()
-        watcher.join()
-    if person.error is not None:
-        raise person.error
-    if run.state != "success" or person.branch is None:
-        failed = sorted(t.task_id for t in run.get_task_instances() if t.state == "failed")
-        raise _demo.FailedError(f"the DAG run ended as {run.state} ({', '.join(failed)})")
-    return person.branch
-
-
-class Person:
-    """Who looks at the branch and approves, through Airflow's REST API as the browser does; tells how the run goes."""
-
-    def __init__(self, table: Table, say: _demo.Say) -> None:
-        self.table = table
-        self.say = say
-        self.done = threading.Event()
-        self.branch: Look | None = None
-        self.error: Exception | None = None
-        self._reported: set[str] = set()
-
-    def watch(self) -> None:
-        """Follow the run until it is over."""
-        try:
-            while not self.done.wait(1):
-                self._look()
-            self._look()
-        except Exception as error:  # it is raised again by the main thread
-            self.error = error
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def _look(self) -> None:
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        with create_session() as session:
-            tasks = session.scalars(select(TaskInstance).order_by(TaskInstance.start_date)).all()
-            states = [(t.task_id, t.state, t.run_id, t.duration) for t in tasks]
-        for name, state, run_id, duration in states:
-            if state in ("success", "failed") and name not in self._reported:
-                self._reported.add(name)
-                self.say(f"     {name:<14} {state if state == 'failed' else 'done':<7} {duration or 0:5.1f} s")
-            if state == "awaiting_input" and self.branch is None:
-                self.branch = look(self.table.branch(CONF["branch"]))
-                self._approve(f"/api/v2/dags/data_correction/dagRuns/{run_id}/taskInstances/{name}/-1/hitlDetails")
-
-    def _approve(self, path: str) -> None:
-        from airflow.api_fastapi.app import create_app
-        from starlette.testclient import TestClient
-
-        with TestClient(create_app(apps="core"), base_url="http://127.0.0.1") as client:
-            client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
-            question = client.get(path).json()
-            answer = client.patch(path, json={"chosen_options": ["Approve"], "params_input": {}})
-        if answer.status_code != 200:
-            raise _demo.FailedError(f"Airflow did not take the approval: {answer.text}")
-        who = answer.json()["responded_by"]["name"]
-        self.say(f"     approve        asked: {question['subject']} Approved by {who}")
 
 
 def _tell_days(say: _demo.Say, before: Look, branch: Look, after: Look) -> None:

@@ -138,20 +138,24 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self._error: dict[str, Any] | None = None
         self._check_run_on()
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> Any:
         """Run the operation and return its result."""
-        from airflow_paimon.hooks.paimon import PaimonHook
-
         store_links(self, context)
         with self._airflow_errors(context):
-            self._check_run_on()
-            hook = PaimonHook(self.paimon_conn_id)
-            hook.require_filesystem_catalog(self.operation)
-            request = self._request(hook, context)
-            self._prepare(hook, request, context)
-            submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
-            result = self._submit(hook, request, context) if submits else self._run_here(request)
+            result = self._perform(context)
         return self._done(context, result)
+
+    def _perform(self, context: Context) -> dict[str, Any]:
+        """Run the operation, here or as a job."""
+        from airflow_paimon.hooks.paimon import PaimonHook
+
+        self._check_run_on()
+        hook = PaimonHook(self.paimon_conn_id)
+        hook.require_filesystem_catalog(self.operation)
+        request = self._request(hook, context)
+        self._prepare(hook, request, context)
+        submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
+        return self._submit(hook, request, context) if submits else self._run_here(request)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Come back from the triggerer: return the result of the job that was submitted."""
@@ -270,6 +274,9 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         value = getattr(self, self.attribute_names.get(spec.name, spec.name))
         return as_list(spec.name, value) if spec.metadata.get("repeat") else value
 
+    def _result_name(self, context: Context) -> str:
+        return result_name(context)
+
     def _run_here(self, request: Request) -> dict[str, Any]:
         from airflow_paimon.core.requests.operations import run_operation
 
@@ -288,7 +295,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self._spark_hook = open_job_hook(
             spark.conn_id, conf=spark.conf, options=spark.options, on_tracking_url=on_tracking_url
         )
-        where: dict[str, Any] = {"result_name": result_name(context), "results_folder": hook.results_folder}
+        where: dict[str, Any] = {"result_name": self._result_name(context), "results_folder": hook.results_folder}
         if self._defers(self._spark_hook):
             from airflow_paimon.operators._deferral import defer_until_over
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
 
     from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.requests.replay_requests import ReplayBranch
+    from airflow_paimon.core.table.table import Table
 
 __all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
 
@@ -53,47 +55,63 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
     """
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
-        from airflow_paimon.core.requests.build import build_request
-        from airflow_paimon.core.requests.operations import run_operation
-        from airflow_paimon.core.table.lineage import verified_lineage
-
         assert isinstance(request, CorrectBranch)
-        main = hook.get_table(request.table)
-        view = main.branch(request.branch).require()
-        lineage = verified_lineage(main, request.branch)
-        if lineage is None or lineage.snapshot_id is None or lineage.owner != branch_owner(context):
-            whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage is gone"
-            raise UnsafeOperationError(
-                f"{view.label} was not made by this run ({whose}). Trigger the DAG again with another branch name, or "
-                f"delete the branch first",
-                table=main.name,
-            )
-        base, mine = lineage.snapshot_id, operation_id(context)
-        later = view.snapshots([i for i in view.snapshot_ids() if i > base])
-        if not later or later[-1].commit_user == mine:
-            return
-        own = {operation_id(context, tries) for tries in range(context["ti"].max_tries + 1)}
-        foreign = [s for s in later if s.commit_user.removesuffix(_TO_BASE) not in own]
-        if foreign:
-            raise UnsafeOperationError(
-                f"{view.label}: snapshot {foreign[0].id} was committed by {foreign[0].commit_user!r}, not by this "
-                f"task, so the correction can't start over without dropping it. Trigger the DAG again with another "
-                f"branch name",
-                table=main.name,
-            )
-        self.log.info("%s was corrected by an earlier run of this task; its base is snapshot %s", view.label, base)
-        values = {
-            "warehouse": request.warehouse,
-            "storage_options": request.storage_options,
-            "table": request.table,
-            "branch": request.branch,
-            "snapshot": base,
-            "operation_id": mine + _TO_BASE,
-            "dry_run": request.dry_run,
-        }
-        back = run_operation(build_request("rollback_to", values))
-        if back.dry_run:
-            self.log.info("A dry run doesn't go back to it: the plan is made on what the branch holds")
+        start_from_base(hook.get_table(request.table), request, context, self.log)
+
+
+def start_from_base(
+    main: Table, request: CorrectBranch | ReplayBranch, context: Context, log: Any, *, goes_on: bool = False
+) -> None:
+    """Roll the branch back to its base, if an earlier operation of this task has written it.
+
+    ``goes_on``: what will be done goes on from what the earlier one left, so only the branch's owner is checked.
+
+    Raises:
+        UnsafeOperationError: the branch belongs to somebody else, or holds somebody else's commits.
+    """
+    from airflow_paimon.core.requests.build import build_request
+    from airflow_paimon.core.requests.operations import run_operation
+    from airflow_paimon.core.table.lineage import verified_lineage
+
+    view = main.branch(request.branch).require()
+    lineage = verified_lineage(main, request.branch)
+    if lineage is None or lineage.snapshot_id is None or lineage.owner != branch_owner(context):
+        whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage is gone"
+        raise UnsafeOperationError(
+            f"{view.label} was not made by this run ({whose}). Trigger the DAG again with another branch name, or "
+            f"delete the branch first",
+            table=main.name,
+        )
+    base, mine = lineage.snapshot_id, operation_id(context)
+    later = view.snapshots([i for i in view.snapshot_ids() if i > base])
+    if goes_on or not later or _is_by(later[-1].commit_user, mine):
+        return
+    own = [operation_id(context, tries) for tries in range(context["ti"].max_tries + 1)]
+    foreign = [s for s in later if not any(_is_by(s.commit_user, one) for one in own)]
+    if foreign:
+        raise UnsafeOperationError(
+            f"{view.label}: snapshot {foreign[0].id} was committed by {foreign[0].commit_user!r}, not by this "
+            f"task, so it can't start over without dropping it. Trigger the DAG again with another branch name",
+            table=main.name,
+        )
+    log.info("%s was written by an earlier run of this task; its base is snapshot %s", view.label, base)
+    values = {
+        "warehouse": request.warehouse,
+        "storage_options": request.storage_options,
+        "table": request.table,
+        "branch": request.branch,
+        "snapshot": base,
+        "operation_id": mine + _TO_BASE,
+        "dry_run": request.dry_run,
+    }
+    back = run_operation(build_request("rollback_to", values))
+    if back.dry_run:
+        log.info("A dry run doesn't go back to it: the plan is made on what the branch holds")
+
+
+def _is_by(user: str, operation: str) -> bool:
+    """Whether a commit is of this operation, or of one of its steps."""
+    return user == operation or user.startswith(f"{operation}-")
 
 
 class PublishApprovalOperator(ApprovalOperator, BranchMixIn):

@@ -14,6 +14,7 @@ from airflow_paimon.runbooks.leftovers import run_digest, run_tag
 from airflow_paimon.runbooks.markdown import code_block, counted, escape
 
 if TYPE_CHECKING:
+    from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.table import Table
 
 _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
@@ -33,14 +34,21 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
     """
     main = open_main(params).require()
     _check_rows(main, params)
-    _check_texts(params)
-    _check_spark(params)
+    check_settings(params)
     _check_select(main, params)
-    owner = f"{dag_id}/{run_id}"
-    branch, tag = params["branch"] or f"fix_{run_digest(owner)}", run_tag(owner)
+    return plan_branch(main, params["branch"], f"{dag_id}/{run_id}")
+
+
+def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | None = None) -> dict[str, Any]:
+    """Choose the branch and the tag of a run, and the snapshot that they start from: ``start``, or main as it is.
+
+    Raises:
+        InvalidInputError: a branch of this name was published already. NotFoundError: the table has no snapshot.
+    """
+    branch, tag = name or f"fix_{run_digest(owner)}", run_tag(owner)
     _refuse_published(main, branch)
     existing = main.find_tag(tag)
-    head = existing.snapshot if existing else main.latest_snapshot()
+    head = existing.snapshot if existing else start or main.latest_snapshot()
     if head is None:
         raise NotFoundError(f"{main.name} has no snapshot: there is nothing to correct", table=main.name)
     return {"table": main.name, "branch": branch, "tag": tag, "base_snapshot": head.id}
@@ -84,6 +92,16 @@ def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
             f"both are for a SELECT",
             table=main.name,
         )
+
+
+def check_settings(params: Mapping[str, Any]) -> None:
+    """Check what is not about a table's rows: names, durations, the Spark connection.
+
+    Raises:
+        InvalidInputError: one of them is wrong.
+    """
+    _check_texts(params)
+    _check_spark(params)
 
 
 def _check_texts(params: Mapping[str, Any]) -> None:
@@ -166,8 +184,26 @@ def plan_publish(
         ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: see
             ``merge_branch`` and ``fast_forward``.
     """
-    from airflow_paimon.core.requests.operations import run_operation
     from airflow_paimon.runbooks.diff_markdown import render_markdown
+
+    plan = plan_merge(params, planned, branch_snapshot)
+    facts = publish_facts(params["publish"], planned["branch"], plan)
+    parts = [describe_request(params, asked_by, corrected), render_markdown(diff["details"]), facts]
+    return {
+        "subject": f"Publish the correction of {planned['table']} ({counted(plan['partitions'], 'partition')})?",
+        "markdown": "\n\n".join(parts),
+        "branch_snapshot": plan["branch_snapshot"],
+        "main_snapshot": plan["main_snapshot"],
+    }
+
+
+def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_snapshot: int) -> dict[str, Any]:
+    """Plan the publish, as the form asks for it; returns the details of the plan.
+
+    Raises:
+        ConflictError, UnsafeOperationError: as ``plan_publish``.
+    """
+    from airflow_paimon.core.requests.operations import run_operation
 
     request = request_for(
         params,
@@ -178,19 +214,16 @@ def plan_publish(
         expected_branch_snapshot=branch_snapshot,
         dry_run=True,
     )
-    plan = run_operation(request).details
-    facts = (
-        f"Branch {escape(planned['branch'])} is at snapshot {plan['branch_snapshot']}, main at "
-        f"{plan['main_snapshot']}. Publishing by {params['publish']} replaces {counted(plan['files_deleted'], 'file')} "
+    return dict(run_operation(request).details)
+
+
+def publish_facts(publish: str, branch: str, plan: Mapping[str, Any]) -> str:
+    """Say what a publish replaces."""
+    return (
+        f"Branch {escape(branch)} is at snapshot {plan['branch_snapshot']}, main at "
+        f"{plan['main_snapshot']}. Publishing by {publish} replaces {counted(plan['files_deleted'], 'file')} "
         f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
     )
-    parts = [describe_request(params, asked_by, corrected), render_markdown(diff["details"]), facts]
-    return {
-        "subject": f"Publish the correction of {planned['table']} ({counted(plan['partitions'], 'partition')})?",
-        "markdown": "\n\n".join(parts),
-        "branch_snapshot": plan["branch_snapshot"],
-        "main_snapshot": plan["main_snapshot"],
-    }
 
 
 def describe_request(
@@ -227,6 +260,15 @@ def verify_published(
     Raises:
         FormatError: main does not hold what the branch held.
     """
+    found = verify_table(params, planned, published)
+    if not published["changed"]:
+        return found
+    hint = undo_hint(planned["table"], found["properties"]["undo-tag"], params["undo_retention"])
+    return {**found, "lines": [found["lines"][0], *hint, *found["lines"][1:]]}
+
+
+def verify_table(params: Mapping[str, Any], planned: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare main with the branch as ``verify_published`` does, without a word on the undo."""
     from airflow_paimon.core.branches.published import verify_publish
 
     table = planned["table"]
@@ -240,8 +282,7 @@ def verify_published(
     )
     lines = [
         f"Verified: snapshot {found['snapshot']} of {table} holds the branch's files in these partitions, and no other "
-        f"partition changed",
-        *undo_hint(table, found["properties"]["undo-tag"], params["undo_retention"]),
+        f"partition changed"
     ]
     lines += [
         f"{partition or table}: {counted(n['rows_in'], 'row')} in {counted(n['files_in'], 'file')} replace "

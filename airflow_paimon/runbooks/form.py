@@ -71,6 +71,16 @@ def given(name: str) -> Callable[..., Any]:
     return render
 
 
+def pulled(task_id: str, key: str | None = None) -> Callable[..., Any]:
+    """Return what a task returned, or one item of it, as it is, for a templated field."""
+
+    def render(context: Context, jinja_env: Any) -> Any:
+        found = context["ti"].xcom_pull(task_ids=task_id)
+        return found if key is None or found is None else found[key]
+
+    return render
+
+
 def refuse_unknown(conf: Mapping[str, Any] | None, params: Iterable[str]) -> None:
     """Airflow takes the default for a parameter whose name is misspelled; here that is an error.
 
@@ -120,9 +130,31 @@ def failed_tasks(context: Context) -> list[str]:
     return [name for name in context["dag"].task_ids if states.get(name) == "failed"]
 
 
+def failed_instances(context: Context) -> list[tuple[str, int]]:
+    """Name the tasks of this run that failed, in the DAG's order, each with its map index; -1 for one without."""
+    ti = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+    found = []
+    for name in context["dag"].task_ids:
+        mapped = (
+            re.fullmatch(rf"{re.escape(name)}(?:_(\d+))?", key) for key, state in states.items() if state == "failed"
+        )
+        found += [(name, int(match[1] or -1)) for match in mapped if match]
+    return found
+
+
 def errors_of(context: Context, tasks: Iterable[str]) -> dict[str, dict[str, Any] | None]:
     """Return the error objects of failed tasks (``kind``, ``message`` ...); None where only the task's log says why."""
     return {name: context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY) for name in tasks}
+
+
+def failed_errors(context: Context) -> dict[str, dict[str, Any] | None]:
+    """Return the error objects of the tasks that failed, as ``errors_of``; mapped ones as ``diff[0]``."""
+    found = {}
+    for name, index in failed_instances(context):
+        error = context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY, map_indexes=index)
+        found[name if index < 0 else f"{name}[{index}]"] = error
+    return found
 
 
 def error_lines(errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:

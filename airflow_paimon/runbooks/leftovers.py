@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
 RUN_TAG_PREFIX = "before_correction_"
-CORRECTING_TASK = "correct"
-"""The task whose commits on a run's branch are the run's own."""
+CORRECTING_TASKS = ("correct", "replay")
+"""The tasks whose commits on a run's branch are the run's own."""
 _REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")
 """Kinds of errors after which nothing was committed, and nothing still may be."""
 
@@ -83,7 +83,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
     view = main.branch(name)
     later = [view.snapshot(i) for i in view.snapshot_ids() if i > lineage.snapshot_id]
     on_main = {p.branch_identity for p in published if p.branch == name}
-    own = commit_user_prefix(lineage.owner.partition("/")[0], CORRECTING_TASK)
+    own = tuple(commit_user_prefix(lineage.owner.partition("/")[0], task) for task in CORRECTING_TASKS)
     return Leftover(
         owner=lineage.owner,
         branch=name,
@@ -125,9 +125,9 @@ def clean_up_run(
     if unsure:
         return [f"Nothing was cleaned up: {unsure[0]} may still land, and a retry looks for it on the branch"]
     main = open_main(params)
-    from airflow_paimon.core.branches.published import publishes
+    from airflow_paimon.core.branches.published import standing_publishes
 
-    if any(p.branch == planned["branch"] for p in publishes(main)):
+    if any(p.branch == planned["branch"] for p in standing_publishes(main)):
         return ["Nothing was cleaned up: the correction was published, and the branch shows what main then got"]
     mine = next((one for one in find_leftovers(main) if one.owner == owner), None)
     if mine is not None and mine.protected:

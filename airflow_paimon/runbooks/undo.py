@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.runbooks.form import open_main
+from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted, escape, table
 
 if TYPE_CHECKING:
@@ -48,6 +48,17 @@ def _about(publish: Published) -> str:
         f"The publish to undo is snapshot {publish.snapshot.id}: {publish.operation} of {what}, "
         f"{f'approved by {by}' if by else 'not approved by anybody'}"
     )
+
+
+def plan_rollback(params: Mapping[str, Any], tag: str) -> dict[str, Any]:
+    """Plan the undo of a publish, by its undo tag; returns the details of the plan.
+
+    Raises:
+        ConflictError: main changed again what the publish had changed.
+    """
+    from airflow_paimon.core.requests.operations import run_operation
+
+    return dict(run_operation(request_for(params, "rollback_to", tag=tag, keep_later=True, dry_run=True)).details)
 
 
 def describe_plan(

@@ -12,11 +12,13 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators._base import operation_id
 from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
+from airflow_paimon.operators.pipeline import ReplayTablesOperator
 from tests.airflow.conftest import RunDag
 from tests.core.tables import append, make_table, message, names, run
 
@@ -86,6 +88,32 @@ def test_commits_of_somebody_else_are_not_dropped(branch: Table, user: str) -> N
         prepare(Instance(max_tries=3))
     with pytest.raises(UnsafeOperationError, match="belongs to mend/r1"):
         prepare(Instance(run_id="r2"))
+
+
+def prepare_replay(max_tries: int, **values: Any) -> None:
+    operator = ReplayTablesOperator(task_id="replay", tables=[])
+    hook = PaimonHook("paimon_default")
+    asked = {"warehouse": hook.warehouse, "table": "d.t", "branch": "fix", "source": ["up=d.up"], "function": "m:f"}
+    request = build_request(ReplayBranch.operation, {**asked, **values})
+    operator._prepare(hook, request, context_of(Instance(task_id="replay", max_tries=max_tries)))
+
+
+def test_clear_of_a_replay_starts_from_the_base_unless_streams_go_on(warehouse: Path) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    run(main, "create_branch", branch="fix", snapshot=1, owner=branch_owner(context_of(Instance())))
+    branch, base = main.branch("fix"), names(main)
+    for number in (1, 2):  # one commit for each statement
+        write(branch, f"{operation_id(context_of(Instance(task_id='replay')))}-t-{number}")
+    replayed = names(branch)
+    prepare_replay(2)
+    prepare_replay(3, available_now=True)
+    assert names(branch) == replayed
+    prepare_replay(3)
+    assert names(branch) == base
+    write(branch, "a-flink-job")
+    with pytest.raises(UnsafeOperationError, match="a-flink-job"):
+        prepare_replay(6)
 
 
 def test_a_refusal_is_in_xcom(branch: Table, run_dag: RunDag) -> None:

@@ -19,6 +19,8 @@ DAGS = {
     "data_correction_undo",
     "nightly_chain_maintenance",
     "on_new_snapshot",
+    "pipeline_correction",
+    "pipeline_correction_undo",
     "table_maintenance",
 }
 

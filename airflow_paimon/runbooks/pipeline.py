@@ -1,0 +1,180 @@
+"""What ``dags/pipeline_correction.py`` checks and plans against the tables; no function here changes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.runbooks.correction import check_settings, plan_branch, plan_correction
+from airflow_paimon.runbooks.form import open_main
+from airflow_paimon.runbooks.pipeline_plan import PipelineTable, parse_tables, start_snapshots
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.format.snapshot import Snapshot
+    from airflow_paimon.core.table.table import Table
+
+REPLAYED, MAIN_AT_START, WATERMARK = "replayed", "main_at_start", "watermark"
+CAUGHT_UP = (REPLAYED, MAIN_AT_START, WATERMARK)
+"""When a replayed branch counts as caught up: its replay has ended; and besides its newest commit is not older than
+main's was at the start; or it has the watermark."""
+_UNUSED = dict.fromkeys(("views", "wait_partitions", "wait_max_watermark_lag", "wait_max_commit_lag"))
+"""Fields of the form of ``data_correction`` that this one doesn't have."""
+_NO_WAIT = {"max_commit_lag": None, "max_watermark_lag": None, "reference_time": None}
+
+
+def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[dict[str, Any]]:
+    """Check the form against all tables; choose the branch, the tags and the snapshots to start from.
+
+    Returns for each table ``{"table", "branch", "tag", "base_snapshot", "correct", "replay", "reads", "wait"}``: plain
+    arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of the form that it is made
+    from. The same for every try and Clear of a run.
+
+    Raises:
+        InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
+            table, tag or snapshot. UnsupportedError: a table that can't be written.
+    """
+    steps = parse_tables(params["tables"])
+    check_settings({**params, **_UNUSED})
+    _check_stream(params, steps)
+    mains = {one.table: _of(params, one.table) for one in steps}
+    starts = _starts(params, steps)
+    owner, planned = f"{dag_id}/{run_id}", []
+    for one in steps:
+        main = mains[one.table]
+        corrected = one.correct is not None
+        if corrected:
+            plan_correction(_correction_form(params, one), dag_id, run_id)
+        made = plan_branch(main, params["branch"], owner, starts[one.table] if corrected else None)
+        planned.append({**made, "correct": _correct_arguments(one) if corrected else None, "replay": None,
+                        "reads": sorted(set(one.sources.values()) & mains.keys()), "wait": dict(_NO_WAIT)})  # fmt: skip
+    bases = {made["table"]: made for made in planned}
+    for one, made in zip(steps, planned, strict=True):
+        if one.replay is not None:
+            made["replay"] = _replay_arguments(params, one, bases, starts)
+            made["wait"] = _wait(params, mains[one.table])
+    return planned
+
+
+def _of(params: Mapping[str, Any], table: str) -> Table:
+    """Open a table that will be written."""
+    from airflow_paimon.core.commit.committer import require_committable
+    from airflow_paimon.core.table.features import check_writable
+
+    PaimonHook(params["paimon_conn_id"]).require_filesystem_catalog("The correction of a pipeline")
+    main = open_main({**params, "table": table}).require()
+    require_committable(main)
+    check_writable(main.schema(), table=main.name)
+    return main
+
+
+def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> None:
+    from airflow_paimon.core.table.options import parse_duration
+    from airflow_paimon.core.table.table import parse_timestamp
+
+    parse_duration(params["replay_timeout"], "replay_timeout")
+    given = params["watermark"]
+    if params["caught_up"] == WATERMARK and not given:
+        raise InvalidInputError("Caught up: watermark needs one: fill in Watermark, such as 2026-11-21T00:00:00+00:00")
+    if given:
+        parse_timestamp(given)
+        if params["caught_up"] != WATERMARK:
+            raise InvalidInputError(
+                "Watermark counts only where Caught up is watermark: choose that, or leave it empty"
+            )
+    batch = next((one.table for one in steps if one.replay is not None and one.runs["sql"]), None)
+    if params["streams"] and batch is not None:
+        raise InvalidInputError(
+            f"Streams: the statements of {batch} run as a batch; a stream needs a function (module:name)", table=batch
+        )
+
+
+def _correction_form(params: Mapping[str, Any], one: PipelineTable) -> dict[str, Any]:
+    """Return the form of ``data_correction`` that says the same of one table."""
+    own = {"table": one.table, "mode": one.mode, "partitions": list(one.partitions), "views": list(one.views)}
+    fixed = {"engine": "embedded", "publish": "merge"}
+    return {**params, **_UNUSED, **one.runs, **own, **fixed}
+
+
+def _correct_arguments(one: PipelineTable) -> dict[str, Any]:
+    return {**one.runs, "mode": one.mode, "partitions": list(one.partitions), "view": list(one.views),
+            "all_rows": one.all_rows}  # fmt: skip
+
+
+def _starts(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> dict[str, Snapshot]:
+    """Find where each upstream table starts: what is corrected, and what is read without being in the form.
+
+    Raises:
+        InvalidInputError: several starts are given. NotFoundError: a table has no such tag or snapshot, or no row yet.
+    """
+    written = {one.table for one in steps}
+    outside = [s for one in steps for s in one.sources.values() if s not in written]
+    upstream = list(dict.fromkeys([*(one.table for one in steps if one.correct), *outside]))
+    given = [name for name in ("start_tag", "start_snapshots", "start_time") if params[name]]
+    if len(given) > 1:
+        raise InvalidInputError(f"Start: {' and '.join(given)} are two starts: give one of them, or none for now")
+    ids = start_snapshots(params["start_snapshots"], upstream) if params["start_snapshots"] else {}
+    return {name: _start(params, name, ids) for name in upstream}
+
+
+def _start(params: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> Snapshot:
+    view = PaimonHook(params["paimon_conn_id"]).get_table(name).require()
+    if params["start_tag"]:
+        return view.tag(params["start_tag"]).snapshot
+    if name in ids:
+        return view.snapshot(ids[name])
+    if params["start_time"]:
+        return _at(view, params["start_time"])
+    head = view.latest_snapshot()
+    if head is None:
+        raise NotFoundError(f"{view.label} has no snapshot: there is nothing to start from", table=view.name)
+    return head
+
+
+def _at(view: Table, time: str) -> Snapshot:
+    from airflow_paimon.core.table.table import parse_timestamp
+
+    limit = parse_timestamp(time)
+    earlier = [s for s in view.snapshots() if s.time_millis < limit]
+    if not earlier:
+        raise NotFoundError(
+            f"{view.label} has no snapshot from before {time}; start at a later time, or leave Start empty for now",
+            table=view.name,
+        )
+    return earlier[-1]
+
+
+def _replay_arguments(
+    params: Mapping[str, Any],
+    one: PipelineTable,
+    planned: Mapping[str, Mapping[str, Any]],
+    starts: Mapping[str, Snapshot],
+) -> dict[str, Any]:
+    """Return the arguments of ``replay_branch``: tables of the form are read on the run's branch."""
+    sources, behind = [], []
+    for name, table in one.sources.items():
+        made = planned.get(table)
+        sources.append(f"{name}={table}$branch_{made['branch']}" if made else f"{name}={table}")
+        behind.append(f"{name}={made['base_snapshot'] if made else starts[table].id}")
+    watermark = params["watermark"] if params["streams"] else None
+    return {
+        **one.runs,
+        "source": sources,
+        "snapshot": behind,
+        "all_rows": one.all_rows,
+        "available_now": params["streams"] and not watermark,
+        "until_watermark": watermark,
+        "timeout": params["replay_timeout"],
+        "checkpoint": params["checkpoint"] or None,
+    }
+
+
+def _wait(params: Mapping[str, Any], main: Table) -> dict[str, Any]:
+    """Return what the sensor waits for besides the replay's own snapshot."""
+    if params["caught_up"] == WATERMARK:
+        return {**_NO_WAIT, "max_watermark_lag": "0 s", "reference_time": params["watermark"]}
+    head = main.latest_snapshot()
+    if params["caught_up"] == MAIN_AT_START and head is not None:
+        return {**_NO_WAIT, "max_commit_lag": "0 s", "reference_time": str(head.time_millis)}
+    return dict(_NO_WAIT)

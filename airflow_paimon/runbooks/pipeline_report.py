@@ -1,0 +1,295 @@
+"""What the runs of a pipeline's correction say to people: one page for all tables, what stands, what helps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon._compat import conf
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.plugin.urls import table_page_url
+from airflow_paimon.runbooks import advice, correction, undo
+from airflow_paimon.runbooks.form import open_main
+from airflow_paimon.runbooks.leftovers import clean_up_run
+from airflow_paimon.runbooks.markdown import code_block, counted, escape, table
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table.table import Table
+
+_LISTED = 10
+_AGAIN = "trigger pipeline_correction again"
+
+
+def plan_publishes(
+    params: Mapping[str, Any],
+    planned: Sequence[Mapping[str, Any]],
+    done: Sequence[Mapping[str, Any]],
+    asked_by: str | None = None,
+) -> dict[str, Any]:
+    """Plan the publish of every table, and render one page for the approver.
+
+    ``done``: of each table ``diff``, the result of its comparison, ``wait``, the snapshot that was waited for, and
+    ``wrote``, the result of its correction or replay. Returns ``{"subject", "markdown", "tables"}``; ``tables`` are the
+    arguments with which each is published: the snapshots that are approved.
+
+    Raises:
+        ConflictError: both sides changed a bucket of a table, or a branch moved after its diff. UnsafeOperationError:
+            see ``merge_branch``.
+    """
+    from airflow_paimon.runbooks.diff_markdown import render_markdown
+
+    sections, publishes, rows = [], [], []
+    for number, (one, its) in enumerate(zip(planned, done, strict=True), 1):
+        form = _form_of(params, one)
+        plan = correction.plan_merge(form, one, int(its["wait"]))
+        publishes.append({"table": one["table"], "branch": one["branch"],
+                          "expected_branch_snapshot": plan["branch_snapshot"],
+                          "approved_main_snapshot": plan["main_snapshot"]})  # fmt: skip
+        rows.append(_row(params, one, its["diff"]["details"]))
+        facts = correction.publish_facts("merge", one["branch"], plan)
+        parts = [f"## {number}. {escape(one['table'])}", _what_ran(one, its["wrote"]["details"]),
+                 render_markdown(its["diff"]["details"]), facts, *_warnings(params, one)]  # fmt: skip
+        sections.append("\n\n".join(parts))
+    head = ["Table", "By", "Added", "Changed", "Deleted", "Page"]
+    names = " and ".join(one["table"] for one in planned)
+    about = (
+        f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}\n"
+        f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}\n"
+        f"- Approving publishes {counted(len(planned), 'table')}, in this order; if one is refused, all of them are as "
+        f"before"
+    )
+    return {
+        "subject": f"Publish the correction of {names}?",
+        "markdown": "\n\n".join([about, table(head, rows), *sections]),
+        "tables": publishes,
+    }
+
+
+def _form_of(params: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    return {**params, "table": one["table"], "publish": "merge"}
+
+
+def _row(params: Mapping[str, Any], one: Mapping[str, Any], details: Mapping[str, Any]) -> list[str]:
+    total = details["total"]
+    base = str(conf.get("api", "base_url", fallback="") or "")
+    url = table_page_url(params["paimon_conn_id"], one["table"], branch=one["branch"], base_url=base)
+    by = "correction" if one["correct"] else "replay"
+    return [escape(one["table"]), by, *(f"{total[name]:,}" for name in ("added", "changed", "deleted")),
+            f"[branch {escape(one['branch'])}]({url})"]  # fmt: skip
+
+
+def _what_ran(one: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:
+    """Show the statement or function, with what it says that it did."""
+    asked = one["correct"] or one["replay"]
+    lines = [
+        "Corrected by:" if one["correct"] else f"Replayed from {', '.join(map(escape, one['replay']['source']))} by:"
+    ]
+    lines.append(code_block(asked["sql"].strip(), "sql") if asked["sql"] else f"`{asked['function']}`")
+    if one["correct"] and wrote.get("statement"):
+        counts = ", ".join(f"{wrote.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
+        lines.append(f"Rows: {counts}.")
+    for name, target in wrote.get("targets", {}).items():
+        lines.append(f"Wrote {counted(target['rows'], 'row')} into {escape(name)}.")
+    return "\n\n".join(lines)
+
+
+def _warnings(params: Mapping[str, Any], one: Mapping[str, Any]) -> list[str]:
+    """Say what main of the upstream tables got meanwhile: the replay has not read it."""
+    lines = []
+    for name in one["reads"]:
+        changed = _changed_since(params, name, one)
+        if changed:
+            listed = ", ".join(map(escape, changed[:_LISTED])) + (" and others" if len(changed) > _LISTED else "")
+            lines.append(
+                f"**Main of {escape(name)} has changed since this run began**, in {listed}: the replay has not read "
+                f"that. Where {escape(one['table'])} is made from these rows, the job that fills it has to do so."
+            )
+    return lines
+
+
+def _changed_since(params: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[str]:
+    """Return the partitions that main of an upstream table has changed since the run's tag."""
+    from airflow_paimon.core.branches.safeguards import bucket_namer
+    from airflow_paimon.core.table.history import difference
+
+    main = open_main({**params, "table": name})
+    namer = bucket_namer(main.schema())
+    change = difference(main, main.tag(one["tag"]).snapshot, main.latest_snapshot())
+    return sorted({namer(bucket).rpartition("/")[0] or "the whole table" for bucket in change.buckets})
+
+
+# -- after the publish -----------------------------------------------------------------------------------------------
+
+
+def verify_all(
+    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], published: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Compare main of each table with its branch; ``lines`` says it to people, and how to undo all tables.
+
+    Raises:
+        FormatError: main of a table does not hold what its branch held.
+    """
+    found = [correction.verify_table(_form_of(params, one), one, its)
+             for one, its in zip(planned, published, strict=True)]  # fmt: skip
+    lines = [line for one in found for line in one["lines"]]
+    snapshots = {one["table"]: its["snapshot"] for one, its in zip(planned, found, strict=True)}
+    return {"snapshots": snapshots, "lines": [*lines, *undo_hint(planned, params["undo_retention"])]}
+
+
+def undo_hint(planned: Sequence[Mapping[str, Any]], within: str | None = None) -> list[str]:
+    """Say how to undo the publishes of a run: a sentence, and the form's JSON."""
+    asked = {"tables": [one["table"] for one in planned], "branch": planned[0]["branch"]}
+    until = f" within {within}" if within else ""
+    return [f"To undo all tables{until}: trigger pipeline_correction_undo with", json.dumps(asked)]
+
+
+# -- what stands after a failure ---------------------------------------------------------------------------------------
+
+
+def describe_outcomes(params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """Say in a few words which tables were changed, and in lines what the run left in each."""
+    outcomes, lines, standing = [], [], 0
+    for one in planned:
+        main = open_main(_form_of(params, one))
+        outcome, about = correction.describe_outcome(main, one)
+        standing += _stands(main, one)
+        outcomes.append(f"{one['table']}: {outcome}")
+        lines += [f"-- {one['table']}", *about]
+    if 0 < standing < len(planned):
+        lines += ["Only some of the tables are published. To take those back as well:", *undo_hint(planned)[1:]]
+    return "; ".join(outcomes), lines
+
+
+def _stands(main: Table, one: Mapping[str, Any]) -> bool:
+    from airflow_paimon.core.branches.published import standing_publishes
+
+    return any(p.branch == one["branch"] for p in standing_publishes(main))
+
+
+def clean_up_all(
+    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], owner: str, failures: Mapping[str, str | None]
+) -> list[str]:
+    """Delete the branches and tags of a run that failed or was rejected, if its form asks for it.
+
+    All of them stay while a publish of one table stands or may still land.
+    """
+    if not params["clean_up"]:
+        return []
+    standing = [one["table"] for one in planned if _stands(open_main(_form_of(params, one)), one)]
+    if standing:
+        return [f"Nothing was cleaned up: {', '.join(standing)} is published, and the branches show what main then got"]
+    kinds = {"merge" if name == "publish" else name: kind for name, kind in failures.items()}
+    return [line for one in planned for line in clean_up_run(_form_of(params, one), one, owner, kinds)]
+
+
+def next_steps(
+    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], failed: str, error: Mapping[str, Any] | None
+) -> list[str]:
+    """Say what helps against a task's failure, then how to remove what still stands."""
+    lines = [f"What helps: {_advice(failed, error)}"]
+    for one in planned:
+        form = _form_of(params, one)
+        lines += advice.how_to_remove(form, open_main(form), one)
+    return lines
+
+
+def _advice(failed: str, error: Mapping[str, Any] | None) -> str:
+    match error["kind"] if error else "error":
+        case "invalid-input" | "not-found" | "already-exists" | "unsupported":
+            return f"correct what the message names, and {_AGAIN}. The same form fails the same way"
+        case "conflict":
+            return f"{_AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
+        case "unsafe" if failed in ("report", "publish"):
+            return (
+                f"{_AGAIN} with Rewrite high sequence numbers on, as streams need it; or with Writers are stopped, "
+                f"when no writer of main stays open over the publish"
+            )
+        case "unsafe":
+            return f"{_AGAIN}, and leave Branch empty: the run then makes branches of its own"
+        case "outcome-unknown":
+            return (
+                f"see above which tables hold the correction. Then clear task {failed} with its downstream: a publish "
+                f"that did land is found, and not done twice"
+            )
+        case "corrupt":
+            return "a table's files contradict themselves, and no retry helps: python -m airflow_paimon job check_table"
+        case _:
+            return (
+                f"read the log of task {failed}. When its cause is over (storage, Spark, a lost worker), clear it with "
+                f"its downstream if the branches are still there, else {_AGAIN}"
+            )
+
+
+# -- the undo --------------------------------------------------------------------------------------------------------
+
+
+def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[str, Any]:
+    """Find the publishes of a run's branch, plan to undo them, the last one first, and render it.
+
+    Returns ``{"subject", "markdown", "tables", "lines"}``; tables that were undone already are left out.
+
+    Raises:
+        NotFoundError: a table has no publish of this branch that can be undone, or all are undone.
+        ConflictError: main of a table changed again what its publish had changed; nothing is undone.
+    """
+    from airflow_paimon.core.table.options import parse_duration
+
+    if params["undo_retention"].strip().lower() != "forever":
+        parse_duration(params["undo_retention"], "undo_retention")
+    tables, rows, lines = [], [], []
+    for name in reversed(params["tables"]):
+        form = {**params, "table": name.strip()}
+        publish = _publish_of(open_main(form).require(), params["branch"])
+        if publish is None:
+            lines.append(f"{name}: its publish was undone already")
+            continue
+        details = undo.plan_rollback(form, publish.undo_tag)
+        tables.append({"table": form["table"], "tag": publish.undo_tag})
+        lines.append(f"{name}: back to tag {publish.undo_tag}, before snapshot {publish.snapshot.id}")
+        rows.append([escape(name), str(publish.snapshot.id), *(f"{details[key]:,}" for key in (
+            "partitions", "files_deleted", "rows_deleted", "files_added", "rows_added"))])  # fmt: skip
+    if not tables:
+        raise NotFoundError(f"Every publish of branch {params['branch']!r} was undone already")
+    head = ["Table", "Publish", "Partitions", "Files out", "Rows out", "Files in", "Rows in"]
+    about = (
+        f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}\n"
+        f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}\n"
+        f"- What main got elsewhere since stays"
+    )
+    return {
+        "subject": f"Undo the correction of {' and '.join(one['table'] for one in tables)}?",
+        "markdown": "\n\n".join([about, table(head, rows), *map(escape, lines)]),
+        "tables": tables,
+        "lines": lines,
+    }
+
+
+def _publish_of(main: Table, branch: str) -> Any:
+    """Return the publish of a branch that stands; None when it was undone."""
+    from airflow_paimon.core.branches.published import publishes, standing_publishes
+
+    standing = [p for p in standing_publishes(main) if p.branch == branch]
+    if standing:
+        return standing[-1]
+    if any(p.branch == branch for p in publishes(main)):
+        return None
+    there = ", ".join(sorted({str(p.branch) for p in publishes(main) if p.branch})) or "none"
+    raise NotFoundError(
+        f"{main.name} has no publish of branch {branch!r} that can be undone (of which branches it has: {there}). "
+        f"Take Tables and Branch from the log of the run's task verify",
+        table=main.name,
+    )
+
+
+def verify_undone(params: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], results: Sequence[Any]) -> list[str]:
+    """Compare main of each table with its tag; returns it as lines.
+
+    Raises:
+        FormatError: main does not hold what the tag held.
+    """
+    lines = []
+    for one, result in zip(tables, results, strict=True):
+        form = {**params, "table": one["table"], "keep_later": True}
+        lines += undo.verify_undone(form, one, result)["lines"]
+    return lines
