@@ -60,6 +60,10 @@ class DynamicBuckets:
             raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")
         return Assigner(self._packed(partition, entries), [e.bucket for e in entries], self.rules)
 
+    def shares(self, partition: bytes) -> int:
+        """Return how many tasks can assign buckets of a partition; no index file is read."""
+        return self.rules.shares_of(len({e.bucket for e in self.indexes.get(partition, ())}))
+
     def hashes(self, partition: bytes, bucket: int) -> Hashes:
         """Return the hashes that the index of a bucket holds."""
         entry = next((e for e in self.indexes.get(partition, ()) if e.bucket == bucket), None)

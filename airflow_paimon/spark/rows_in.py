@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, bucket_groups
@@ -99,6 +100,8 @@ def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
         return _grouped_in_tasks(frame, write)
     grouped = frame.withColumn(GROUP, group)
     buckets = write.default_buckets
+    if write.dynamic is not None and not write.schema.partition_keys:
+        buckets = write.dynamic.shares(encode_partition((), ()))
     if not write.schema.partition_keys and buckets > 0 and hasattr(grouped, "repartitionById"):
         from pyspark.sql import functions as sf
 

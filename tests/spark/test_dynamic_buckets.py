@@ -7,13 +7,19 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import write_arrow
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.write import plan_write, write_rows
 from airflow_paimon.spark import sql, write_table
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.rows_in import temporary_conf
+from airflow_paimon.spark.streaming.sink import commit_batch
 from tests.data.hash_indexes import DYNAMIC, SAME_HASH, check_indexes
 from tests.randomness import chance
 from tests.spark.jobs.operations import correct, in_tasks, rows_of, run
@@ -116,3 +122,28 @@ def test_statements_and_corrections_keep_each_key_in_its_bucket(
         check(table, model)
         sql(spark, str(tmp_path), "INSERT INTO d.t SELECT k, 'late', dt FROM d.t WHERE k > 3")
         check(table, {key: "late" if key[0] > 3 else v for key, v in model.items()})
+
+
+def test_a_batch_of_a_stream_is_committed_once_with_its_index(tmp_path: Path) -> None:
+    """Each batch plans anew; a repeated one leaves no index file behind, and one that came too late is refused."""
+    table = make(tmp_path)
+
+    def batch(number: int, keys: range, between: range = range(0)) -> None:
+        write = plan_write(table, apart=True)
+        given = pa.table({"k": list(keys), "v": [f"batch {number}"] * len(keys), "dt": ["a"] * len(keys)})
+        files = write_rows(write, [conform_rows(given, write.schema, write.label)])
+        if between:
+            write_arrow(table, given.slice(0, 1).set_column(0, "k", pa.array([between[0]])))
+        commit_batch(table, write, files, "query", number)
+
+    batch(0, range(10))
+    batch(1, range(5, 20))
+    check(table, {(k, "a"): "batch 0" if k < 5 else "batch 1" for k in range(20)})
+    files = set(table.store.names("index"))
+    batch(1, range(5, 20))
+    assert set(table.store.names("index")) == files
+    with pytest.raises(ConflictError, match="after the dynamic buckets of its rows were chosen"):
+        batch(2, range(30, 40), between=range(50, 51))
+    batch(2, range(30, 40))
+    check_indexes(table)
+    assert len(rows_of(table)) == 31

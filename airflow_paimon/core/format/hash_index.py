@@ -5,10 +5,14 @@ The file is nothing but the hashes, each a big-endian int32; it is a set, in no 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.errors import FormatError
+
+_Int = TypeVar("_Int", np.int32, np.int64)
 
 Hashes = npt.NDArray[np.int32]
 
@@ -31,4 +35,10 @@ def read_hash_index(data: bytes, row_count: int, *, name: str) -> Hashes:
 
 def write_hash_index(hashes: Hashes) -> bytes:
     """Encode the hashes of a bucket, each of them once."""
-    return np.unique(hashes).astype(_STORED).tobytes()
+    return distinct(hashes).astype(_STORED).tobytes()
+
+
+def distinct(numbers: npt.NDArray[_Int]) -> npt.NDArray[_Int]:
+    """Sort and return each number once; many times as fast as ``numpy.unique`` of many numbers, which hashes them."""
+    found: npt.NDArray[_Int] = np.sort(numbers)
+    return found[np.concatenate(([True], found[1:] != found[:-1]))] if len(found) else found

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.hash_index import Hashes
+from airflow_paimon.core.format.hash_index import Hashes, distinct
 from airflow_paimon.core.table.options import TableOptions
 
 Packed = npt.NDArray[np.int64]
@@ -49,6 +49,10 @@ class BucketRules:
     apart: bool = False
     alone: bool = False
 
+    def shares_of(self, buckets: int) -> int:
+        """Return the number of shares of a partition with so many buckets."""
+        return 1 if self.alone else min(buckets, self.max_buckets) or self.shares
+
 
 def bucket_rules(options: TableOptions, *, tasks: int, apart: bool) -> BucketRules:
     """Return the rules of a table for a write by so many tasks at once."""
@@ -74,7 +78,7 @@ def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
         FormatError: a hash is in two buckets.
     """
     parts = [(hashes.astype(np.int64) << _BUCKET_BITS) | bucket for bucket, hashes in indexes]
-    packed: Packed = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+    packed: Packed = distinct(np.concatenate(parts)) if parts else np.empty(0, np.int64)
     twice = np.flatnonzero(packed[1:] >> _BUCKET_BITS == packed[:-1] >> _BUCKET_BITS)
     if len(twice):
         one, other = (int(packed[at]) & _BUCKET_MASK for at in (twice[0], twice[0] + 1))
@@ -85,7 +89,7 @@ def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
 
 
 def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
-    """Return the bucket of each hash, -1 where it is unknown."""
+    """Return the bucket of each hash, -1 where it is unknown. Sorted hashes are found several times as fast."""
     if not len(packed):
         return np.full(len(hashes), -1, np.int64)
     at = np.minimum(np.searchsorted(packed, hashes.astype(np.int64) << _BUCKET_BITS), len(packed) - 1)
@@ -102,29 +106,27 @@ class Assigner:
         self._runs = [known]
         sizes = np.bincount(known & _BUCKET_MASK) if len(known) else np.empty(0, np.int64)
         self._sizes = dict.fromkeys(buckets, 0) | {b: int(n) for b, n in enumerate(sizes) if n}
-        self._shares = 1 if rules.alone else min(len(self._sizes), rules.max_buckets) or rules.shares
+        self._shares = rules.shares_of(len(self._sizes))
         self._filled: dict[int, int] = {}
         self._added: dict[int, list[Hashes]] = {}
 
-    @property
-    def shares(self) -> int:
-        return self._shares
-
     def share_of(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         """Return the share of each hash: that of its bucket, if it is known."""
-        found = self._look_up(hashes)
-        return np.where(found < 0, np.abs(hashes.astype(np.int64)), found) % self._shares
+        each = distinct(hashes)
+        found = self._look_up(each)
+        shares: Packed = np.where(found < 0, np.abs(each.astype(np.int64)), found) % self._shares
+        return shares[np.searchsorted(each, hashes)]
 
     def assign(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         """Return the bucket of each hash."""
-        out = self._look_up(hashes)
-        unknown = out < 0
+        each = distinct(hashes)
+        buckets = self._look_up(each)
+        unknown = buckets < 0
         if unknown.any():
-            new = np.unique(hashes[unknown])
-            buckets = self._place(new)
-            self._remember(new, buckets)
-            out[unknown] = buckets[np.searchsorted(new, hashes[unknown])]
-        return out
+            new = each[unknown]
+            buckets[unknown] = self._place(new)
+            self._remember(new, buckets[unknown])
+        return buckets[np.searchsorted(each, hashes)]
 
     def added(self) -> Mapping[int, Hashes]:
         """Return the hashes that ``assign`` has given a bucket to, by bucket."""
