@@ -32,12 +32,12 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
         return
     schema = branch.schema()
     plan = plan_scan(branch, selection=StoredPartitions(schema).those(key.partition for key in limits))
-    write = plan_write(branch)
+    write = plan_write(branch, by_buckets=True)
     log.info("%s: folding %d buckets", branch.label, len(limits))
     messages = rewrite.fold_buckets(write, plan, limits)
     try:
         properties = {"airflow-paimon.operation": "fold"}
-        commit_buckets(branch, messages, properties=properties)
+        commit_buckets(branch, messages, properties=properties, vectors=plan.index_entries)
     except REFUSALS:
         discard_files(write, messages)
         raise

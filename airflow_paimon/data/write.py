@@ -87,16 +87,18 @@ def plan_write(
     buffer_bytes: int = BUFFER_BYTES,
     tasks: int = 1,
     apart: bool = False,
+    by_buckets: bool = False,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
     ``chained``: branches of chain tables may be written; the caller reports what becomes stale. For dynamic buckets:
     ``tasks``: how many may write one new partition; ``apart``: rows of one bucket come to several of them.
+    ``by_buckets``: see ``check_writable``.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
     """
     schema = table.schema()
-    check_writable(schema, table=table.label, branch=table.branch_name, chained=chained)
+    check_writable(schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=by_buckets)
     head = table.latest_snapshot()
     totals: dict[bytes, int] = {}
     sequences: dict[BucketKey, int] = {}

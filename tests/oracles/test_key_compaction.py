@@ -12,10 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.commit.compaction import commit_compaction
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.errors import ConflictError, PaimonError
+from airflow_paimon.core.table.scan import ScanPlan, plan_scan, read_index
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import read_arrow
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.merge.sorted_runs import sorted_run
+from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
+from airflow_paimon.data.write import plan_write
 from tests.core.tables import run as operate
+from tests.data.tables import rows_of
 from tests.data.test_compact import run
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.drivers import JavaOracle
@@ -26,6 +34,7 @@ from tests.randomness import chance
 
 pytestmark = pytest.mark.oracle
 
+KV = {"k": "INT NOT NULL", "v": "STRING"}
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "v": "STRING"}
 Rows = dict[tuple[int, int], str]
 
@@ -225,3 +234,64 @@ def test_lives_of_merge_engines(java_oracle: JavaOracle, tmp_path: Path, engine:
         if told:
             schema = read_arrow(table).schema
             assert expected == told_rows(java_oracle, reader, known, schema), (life.options, done)
+
+
+def test_a_bucket_with_vectors_is_written_again(java_oracle: JavaOracle, tmp_path: Path) -> None:
+    """Rows that wait for a compaction stay, deleted ones don't come back, and Java goes on: reads, deletes, upserts."""
+    options = {"bucket": "1", "deletion-vectors.enabled": "true"}
+    java_oracle.create_table(tmp_path, "d.t", KV, primary_keys=["k"], options=options)
+    table = open_table(str(tmp_path), "d.t")
+
+    def put(rows: dict[int, str], kind: str = "+I", **more: Any) -> None:
+        java_oracle.write(tmp_path, "d.t", [{"k": k, "v": v, "_row_kind": kind} for k, v in rows.items()], **more)
+
+    def seen() -> dict[int, str]:
+        assert_same_rows(java_oracle.read(tmp_path, "d.t"), read_arrow(table))
+        return {r["k"]: r["v"] for r in read_arrow(table).to_pylist()}
+
+    def rewritten(rows: dict[int, str]) -> tuple[ScanPlan, CommitMessage]:
+        write, plan = plan_write(table, by_buckets=True), plan_scan(table)
+        batch = conform_rows(rows_of(KV, [{"k": k, "v": v} for k, v in rows.items()]), write.schema, table.label)
+        (split,) = plan.splits
+        highest = max(f.max_sequence_number for f in split.files)
+        changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+        return plan, rewrite_bucket(write, split, live_bucket(plan, split), changes, highest)
+
+    put(dict.fromkeys(range(6), "old"))
+    put({2: "new", 3: "gone"})
+    put({3: "gone"}, "-D")
+    assert any(i.deletion_vector_ranges for i in read_index(table, table.latest_snapshot()))
+    put({4: "waits", 9: "waits"}, options={"write-only": "true"})
+    assert seen() == {0: "old", 1: "old", 2: "new", 4: "old", 5: "old"}
+    plan, message = rewritten({1: "corrected"})
+    commit_buckets(table, [message], vectors=plan.index_entries)
+    expected = {0: "old", 1: "corrected", 2: "new", 4: "waits", 5: "old", 9: "waits"}
+    assert seen() == expected
+    assert not any(i.deletion_vector_ranges for i in read_index(table, table.latest_snapshot()))
+    put({0: "x", 5: "x"}, "-D")
+    put({1: "java"})
+    expected = {1: "java", 2: "new", 4: "waits", 9: "waits"}
+    assert seen() == expected
+    plan, message = rewritten({2: "lost"})
+    put({4: "x"}, "-D")
+    with pytest.raises(ConflictError):
+        commit_buckets(table, [message], vectors=plan.index_entries)
+    java_oracle.do("compact", tmp_path, "d.t", full=True)
+    assert seen() == {1: "java", 2: "new", 9: "waits"}
+
+
+def test_vectors_that_another_commit_changed_are_a_conflict(java_oracle: JavaOracle, tmp_path: Path) -> None:
+    """The data files are the same, so only the name of the index file says that rows were deleted."""
+    options = {"bucket": "1", "deletion-vectors.enabled": "true"}
+    java_oracle.create_table(tmp_path, "d.t", KV, primary_keys=["k"], options=options)
+    table = open_table(str(tmp_path), "d.t")
+    java_oracle.write(tmp_path, "d.t", [{"k": k, "v": "old"} for k in range(3)])
+    java_oracle.write(tmp_path, "d.t", [{"k": 1, "v": "new"}])
+    (split,) = plan_scan(table).splits
+    head = table.latest_snapshot()
+    message = CommitMessage(partition=split.partition, bucket=0, total_buckets=1, new_files=(), replaced=split.files)
+    with pytest.raises(ConflictError, match="deleted rows of a bucket"):
+        commit_buckets(table, [message], vectors=())
+    with pytest.raises(ConflictError, match="deleted rows of a bucket"):
+        commit_compaction(table, [message], read=replace(plan_scan(table), index_entries=()))
+    assert table.latest_snapshot() == head

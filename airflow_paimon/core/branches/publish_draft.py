@@ -25,6 +25,7 @@ from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.live_files import index_origin
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -118,7 +119,7 @@ def publication(request: Publish, decision: Decision) -> Publication:
     entries = mapped_entries(d.changes, d.schemas.ids)
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
-    if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ())]:
+    if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ()), *_untold(d, schema)]:
         summary["warnings"] = warnings
     actions = keep.actions
     if d.changes_anything:
@@ -169,6 +170,31 @@ def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
             f"reads of {d.target.label} show them only after one (CALL sys.compact), as on {d.source.label} now"
         ],
     }
+
+
+def _untold(d: Decision, schema: TableSchema) -> list[str]:
+    """Say what streaming readers of the target's changelog miss.
+
+    Files of level 0 that are only added are told by the next compaction, unless their writers tell (``input``).
+    """
+    options = TableOptions(schema.options)
+    producer = options.text("changelog-producer", "none").lower()
+    replaced = [e for c in d.changes for e in c.delete]
+    added = [e for c in d.changes for e in c.add if e.file.level > 0 or producer == "input"]
+    if producer == "none" or not (replaced or added):
+        return []
+    text = (
+        f"streaming readers of {d.target.label} don't get these changes, as of any overwrite "
+        f"(changelog-producer={producer})"
+    )
+    told_from = {"lookup": 1, "full-compaction": options.num_levels - 1}.get(producer, 0)
+    waiting = sum(e.file.level < told_from for e in replaced)
+    if waiting:
+        text += (
+            f"; {waiting} of the replaced files hold changes that no compaction had told them yet: undo, compact "
+            f"{d.target.label} and publish again if they need those"
+        )
+    return [text]
 
 
 def draft_of(

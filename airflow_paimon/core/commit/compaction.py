@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from airflow_paimon.core.commit.bucket_vectors import Place, check_vectors
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, RetryPolicy, commit
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-
-_Place = tuple[Any, int]
-"""A partition's identity and a bucket."""
 
 _File = tuple[str, int]
 """A file's name and level: Paimon moves a file to another level under its name."""
@@ -51,15 +48,14 @@ def commit_compaction(
         values = StoredPartitions(schema).identity
         places = {(values(s.partition), s.bucket): set(map(_file, s.files)) for s in read.splits}
         live = live_entries(table, head, StoredPartitions(schema).those(s.partition for s in read.splits)).values()
-        found: dict[_Place, dict[_File, ManifestEntry]] = {place: {} for place in places}
+        found: dict[Place, dict[_File, ManifestEntry]] = {place: {} for place in places}
         for entry in live:
             place = (values(entry.partition), entry.bucket)
             if place in found:
                 found[place][_file(entry.file)] = entry
         index = read_index(table, head)
         _check(table, places, found)
-        if _vectors(index, places, values) != _vectors(read.index_entries, places, values):
-            raise _moved(table, "rows of it were deleted")
+        check_vectors(table, StoredPartitions(schema), places, read.index_entries, index)
         kept = [i for i in index if (values(i.partition), i.bucket) not in places or i.index_type.upper() == _HASH]
         gone = [found[values(m.partition), m.bucket][_file(f)].deleted() for m in messages for f in m.replaced]
         return Draft(
@@ -76,7 +72,7 @@ def commit_compaction(
 
 
 def _check(
-    table: Table, places: Mapping[_Place, set[_File]], found: Mapping[_Place, Mapping[_File, ManifestEntry]]
+    table: Table, places: Mapping[Place, set[_File]], found: Mapping[Place, Mapping[_File, ManifestEntry]]
 ) -> None:
     for place, files in places.items():
         now = found[place].keys()
@@ -88,12 +84,6 @@ def _check(
 
 def _file(file: DataFile) -> _File:
     return file.file_name, file.level
-
-
-def _vectors(index: Sequence[IndexEntry], places: Mapping[_Place, object], values: Any) -> set[tuple[_Place, str]]:
-    """Return the files with deletion vectors of these buckets: a new one has a new name."""
-    placed = [((values(i.partition), i.bucket), i) for i in index if i.deletion_vector_ranges]
-    return {(place, i.file_name) for place, i in placed if place in places}
 
 
 def _moved(table: Table, why: str) -> ConflictError:

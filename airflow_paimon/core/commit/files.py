@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from airflow_paimon.core.commit.bucket_vectors import check_vectors
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, RetryPolicy, commit
 from airflow_paimon.core.commit.since import (
     check_assigned,
@@ -265,13 +266,16 @@ def commit_buckets(
     operation: str | None = "OVERWRITE",
     retry: RetryPolicy | None = None,
     assigned: tuple[Snapshot | None] | None = None,
+    vectors: Sequence[IndexEntry] = (),
 ) -> Receipt:
     """Replace each message's bucket by its new files: copy-on-write of whole buckets, in one snapshot.
 
     ``assigned``: the snapshot that dynamic buckets were chosen on; None = the buckets' rows have stayed in them.
+    ``vectors``: the index entries of the snapshot that the buckets were read from. Their deletion vectors go.
 
     Raises:
-        ConflictError: a bucket's live files are no longer the ``replaced`` ones: read and rewrite it again.
+        ConflictError: a bucket's live files are no longer the ``replaced`` ones, or rows of them were deleted: read and
+            rewrite it again.
     """
 
     def draft(head: Snapshot | None) -> Draft | None:
@@ -297,6 +301,7 @@ def commit_buckets(
         index = None
         if head is not None and (head.index_manifest or any(m.index for m in changed)):
             own = read_index(table, head)
+            check_vectors(table, stored, keys, vectors, own)
             kept = [i for i in own if i.index_type == INDEX_TYPE or (values(i.partition), i.bucket) not in keys]
             index = replaced_hash_indexes(schema, kept, changed)
         return Draft(

@@ -65,15 +65,18 @@ def check_readable(
     _refuse(table, "read", _read_problems(schema, time_travel, layered, chained, branch))
 
 
-def check_writable(schema: TableSchema, *, table: str, branch: str = "main", chained: bool = False) -> None:
+def check_writable(
+    schema: TableSchema, *, table: str, branch: str = "main", chained: bool = False, by_buckets: bool = False
+) -> None:
     """Refuse a table that the embedded engine would write differently from Paimon's own writers.
 
     ``chained``: the caller writes branches of a chain table as such and handles the effects on the other branches.
+    ``by_buckets``: the caller replaces whole buckets by what a full compaction would read of them, with changes.
 
     Raises:
         UnsupportedFeatureError: names the table, the option and the way out.
     """
-    _refuse(table, "write", _write_problems(schema, branch, chained))
+    _refuse(table, "write", _write_problems(schema, branch, chained, by_buckets))
 
 
 def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
@@ -281,7 +284,7 @@ def _partial_update_problems(options: TableOptions) -> Iterator[Problem]:
             yield f"partial updates with option {key}", _CONNECTOR
 
 
-def _write_problems(schema: TableSchema, branch: str, chained: bool) -> Iterator[Problem]:
+def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets: bool) -> Iterator[Problem]:
     options = TableOptions(schema.options)
     if is_chain_main(options, branch) and not chained:
         yield _CHAIN_MAIN
@@ -299,7 +302,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool) -> Iterator
         yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
         yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
-        yield from _key_table_write_problems(schema, options)
+        yield from _key_table_write_problems(schema, options, by_buckets)
 
 
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
@@ -326,8 +329,8 @@ _PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})
 _STORAGE_OPTIONS = ("data-file.external-paths", "data-file.thin-mode")
 
 
-def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
-    if options.deletion_vectors:
+def _key_table_write_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:
+    if options.deletion_vectors and not by_buckets:  # their readers don't see appended files before a compaction
         yield "primary-key tables with option deletion-vectors.enabled=true", _CONNECTOR
     producer = options.text("changelog-producer", "none").lower()
     if producer == "input" or (producer != "none" and not options.write_only):

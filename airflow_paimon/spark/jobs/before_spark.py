@@ -56,6 +56,6 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     gives_rows = sql is None or sql.lstrip()[:6].lower() == "select"
     base = (read_base if gives_rows else read_heads)(context, request, branch)
     if request.engine == "embedded":
-        check_writable(base.schema, table=branch.label, branch=branch.branch_name)
+        check_writable(base.schema, table=branch.label, branch=branch.branch_name, by_buckets=True)
     for table in views.values():
         open_table(request.warehouse, table, storage_options=request.storage_options).require()

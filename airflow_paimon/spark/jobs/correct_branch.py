@@ -210,7 +210,7 @@ def _with_live(spark: SparkSession, context: Context, found: Base) -> _Base:
         main_head=found.main_head,
         choice=found.choice,
         live=live,
-        write=plan_write(branch, tasks=cores_of(spark)),
+        write=plan_write(branch, tasks=cores_of(spark), by_buckets=True),
         limits={_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
     )
 
@@ -237,7 +237,8 @@ def _view_plans(request: CorrectBranch, base: Base, further: dict[str, str], sql
 
     def branch() -> Sequence[Layer]:
         scan = plan_snapshot(base.table, base.head, base.schema)
-        return [plan_read(scan, columns=view_columns(base.schema, sql), time_travel=True)]
+        whole = bool(base.schema.primary_keys)  # what is replaced, rows that wait for a compaction among it
+        return [plan_read(scan, columns=view_columns(base.schema, sql), time_travel=True, whole_buckets=whole)]
 
     return {
         BRANCH_VIEW: branch,
@@ -280,7 +281,7 @@ def _correction(request: CorrectBranch, base: _Base) -> Correction:
     read: TableRead | None = None
     splits: dict[BucketKey, ReadSplit] = {}
     if request.mode == "upsert":
-        read, planned = plan_read(base.live, time_travel=True)
+        read, planned = plan_read(base.live, time_travel=True, whole_buckets=base.write.is_keyed)
         splits = {_key(base.schema, s.bucket): slim_split(s) for s in planned}
     live = {}
     for split in base.live.splits:
@@ -314,6 +315,7 @@ def _finish(
             identity=identity,
             properties=properties(request, details),
             assigned=(base.write.planned_on,),
+            vectors=base.live.index_entries,
         )
     except REFUSALS:
         discard_files(base.write, messages)

@@ -75,7 +75,7 @@ def change_keyed(
     Raises:
         InvalidInputError: Spark refuses the statement, a row is matched twice, a key would change or come twice.
     """
-    write = plan_write(table, tasks=cores_of(spark))
+    write = plan_write(table, tasks=cores_of(spark), by_buckets=True)
     plan = plan_snapshot(table, write.planned_on, write.schema)
     write = replace(write, schema=without_merging(write.schema))
     with statement_errors(asked, table.name), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
@@ -86,7 +86,7 @@ def change_keyed(
             empty = evaluation.run(evaluation.empty_target())
             if takes_whole_partitions(bound, plan, empty):
                 return drop_partitions(spark, bound, plan, write, empty.predicate, dry_run=dry_run)
-            layer = plan_read(plan, predicate=empty.predicate, time_travel=True)
+            layer = plan_read(plan, predicate=empty.predicate, time_travel=True, whole_buckets=True)
             changed = evaluation.run(view_frame(spark, [layer])).rows
         correction = _correction(plan, write, limits, dry_run)
         with temporary_conf(spark, BATCH_CONF):
@@ -115,7 +115,7 @@ def _with_kinds(rows: DataFrame) -> DataFrame:
 
 
 def _correction(plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, int] | None, dry_run: bool) -> Correction:
-    read, splits = plan_read(plan, time_travel=True)
+    read, splits = plan_read(plan, time_travel=True, whole_buckets=True)
     by_key: dict[BucketKey, ReadSplit] = {_key(plan, s.bucket): slim_split(s) for s in splits}
     live = {}
     for split in plan.splits:

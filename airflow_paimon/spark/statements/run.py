@@ -88,5 +88,7 @@ def _commit(
 ) -> Receipt:
     common: dict[str, Any] = {"identity": identity, "properties": properties, "operation": statement.kind}
     if table.schema().primary_keys:
-        return commit_buckets(table, outcome.messages, assigned=(outcome.write.planned_on,), **common)
+        return commit_buckets(
+            table, outcome.messages, assigned=(outcome.write.planned_on,), vectors=outcome.read.index_entries, **common
+        )
     return commit_rewrite(table, outcome.messages, read=outcome.read, **common)

@@ -275,7 +275,9 @@ def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:
 def own_rows(spark: SparkSession, text: str, plan: ScanPlan) -> DataFrame:
     """Return the rows of the statement's own table, of the snapshot that the statement is computed on."""
     columns = view_columns(plan.schema, text)
-    return view_frame(spark, [plan_read(plan, columns=columns, time_travel=True)])
+    return view_frame(
+        spark, [plan_read(plan, columns=columns, time_travel=True, whole_buckets=bool(plan.schema.primary_keys))]
+    )
 
 
 def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:

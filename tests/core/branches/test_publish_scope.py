@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.branches.publish_plan import key_scope
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import COLUMNS, append, files, make_table, rewrite, run
+from tests.core.tables import COLUMNS, append, files, make_table, message, rewrite, run
 
 
 def branched(table: Table) -> Table:
@@ -123,3 +124,20 @@ def test_rows_that_wait_for_a_compaction_are_published_and_reported(
         assert ("wait for a compaction" in " ".join(details.get("warnings", []))) == bool(hidden)
     undone = run(table, "rollback_to", tag=done["undo_tag"]).details
     assert "not_visible_rows" not in undone
+
+
+@pytest.mark.parametrize(
+    ("producer", "told", "waiting"),
+    [("none", True, 0), ("input", False, 0), ("lookup", False, 1), ("full-compaction", False, 2)],
+)
+def test_what_streaming_readers_miss_is_said(tmp_path: Path, producer: str, told: bool, waiting: int) -> None:
+    """Main's bucket has a file on each of levels 0 and 3: what no compaction has told yet depends on the producer."""
+    options = {"changelog-producer": producer, "write-only": "true"}
+    table = make_table(tmp_path / "wh", **{k.replace("-", "__"): v for k, v in options.items()})
+    commit_append(table, [message(table, "a", level=3), message(table, "a", seq=1)], planned_on=None)
+    run(table, "create_branch", branch="fix", snapshot=1)
+    rewrite(table.branch("fix"), "a", seq=2)
+    details = run(table, "merge_branch", branch="fix", writers_stopped=True).details
+    warning = " ".join(details.get("warnings", []))
+    assert ("streaming readers" in warning) != told
+    assert (f"; {waiting} of the replaced files hold changes" in warning) == bool(waiting)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
@@ -22,8 +23,11 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.write import plan_write, write_rows
 from airflow_paimon.spark.jobs.column_sources import SWITCH
 from airflow_paimon.spark.rows_in import temporary_conf
+from tests.data.test_compact import run as run_compact
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
@@ -470,3 +474,41 @@ def test_a_running_writer_of_main_wins_over_an_update(spark: SparkSession, tmp_p
     run(tmp_path, "merge_branch", branch="fix")
     put(main, [(1, "newer", "a")])
     assert [r[1] for r in rows_of(main) if r[2] == "a"][:3] == ["fixed", "newer", "fixed"]
+
+
+def wait_for_compaction(table: Table, *rows: tuple[int, str, str]) -> None:
+    """Append rows as Paimon's write-only writers do: readers of deletion vectors see them after a compaction."""
+    write = plan_write(table, by_buckets=True)
+    columns = dict(zip(["k", "v", "dt"], map(list, zip(*rows, strict=True)), strict=True))
+    messages = write_rows(write, [conform_rows(pa.table(columns), write.schema, table.label)])
+    commit_append(table, messages, planned_on=write.planned_on)
+
+
+@pytest.mark.usefixtures("place")
+def test_tables_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
+    """A correction sees the rows that wait for a compaction, and keeps them; all readers see what it has written."""
+    columns = [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")]
+    options = {"bucket": "1", "deletion-vectors.enabled": "true"}
+    main = create_table(str(tmp_path), "d.t", columns, partition_keys=["dt"], primary_keys=["dt", "k"], options=options)
+    wait_for_compaction(main, *((k, f"{dt}{k}", dt) for dt in "ab" for k in range(3)))
+    run_compact(main)
+    wait_for_compaction(main, (0, "waits", "a"), (8, "waits", "a"), (9, "waits", "b"))
+    run(tmp_path, "create_tag", tag="base")
+    run(tmp_path, "create_branch", branch="fix", tag="base")
+    fix = main.branch("fix")
+    assert [r[0] for r in rows_of(fix)] == [0, 0, 1, 1, 2, 2]
+    correct(spark, tmp_path, "SELECT 1 AS k, 'new' AS v, 'a' AS dt", mode="upsert")
+    in_a = [(0, "waits", "a"), (1, "new", "a"), (2, "a2", "a"), (8, "waits", "a")]
+    assert [r for r in rows_of(fix) if r[2] == "a"] == in_a
+    correct(spark, tmp_path, "UPDATE branch SET v = concat(v, '!') WHERE k IN (2, 9)")
+    in_b = [(0, "b0", "b"), (1, "b1", "b"), (2, "b2!", "b"), (9, "waits!", "b")]
+    assert [r for r in rows_of(fix) if r[2] == "b"] == in_b
+    wait_for_compaction(fix, (7, "waits", "a"), (8, "later", "a"))
+    correct(spark, tmp_path, "SELECT k, concat(v, '?') AS v, dt FROM branch WHERE dt = 'a'", partitions=["dt=a"])
+    in_a = [(0, "waits?", "a"), (1, "new?", "a"), (2, "a2!?", "a"), (7, "waits?", "a"), (8, "later?", "a")]
+    assert rows_of(fix) == sorted([*in_a, *in_b])
+    assert all(f.level > 0 for s in plan_scan(fix).splits for f in s.files)
+    run(tmp_path, "merge_branch", branch="fix")
+    assert rows_of(main) == rows_of(fix)
+    with pytest.raises(UnsupportedFeatureError, match=r"deletion-vectors\.enabled"):
+        put(main, [(1, "x", "a")])
