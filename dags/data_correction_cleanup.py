@@ -59,7 +59,9 @@ def in_use(context: Context) -> leftovers.InUse:
     """Ask Airflow whether the run that owns a branch has ended."""
 
     def ask(owner: str | None) -> bool:
-        dag_id, _, run_id = owner.partition("/") if owner else ("data_correction", "", "")
+        if owner is None:
+            return any(has_active_runs(context, dag_id) for dag_id in leftovers.CORRECTING_DAGS)
+        dag_id, _, run_id = owner.partition("/")
         return has_active_runs(context, dag_id, run_id or None)
 
     return ask

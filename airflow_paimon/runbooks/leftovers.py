@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
 RUN_TAG_PREFIX = "before_correction_"
+CORRECTING_DAGS = ("data_correction", "pipeline_correction")
+"""The DAGs whose runs make branches and tags."""
 CORRECTING_TASKS = ("correct", "replay")
 """The tasks whose commits on a run's branch are the run's own."""
 _REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")

@@ -29,7 +29,7 @@ from airflow_paimon.runbooks import advice, correction, leftovers, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table, names, rewrite, run
-from tests.dags.conftest import CONF, TABLE, load_dag, make_orders
+from tests.dags.conftest import CONF, TABLE, load_dag, load_program, make_orders
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
@@ -411,6 +411,16 @@ def test_the_cleanup_keeps_what_is_in_use_unpublished_or_not_of_a_run(warehouse:
     assert main.branch_names() == ["mine"]
     with pytest.raises(NotFoundError, match="mine: not the branch of a correction run"):
         listed(main, branches=["mine"], drop_unpublished=True)
+
+
+@pytest.mark.parametrize("running", ["data_correction", "pipeline_correction", None])
+def test_a_tag_alone_is_in_use_while_any_correction_runs(running: str | None) -> None:
+    class Runs:
+        def get_dr_count(self, dag_id: str, run_ids: Any, states: Any) -> int:
+            return int(dag_id == running and run_ids is None)
+
+    in_use = load_program("data_correction_cleanup").in_use({"ti": Runs()})
+    assert in_use(None) == (running is not None)
 
 
 def test_the_cleanup_keeps_a_protected_branch(warehouse: Path) -> None:
