@@ -122,7 +122,7 @@ def plan_append(table: Table, request: Compact, selection: Selection | None) -> 
         UnsupportedFeatureError: a feature that this engine does not write.
     """
     plan = plan_copy_on_write(table, selection)
-    marked = {where.data_file for _, where in find_deletions(plan.scan.index_entries)}
+    marked = {where.data_file for _, where in find_deletions(plan.scan.index_entries, plan.scan.schema)}
     target = TableOptions(plan.write.schema.options).target_file_size
     return AppendCompaction(plan=plan, groups=plan_bins(plan.scan.splits, marked, target, request.min_files))
 

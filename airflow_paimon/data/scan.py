@@ -17,7 +17,8 @@ from airflow_paimon.core.table.features import check_file, check_index, check_nu
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, bucket_folder
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered, shown_files
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
@@ -191,7 +192,7 @@ def _plan_splits(read: TableRead, plan: ScanPlan, *, whole_buckets: bool, in_key
     # bucket -2 holds postponed rows, invisible until another engine moves them into real buckets
     visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold_points(read, s)]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
-    deletions = find_deletions(plan.index_entries)
+    deletions = find_deletions(plan.index_entries, read.schema)
     splits = []
     for split in (s for s, k in zip(visible, kept, strict=True) if k):
         files = split.files if whole_buckets else shown_files(split.files, read.schema)
@@ -229,13 +230,16 @@ def _sections(read: TableRead, files: Sequence[DataFile], *, merge: bool) -> lis
     return [Section(((f,),)) for f in files]
 
 
-def find_deletions(entries: Sequence[IndexEntry]) -> list[Deletion]:
+def find_deletions(entries: Sequence[IndexEntry], schema: TableSchema) -> list[Deletion]:
     """Find all deletion vectors of a snapshot."""
+    stored = StoredPartitions(schema) if TableOptions(schema.options).flag("index-file-in-data-file-dir") else None
+
+    def path(entry: IndexEntry) -> str:
+        folder = INDEX_DIR if stored is None else bucket_folder(schema, stored.values(entry.partition), entry.bucket)
+        return entry.external_path or f"{folder}/{entry.file_name}"
+
     return [
-        (entry.external_path or f"{INDEX_DIR}/{entry.file_name}", where)
-        for entry in entries
-        for where in entry.deletion_vector_ranges or ()
-        if where is not None
+        (path(entry), where) for entry in entries for where in entry.deletion_vector_ranges or () if where is not None
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
@@ -210,3 +210,26 @@ def test_time_travel_merges_by_the_current_options(tmp_path: Path) -> None:
     assert rows(table, version=snapshot) == [(1, 5, 2)]
     set_options(table, {"sequence.field": "s"})
     assert rows(table, version=snapshot) == rows(table) == [(1, 9, 1)]
+
+
+DELETE_2_AND_3 = bytes.fromhex("01 00000018 5e43f2d0 3a300000 01000000 0000 0100 10000000 0200 0300 c898f63d")
+
+
+@pytest.mark.parametrize("beside_data", [False, True])
+def test_vectors_are_applied_before_the_merge(tmp_path: Path, beside_data: bool) -> None:
+    options = {**SUM, "deletion-vectors.enabled": "true", "deletion-vectors.merge-on-read": "true"}
+    table = table_of(tmp_path, {}, (5, [(k, 10 * k, 1) for k in range(5)]), (0, [(2, 3, 1), (4, 2, 1)]))
+    set_options(table, {**options, "index-file-in-data-file-dir": str(beside_data).lower()})
+    (split,) = plan_scan(table).splits
+    (file,) = (f for f in split.files if f.level)
+    table.store.create("bucket-0/index-1" if beside_data else "index/index-1", DELETE_2_AND_3)
+    ranges = (DeletionVectorRange(file.file_name, 1, 24, 2),)
+    size = len(DELETE_2_AND_3)
+    entry = IndexEntry(0, split.partition, 0, "DELETION_VECTORS", "index-1", size, 1, ranges)
+    schema = table.schema()
+    commit(table, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=[], index_entries=[entry], schema=schema))
+    assert rows(table) == [(0, 0, 1), (1, 10, 1), (2, 3, 1), (4, 42, 1)]
+    assert [row[:2] for row in whole_bucket(table)] == [(0, 0), (1, 10), (2, 3), (4, 42)]
+    set_options(table, {"deletion-vectors.merge-on-read": "false"})
+    assert rows(table) == [(0, 0, 1), (1, 10, 1), (4, 40, 1)]
+    assert [row[:2] for row in whole_bucket(table)] == [(0, 0), (1, 10), (2, 3), (4, 42)]

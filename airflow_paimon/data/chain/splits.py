@@ -95,7 +95,7 @@ def chain_splits(
     for read in chains:
         by_anchor.setdefault((layout.group_of(read.target), read.anchor), []).append(read)
     stored = {True: _by_values(snapshot), False: _by_values(delta)}
-    deletions = (*find_deletions(snapshot.index_entries), *find_deletions(delta.index_entries))
+    deletions = (*(d for part in (snapshot, delta) for d in find_deletions(part.index_entries, part.schema)),)
     splits = []
     for (_, anchor), reads in by_anchor.items():
         longest = max(reads, key=lambda r: len(r.deltas))
