@@ -144,6 +144,13 @@ PARAMS = {
         description="Also delete branches without a retention that nothing was committed to for as long, such as 60 d. "
         "Protected branches, and those with commits that main doesn't have, stay.",
     ),
+    "notify_before": Param(
+        "3 d",
+        type=["null", "string"],
+        section=MORE,
+        title="Announce branches",
+        description="The summary lists the branches that expire within this time. Left empty, none.",
+    ),
     "orphans_older_than": Param(
         "1 d",
         type="string",
@@ -243,7 +250,7 @@ def maintain(table: str) -> None:
     }
     expiry: dict[str, Any] = {"all_branches": "{{ params.all_branches }}", "grace": "{{ params.grace }}"}
     limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
-    idle: dict[str, Any] = {"idle_for": given("branches_idle_for")}
+    idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
     branches = BranchExpireOperator(task_id="expire_branches", **idle, **here)
     tags = TagExpireOperator(task_id="expire_tags", **expiry, **here)
     snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **here)

@@ -47,13 +47,16 @@ class BranchExpireOperator(PaimonOperator):
     Delete branches whose retention is over; others as old as ``older_than`` and ``idle_for`` say.
 
     Protected branches, those with commits that main doesn't have, and those that an option or another branch needs
-    stay. ``details``: ``expired`` and ``kept`` with the reason of each, ``later`` with what has a retention still.
+    stay. ``details``: ``expired`` and ``kept`` with the reason of each, ``later`` with what has a retention still, and
+    ``expiring_soon``.
 
     :param older_than: also branches without a retention that were created longer ago, such as ``30 d`` (templated)
     :param idle_for: also branches without a retention that nothing was committed to for as long; with ``older_than``
         both must hold (templated)
     :param branch_owner: only branches of this owner, or of this pattern: ``data_correction/*`` (templated)
     :param drop_unpublished: branches with commits that main doesn't have, too (templated)
+    :param notify_before: list the branches that expire within this time, such as ``3 d``, as ``expiring_soon``
+        (templated)
     """
 
     operation = "expire_branches"
@@ -66,9 +69,11 @@ class BranchExpireOperator(PaimonOperator):
         idle_for: str | None = None,
         branch_owner: str | None = None,
         drop_unpublished: bool | str = False,
+        notify_before: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.notify_before = notify_before
         self.older_than = older_than
         self.idle_for = idle_for
         self.branch_owner = branch_owner
@@ -78,7 +83,8 @@ class BranchExpireOperator(PaimonOperator):
         found = result["details"]
         word = "would be deleted" if result["dry_run"] else "deleted"
         lines = [f"Branch {one['branch']} {word}: {one['why']}" for one in found["expired"]]
-        return lines + [f"Branch {one['branch']} stays: {one['why']}" for one in found["kept"]]
+        lines += [f"Branch {one['branch']} stays: {one['why']}" for one in found["kept"]]
+        return lines + [f"Branch {one['branch']} expires at {one['expires_at']}" for one in found["expiring_soon"]]
 
 
 class CheckTableOperator(PaimonOperator):

@@ -175,20 +175,28 @@ def gather_nights(context: Mapping[str, Any], group: str, tables: Sequence[str])
 def summarize(nights: Sequence[TableNight], missed: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
     """Sum up the run, as plain JSON values for the asset event: totals, each table, and what ``failed``, in words.
 
-    ``freed_files`` and ``freed_bytes`` were deleted; ``waiting``: entries of the trash whose files go in a later run.
+    ``freed_files`` and ``freed_bytes`` were deleted; ``waiting``: entries of the trash whose files go in a later run;
+    ``expiring_soon``: branches, the first ones first.
     """
     rows = sorted((_figures(night) for night in nights), key=lambda row: (not row["failed"], -row["freed_bytes"]))
     summed = ("snapshots", "tags", "branches", "compacted_files", "freed_files", "freed_bytes", "waiting")
     failed = [f"{row['table']}: {step}: {why}" for row in rows for step, why in row["failed"].items()]
     failed += [f"No table matches {pattern}" for pattern in missed]
+    soon = sorted((one for night in nights for one in _expiring_soon(night)), key=lambda one: str(one["expires_at"]))
     return {
         "dry_run": dry_run,
         "tables": len(rows),
         "tables_failed": sum(bool(row["failed"]) for row in rows),
         **{name: sum(row[name] for row in rows) for name in summed},
         "by_table": rows[:_LISTED],
+        "expiring_soon": soon[:_LISTED],
         "failed": failed[:_LISTED],
     }
+
+
+def _expiring_soon(night: TableNight) -> list[dict[str, Any]]:
+    found = night.done.get("expire_branches", {}).get("details", {}).get("expiring_soon", ())
+    return [{"table": night.table, **{k: one[k] for k in ("branch", "owner", "expires_at")}} for one in found]
 
 
 def _figures(night: TableNight) -> dict[str, Any]:
@@ -238,6 +246,11 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
     parts = [escape(subject), table(headers, rows)]
     if found["tables"] > len(rows):
         parts.append(f"and {counted(found['tables'] - len(rows), 'more table')}")
+    soon = [
+        [escape(one[k] or "") for k in ("table", "branch", "owner", "expires_at")] for one in found["expiring_soon"]
+    ]
+    if soon:
+        parts += ["These branches expire soon:", table(("Table", "Branch", "Owner", "Expires at"), soon)]
     if found["waiting"]:
         parts.append(f"{counted(found['waiting'], 'snapshot or tag file')} wait in the trash for a later run.")
     return subject, "\n\n".join(parts)

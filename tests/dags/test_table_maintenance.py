@@ -140,6 +140,7 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     broken, keyed, plain = tables
     make(warehouse, "sales.left_alone")
     operate(plain, "create_branch", branch="old", retention="1 d", now="2026-01-01T00:00:00+00:00")
+    operate(plain, "create_branch", branch="soon", retention="36 h", owner="me")
     operate(plain, "create_tag", tag="old", snapshot=1, time_retained="1 d", now="2026-01-01T00:00:00+00:00")
     damage(broken)
     before, first = everything(broken), files_on_disk(plain)
@@ -171,7 +172,7 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
         assert not (place(table) / ORPHAN).exists()
     assert (ids(keyed), ids(plain)) == ([1, 2, 3], [1, 2, 3])
     assert (keyed.snapshot_ids(), plain.snapshot_ids()) == ([4], [5])
-    assert plain.branch_names() == []
+    assert plain.branch_names() == ["soon"]
     assert [tag.name for tag in plain.tags()] == []
 
     summary = run.xcom("summary")
@@ -189,6 +190,9 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     assert any("sales.broken: compact: " in line for line in summary["failed"])
     assert "No table matches gone.*" in summary["failed"]
     assert [extra for uri, extra in run.asset_events if DAG in uri] == [summary]
+    (soon,) = summary["expiring_soon"]
+    assert (soon["table"], soon["branch"], soon["owner"]) == ("sales.plain", "soon", "me")
     markdown = run.xcom("summary", key="markdown")
+    assert f"| sales.plain | soon | me | {soon['expires_at']} |" in markdown
     assert "| sales.plain | 3 to 1 |" in markdown
     assert "**compact failed**" in markdown

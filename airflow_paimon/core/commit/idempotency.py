@@ -52,6 +52,8 @@ REFUSALS = (
     UnsupportedError,
 )
 """Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
+COMMITS = "commits"
+"""False in the record of an operation without commits: its retry looks at no snapshot."""
 _FOUND, _REFUSED = b"", b"refused"
 _RECORD = re.compile(r"([0-9a-f]{32})(?:-\d+)?(?:\.json)?")
 _NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse"})
@@ -107,7 +109,13 @@ class Attempt:
 
 @contextmanager
 def attempt(
-    table: Table, operation_id: str | None, branch: str, request: str, content: str | None = None
+    table: Table,
+    operation_id: str | None,
+    branch: str,
+    request: str,
+    content: str | None = None,
+    *,
+    commits: bool = True,
 ) -> Iterator[Attempt]:
     """Write the operation record, or find an existing one; that of a first try that is refused becomes void.
 
@@ -117,6 +125,7 @@ def attempt(
         operation_id: None = no record.
         request: Digest of the request.
         content: Digest of the rows, where available.
+        commits: Whether a retry looks for commits, whose snapshots must not expire meanwhile.
 
     Raises:
         InvalidInputError: the id was used for another request, for another branch, or for other rows.
@@ -124,7 +133,7 @@ def attempt(
     if operation_id is None:
         yield Attempt(table=table, branch=branch)
         return
-    entered = _enter(table, operation_id, branch, request, content)
+    entered = _enter(table, operation_id, branch, request, {} if content is None else {"content": content}, commits)
     try:
         yield entered
     except REFUSALS as error:
@@ -133,11 +142,13 @@ def attempt(
         raise
 
 
-def attempt_of(context: Context, branch: str = MAIN, request: Request | None = None) -> AbstractContextManager[Attempt]:
+def attempt_of(
+    context: Context, branch: str = MAIN, request: Request | None = None, *, commits: bool = True
+) -> AbstractContextManager[Attempt]:
     """Start an attempt at the context's operation (or at ``request``, its complete form); see ``attempt``."""
     asked = request or context.request
     operation_id = None if asked.dry_run else asked.operation_id
-    return attempt(context.table, operation_id, branch, request_digest(asked))
+    return attempt(context.table, operation_id, branch, request_digest(asked), commits=commits)
 
 
 def request_digest(request: Request) -> str:
@@ -188,11 +199,13 @@ def _deletion_order(path: str) -> tuple[bool, int]:
     return path.endswith(".json"), -int(number or 0)
 
 
-def _enter(table: Table, operation_id: str, branch: str, request: str, content: str | None) -> Attempt:
+def _enter(
+    table: Table, operation_id: str, branch: str, request: str, content: Mapping[str, str], commits: bool
+) -> Attempt:
     head = table.branch(branch).latest_snapshot_id() or 0
-    record = {"operation_id": operation_id, "request": request, "branch": branch, "head": head}
-    if content is not None:
-        record["content"] = content
+    record = {"operation_id": operation_id, "request": request, "branch": branch, "head": head, **content}
+    if not commits:
+        record[COMMITS] = False
     data = json.dumps(record, indent=2).encode()
     for number in itertools.count():
         try:

@@ -55,6 +55,16 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
         ) from error
 
 
+def branch_of_stream(table: Table, query: str) -> str | None:
+    """Return the branch that a query writes to, None without a record.
+
+    Raises:
+        FormatError: the record is unreadable.
+    """
+    found = _read(table, query)
+    return None if found is None else str(found["branch"])
+
+
 def _first_try(table: Table, query: str, batch: int, head: Snapshot | None) -> CommitIdentity:
     _write(table, query, batch, head)
     return CommitIdentity(user=query, identifier=batch, since=0 if head is None else head.id)

@@ -17,6 +17,7 @@ class ExpiryRules:
     idle_for: int | None = None
     owner: str | None = None
     drop_unpublished: bool = False
+    notify_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +42,34 @@ def why_due(age: BranchAge, rules: ExpiryRules, now_ms: int) -> str | None:
 
     Its own retention wins over the rules, which don't apply to main as it was before it was replaced.
     """
-    record = age.record
+    end, record = due_ms(age, rules), age.record
+    if end is None or end >= now_ms:
+        return None
     if record is not None and record.retention is not None:
-        end = record.expires_ms
-        return f"its retention of {record.retention} is over" if end is not None and end < now_ms else None
-    if (rules.older_than is None and rules.idle_for is None) or age.made_ms is None:
-        return None
-    if record is not None and record.reason == KEPT_MAIN:
-        return None
-    idle_ms = max(age.made_ms, age.head_ms or 0)
-    if rules.older_than is not None and now_ms - age.made_ms <= rules.older_than:
-        return None
-    if rules.idle_for is not None and now_ms - idle_ms <= rules.idle_for:
-        return None
+        return f"its retention of {record.retention} is over"
     parts = ["it was created before the time that --older-than gives"] if rules.older_than is not None else []
     parts += ["nothing was committed to it for the time that --idle-for gives"] if rules.idle_for is not None else []
     return " and ".join(parts)
+
+
+def due_ms(age: BranchAge, rules: ExpiryRules) -> int | None:
+    """Return when the time of a branch is over (epoch milliseconds), None if it has no end."""
+    record = age.record
+    if record is not None and record.retention is not None:
+        return record.expires_ms
+    if age.made_ms is None or (record is not None and record.reason == KEPT_MAIN):
+        return None
+    ends = [] if rules.older_than is None else [age.made_ms + rules.older_than]
+    ends += [] if rules.idle_for is None else [max(age.made_ms, age.head_ms or 0) + rules.idle_for]
+    return max(ends, default=None)
+
+
+def soon_due(age: BranchAge, rules: ExpiryRules, now_ms: int) -> int | None:
+    """Return when a branch that isn't due expires, if that is within ``notify_before`` and it isn't protected."""
+    end = due_ms(age, rules)
+    if end is None or rules.notify_before is None or end > now_ms + rules.notify_before:
+        return None
+    return None if why_kept(age.record, fits=True) is not None else end
 
 
 def why_kept(record: Lineage | None, *, fits: bool) -> str | None:

@@ -8,12 +8,14 @@ from typing import Any
 from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
 from airflow_paimon.core.branches.published import is_undone
 from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, BRANCH_PROPERTY
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.maintenance.branch_expiry_plan import (
     BranchAge,
     ExpiryRules,
     is_asked_for,
+    soon_due,
     why_due,
     why_kept,
     why_unpublished,
@@ -36,18 +38,27 @@ def expire_branches(context: Context, request: ExpireBranches) -> OperationResul
     option or another branch needs, and those that another operation is changing.
 
     Raises:
-        InvalidInputError: an age is not a duration greater than 0.
+        InvalidInputError: an age is not a duration greater than 0, or the operation id was used for another request.
     """
-    table, rules = context.table, _rules(request)
+    rules = _rules(request)
+    with attempt_of(context, commits=False):
+        return _expire_branches(context, request, rules)
+
+
+def _expire_branches(context: Context, request: ExpireBranches, rules: ExpiryRules) -> OperationResult:
+    table = context.table
     expired: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
     later: list[dict[str, Any]] = []
+    soon: list[dict[str, Any]] = []
     for name in sorted({*table.branch_names(), *_half_gone(table)}):
         age = _age(table, name)
         if age is None or name.startswith(STAGING_BRANCH_PREFIX) or not is_asked_for(age, rules):
             continue
         due = why_due(age, rules, context.now_ms)
         if due is None:
+            end = soon_due(age, rules, context.now_ms)
+            soon += [one | {"expires_at": _iso(end)} for one in _described(age)] if end is not None else []
             later += _described(age) if age.record is not None and age.record.retention else []
             continue
         (about,) = _described(age)
@@ -57,7 +68,7 @@ def expire_branches(context: Context, request: ExpireBranches) -> OperationResul
         Delete(path=BranchPaths(str(one["branch"])).root.rstrip("/"), reason=str(one["why"])) for one in expired
     )
     plan = Plan(operation=request.operation, table=table.name, actions=actions, summary={"kept": len(kept)})
-    details = {"expired": expired, "kept": kept, "later": later}
+    details = {"expired": expired, "kept": kept, "later": later, "expiring_soon": soon}
     return context.result(plan, branch=MAIN, changed=bool(expired), details=details)
 
 
@@ -67,6 +78,7 @@ def _rules(request: ExpireBranches) -> ExpiryRules:
         idle_for=_millis(request, "idle_for"),
         owner=request.owner,
         drop_unpublished=request.drop_unpublished,
+        notify_before=_millis(request, "notify_before"),
     )
 
 

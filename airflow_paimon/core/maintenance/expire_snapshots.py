@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.maintenance.expiry import Choice, duration_ms, run_expiry, time_before
-from airflow_paimon.core.maintenance.root_values import CHANGELOG, SNAPSHOT, Root, Roots
+from airflow_paimon.core.maintenance.root_values import CHANGELOG, SNAPSHOT, Consumer, Root, Roots
 from airflow_paimon.core.maintenance.snapshot_expiry_plan import (
     BranchExpiry,
     Pin,
@@ -18,21 +20,24 @@ from airflow_paimon.core.maintenance.snapshot_expiry_plan import (
     pins_of,
     plan_branch,
 )
-from airflow_paimon.core.plan import Action, Replace
+from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.expiry_requests import ExpireSnapshots, Expiry
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import EARLIEST, LATEST, MAIN, STAGING_BRANCH_PREFIX
+from airflow_paimon.core.table.paths import CONSUMER_PREFIX, EARLIEST, LATEST, MAIN, STAGING_BRANCH_PREFIX
 from airflow_paimon.core.table.table import Table
+
+CONSUMER_EXPIRATION = "consumer.expiration-time"
 
 
 def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationResult:
     """Expire snapshots of a branch, or of all, and delete what only expired snapshots and tags name.
 
     Raises:
-        InvalidInputError: the numbers contradict each other, or the time is naive or in the future.
+        InvalidInputError: the numbers contradict each other, the time is naive or in the future, or the operation id
+            was used for another request.
         FormatError: something that is needed can't be read; nothing was deleted.
         ConflictError: a branch is incomplete; nothing was deleted.
     """
@@ -45,7 +50,8 @@ def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationRes
         views = [table.branch(b) for b in (branches or every_branch(roots))]
         return _choice(context, request, roots, views)
 
-    expired = run_expiry(context, choose, grace=request.grace, operations_since_ms=since)
+    with attempt_of(context, request.branch, commits=False):
+        expired = run_expiry(context, choose, grace=request.grace, operations_since_ms=since)
     head = table.branch(request.branch).latest_snapshot_id()
     return context.result(
         expired.plan,
@@ -71,6 +77,8 @@ def every_branch(roots: Roots) -> tuple[str, ...]:
 
 def _choice(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:
     parents = {b: _parent(context.table, b) for b in roots.branches}
+    unused = [c for view in views for c in _unused_consumers(context, roots, view)]
+    roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
     plans, dead = [], []
     before: dict[str, tuple[Action, ...]] = {}
     after: list[Action] = []
@@ -84,9 +92,29 @@ def _choice(context: Context, request: ExpireSnapshots, roots: Roots, views: Seq
         if keeps_changelogs(options):
             before |= {r.path: (_as_changelog(view, r),) for r in plan.expired}
         after += _hints(view, plan, changelogs, decoupled=keeps_changelogs(options))
-    report = _report(plans) | {"warnings": _warnings(roots, plans, parents)}
+    report = _report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)}
     reason = "older than is to be kept"
-    return Choice(dead=tuple(dead), reason=reason, before=before, after=tuple(after), report=report)
+    first = tuple(_without_consumer(context.table.branch(c.branch), c) for c in unused)
+    return Choice(dead=tuple(dead), reason=reason, first=first, before=before, after=tuple(after), report=report)
+
+
+def _unused_consumers(context: Context, roots: Roots, view: Table) -> list[Consumer]:
+    """Return the branch's consumers that nobody has used for the table option ``consumer.expiration-time``."""
+    text = TableOptions(view.schema().options).text(CONSUMER_EXPIRATION, "")
+    if not text:
+        return []
+    before = context.now_ms - duration_ms(text, f"Table option {CONSUMER_EXPIRATION}")
+    own = (c for c in roots.consumers if c.branch == view.branch_name)
+    return [c for c in own if c.modified_ms is not None and c.modified_ms < before]
+
+
+def _without_consumer(view: Table, consumer: Consumer) -> Delete:
+    path = f"{view.paths.consumer_dir}/{CONSUMER_PREFIX}{consumer.name}"
+    return Delete(path=path, reason=f"nobody has used this consumer for {CONSUMER_EXPIRATION}")
+
+
+def _by_branch(consumers: Sequence[Consumer]) -> dict[str, list[str]]:
+    return {b: [c.name for c in consumers if c.branch == b] for b in dict.fromkeys(c.branch for c in consumers)}
 
 
 def _parent(table: Table, branch: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from airflow_paimon.core.branches.tags import check_deletable
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.maintenance.expire_snapshots import chosen_branches, every_branch
 from airflow_paimon.core.maintenance.expiry import Choice, run_expiry, time_before
@@ -40,7 +41,8 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     def choose(roots: Roots) -> Choice:
         return _choice(table, roots, branches or every_branch(roots), rule)
 
-    expired = run_expiry(context, choose, grace=request.grace, operations_since_ms=context.now_ms)
+    with attempt_of(context, request.branch, commits=False):
+        expired = run_expiry(context, choose, grace=request.grace, operations_since_ms=context.now_ms)
     head = table.branch(request.branch).latest_snapshot_id()
     return context.result(
         expired.plan, branch=request.branch, changed=expired.changed, before=head, after=head, details=expired.details

@@ -31,12 +31,13 @@ _TRIES = 5
 class Choice:
     """What an expiry takes away: ``dead`` roots in order, each with a reason.
 
-    ``before``: actions right before a root (by its path) is taken away; ``after``: those at the end. ``report``: JSON
-    values for the result.
+    ``first``: actions before anything is taken away; ``before``: those right before a root (by its path); ``after``:
+    those at the end. ``report``: JSON values for the result.
     """
 
     dead: tuple[Root, ...]
     reason: str
+    first: tuple[Action, ...] = ()
     before: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
     after: tuple[Action, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +74,7 @@ def run_expiry(
             trash = [r.trash for r in roots.roots if r.trash is not None]
             return Expired(
                 plan=plan,
-                changed=bool(choice.dead or due),
+                changed=bool(choice.dead or choice.first or due),
                 details=_details(choice, foreseen, foreseen, trash, grace_ms),
             )
         require_committable(table)
@@ -98,7 +99,7 @@ def _finish(context: Context, choice: Choice, plan: Plan, foreseen: Reap, grace_
     waiting = [r.trash for r in roots.roots if r.trash is not None and r.path not in gone]
     return Expired(
         plan=plan,
-        changed=bool(choice.dead or due),
+        changed=bool(choice.dead or choice.first or due),
         details=_details(choice, reap, foreseen, waiting, grace_ms),
     )
 
@@ -134,7 +135,7 @@ def _plan(context: Context, choice: Choice) -> Plan:
     return Plan(
         operation=request.operation,
         table=context.table.name,
-        actions=(*moved, *choice.after),
+        actions=(*choice.first, *moved, *choice.after),
         summary=dict(choice.report),
     )
 
@@ -145,7 +146,8 @@ def _unlink(table: Table, choice: Choice, plan: Plan) -> bool:
     One that is gone was expired by another run, or another engine.
     """
     at = {r.path: r for r in choice.dead}
-    for steps in _by_root(plan.actions, at):
+    carry_out(table, replace(plan, actions=choice.first))
+    for steps in _by_root(plan.actions[len(choice.first) :], at):
         root = at.get(steps[-1].path)
         if root is not None:
             try:

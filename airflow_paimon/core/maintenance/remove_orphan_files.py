@@ -30,6 +30,7 @@ from airflow_paimon.core.maintenance.orphan_plan import (
 )
 from airflow_paimon.core.maintenance.references import read_names
 from airflow_paimon.core.maintenance.roots import Root, gather_roots, require_finished
+from airflow_paimon.core.maintenance.stream_leftovers import stream_leftovers
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RemoveOrphanFiles
@@ -47,12 +48,14 @@ _BATCH = 1000
 _AT_ONCE = 64
 _LISTED = 100
 _EXAMPLES = 20
+_OLD_RECORD = "an operation record that no retry will look for"
+_OLD_STREAM = "of a stream or replay into a branch that is gone, or of an old replay"
 _CLOCK = f"{PRIVATE_DIR}/clock"
 _PREFIX_OPTIONS = (("data-file.prefix", "data-"), ("changelog-file.prefix", "changelog-"))
 
 
 def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> OperationResult:
-    """Delete old files that nothing refers to, and old operation records.
+    """Delete old files that nothing refers to, old operation records, and those of streams into deleted branches.
 
     Raises:
         InvalidInputError: an age is too short. FormatError: something that names files is unreadable.
@@ -70,12 +73,14 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     used = look.used({c.file.name for c in files.candidates})
     found = find_orphans(files.candidates, used, before_ms)
     records = old_records(table, now_ms - _millis(records_age))
-    plan = _plan(request, found, records)
+    streams = stream_leftovers(table, now_ms - _millis(records_age))
+    plan = _plan(request, found, records, streams)
     if not request.dry_run:
         found = _delete(table, look, found)
-        _delete_in_order(table, records, "an operation record that no retry will look for")
-    details = _details(found, files, before_ms, len(records))
-    return context.result(plan, branch=MAIN, changed=bool(found.files or records), details=details)
+        _delete_in_order(table, records, _OLD_RECORD)
+        _delete_in_order(table, streams, _OLD_STREAM)
+    details = _details(found, files, before_ms, len(records)) | {"stream_records": len(streams)}
+    return context.result(plan, branch=MAIN, changed=bool(found.files or records or streams), details=details)
 
 
 def _age(request: RemoveOrphanFiles, name: str, least: timedelta) -> timedelta:
@@ -182,9 +187,10 @@ def _named(table: Table, roots: Sequence[Root], wanted: set[str]) -> set[str]:
     return found
 
 
-def _plan(request: RemoveOrphanFiles, found: Orphans, records: Sequence[str]) -> Plan:
+def _plan(request: RemoveOrphanFiles, found: Orphans, records: Sequence[str], streams: Sequence[str]) -> Plan:
     actions = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
-    actions += [Delete(path=path, reason="an operation record that no retry will look for") for path in records]
+    actions += [Delete(path=path, reason=_OLD_RECORD) for path in records]
+    actions += [Delete(path=path, reason=_OLD_STREAM) for path in streams]
     return Plan(operation=request.operation, table=request.table, actions=tuple(actions))
 
 

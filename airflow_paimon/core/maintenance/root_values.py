@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.tag import Tag
@@ -44,11 +44,15 @@ class Root:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """A streaming reader's position: it needs ``next_snapshot`` and everything later of its branch."""
+    """A streaming reader's position: it needs ``next_snapshot`` and everything later of its branch.
+
+    ``modified_ms``: when it was written last, by the storage's clock; None where that isn't known.
+    """
 
     branch: str
     name: str
     next_snapshot: int
+    modified_ms: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

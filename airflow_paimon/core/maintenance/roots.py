@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from airflow_paimon.core.commit.idempotency import COMMITS
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import RESTORE, load_json_object, parse_snapshot
 from airflow_paimon.core.format.tag import parse_tag
@@ -130,13 +131,19 @@ def _trash(main: Table) -> Iterator[Root]:
 
 def _consumers(view: Table) -> Iterator[Consumer]:
     folder = view.paths.consumer_dir
-    names = [n for n in view.store.names(folder) if n.startswith(CONSUMER_PREFIX)]
-    for name, data in sorted(zip(names, view.store.read_many([f"{folder}/{n}" for n in names]), strict=True)):
+    infos = [i for i in view.store.list(folder) if i.name.startswith(CONSUMER_PREFIX)]
+    for info, data in zip(infos, view.store.read_many([f"{folder}/{i.name}" for i in infos]), strict=True):
+        name = info.name
         where = f"{view.name}: {folder}/{name}"
         following = load_json_object(data, where).get("nextSnapshot")
         if not isinstance(following, int) or isinstance(following, bool):
             raise FormatError(f"{where} has no nextSnapshot; restore it, or delete the consumer", table=view.name)
-        yield Consumer(branch=view.branch_name, name=name.removeprefix(CONSUMER_PREFIX), next_snapshot=following)
+        yield Consumer(
+            branch=view.branch_name,
+            name=name.removeprefix(CONSUMER_PREFIX),
+            next_snapshot=following,
+            modified_ms=info.modified_ms,
+        )
 
 
 def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
@@ -151,7 +158,7 @@ def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
     for path, data in zip(young, main.store.read_many(young), strict=True):
         try:
             raw: Any = json.loads(data)
-            if "head" in raw:  # not a plan of expire_partitions
+            if "head" in raw and raw.get(COMMITS, True):  # not a plan of expire_partitions
                 name = f"stream {raw['query']}" if path.startswith(STREAMS_DIR) else str(raw["operation_id"])
                 yield OperationRecord(operation_id=name, branch=str(raw["branch"]), head=int(raw["head"]))
         except (ValueError, KeyError, TypeError):

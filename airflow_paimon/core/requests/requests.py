@@ -221,6 +221,7 @@ class ExpireBranches(Request):
     )
     owner: str | None = flag("Only branches of this owner, or of this pattern of owners: 'data_correction/*'")
     drop_unpublished: bool = flag("Expire branches with commits that main doesn't have, too", False)
+    notify_before: str | None = flag("Also list the branches that expire within this time, e.g. '3 d'")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
 _ROLLBACK = "rollback_to"
+REPLAYS_DIR = f"{PRIVATE_DIR}/replays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,4 +130,4 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
 
 def replay_path(key: str) -> str:
     """Return the place of a replay in the table's folder: its record with ``.json``, its checkpoints in the folder."""
-    return f"{PRIVATE_DIR}/replays/{key}"
+    return f"{REPLAYS_DIR}/{key}"

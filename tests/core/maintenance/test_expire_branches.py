@@ -92,6 +92,35 @@ def test_idle_counts_from_the_last_commit_or_the_creation(main: Table) -> None:
     assert expire(main, idle_for="9 d", now=later.isoformat(), dry_run=True)["expired"].keys() == {"fix"}
 
 
+def test_branches_that_expire_soon_are_announced(main: Table) -> None:
+    """By their retention or the ages asked for; neither protected ones, nor those that have time or are due."""
+    made = "2125-12-30T00:00:00Z"
+    branch(main, "week", retention="7 d", now=made)
+    branch(main, "month", retention="30 d", now=made)
+    branch(main, "due", retention="1 h", now=made)
+    branch(main, "mine", retention="7 d", protected=True, now=made)
+    branch(main, "idle", retention="forever", now=made)
+    assert run(main, "expire_branches", now=LATE, dry_run=True).details["expiring_soon"] == []
+    asked = {"notify_before": "6 d", "idle_for": "4 d", "now": LATE}
+    soon = run(main, "expire_branches", **asked, dry_run=True).details["expiring_soon"]
+    ends = {"idle": "2126-01-03T00:00:00+00:00", "week": "2126-01-06T00:00:00+00:00"}
+    assert {one["branch"]: one["expires_at"] for one in soon} == ends
+    done = run(main, "expire_branches", **asked)
+    assert [one["branch"] for one in done.details["expired"]] == ["due"]
+    assert done.details["expiring_soon"] == soon and soon[0]["owner"] == "ann"
+    with pytest.raises(InvalidInputError, match="notify_before must be greater than 0"):
+        expire(main, notify_before="0 d")
+
+
+def test_an_operation_id_is_for_one_request(main: Table) -> None:
+    branch(main)
+    assert not expire(main, operation_id="op", now=None)["expired"]
+    with pytest.raises(InvalidInputError, match="'op' was used for another request"):
+        expire(main, operation_id="op")
+    assert main.branch_names() == ["fix"]
+    assert not expire(main, operation_id="op", now=None)["expired"]
+
+
 @pytest.mark.parametrize("age", ["0 d", "soon"])
 def test_an_age_that_is_none_is_refused(main: Table, age: str) -> None:
     with pytest.raises(InvalidInputError, match="older_than"):

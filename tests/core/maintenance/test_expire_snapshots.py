@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.streaming.consumers import find_consumer, keep_from
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types, read_delta_list
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, make_table, message, overwrite, rewrite, run
@@ -248,6 +251,44 @@ def test_a_consumer_a_retry_and_an_undo_keep_their_snapshots(table: Table) -> No
     done = expire(table, retry_window="0 s", keep_undo=False)
     assert done.details["expired"]["main"]["to"] == 9
     assert_sound(table)
+
+
+def test_consumers_that_nobody_uses_go_if_the_table_says_so(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    for _ in range(3):
+        overwrite(table, "a")
+    for name, position in (("old", 1), ("used", 2)):
+        keep_from(table, name, position)
+    days_ago = time.time() - 3 * 86_400
+    os.utime(tmp_path / "d.db/t/consumer/consumer-old", (days_ago, days_ago))
+    assert expire(table).details["consumers"] == {}
+    assert table.snapshot_ids() == [1, 2, 3], "without the option a consumer keeps its snapshots for ever"
+    run(table, "alter_table", change=["set consumer.expiration-time=4 d"])
+    assert not expire(table).changed
+    run(table, "alter_table", change=["set consumer.expiration-time=2 d"])
+    planned = expire(table, dry_run=True)
+    assert planned.changed and planned.details["consumers"] == {"main": ["old"]}
+    assert find_consumer(table, "old") == 1
+    done = expire(table)
+    assert (done.details["consumers"], table.snapshot_ids()) == ({"main": ["old"]}, [2, 3])
+    assert (find_consumer(table, "old"), find_consumer(table, "used")) == (None, 2)
+    assert_sound(table)
+
+
+def test_an_operation_id_is_for_one_request_and_keeps_no_snapshot(table: Table) -> None:
+    """A retry does what is left to do: it looks for no commit."""
+    for _ in range(3):
+        overwrite(table, "a")
+    asked = {"operation_id": "op", "now": str(now())}
+    assert expire(table, **asked, retain_min=2).changed
+    with pytest.raises(InvalidInputError, match="'op' was used for another request"):
+        expire(table, **asked, retain_min=1)
+    assert table.snapshot_ids() == [2, 3]
+    assert not expire(table, **asked, retain_min=2).changed
+    overwrite(table, "a")
+    overwrite(table, "a")
+    assert "retain_min" in expire(table).details["stopped_by"]["main"]
+    assert table.snapshot_ids() == [5]
 
 
 def test_a_batch_of_a_stream_that_is_tried_again_can_tell_whether_it_landed(table: Table) -> None:

@@ -49,6 +49,13 @@ def test_a_tag_goes_when_its_retention_is_over_and_its_files_with_it(table: Tabl
     assert_sound(table)
 
 
+def test_an_operation_id_is_for_one_request(table: Table) -> None:
+    assert not run(table, "expire_tags", operation_id="op").changed
+    with pytest.raises(InvalidInputError, match="'op' was used for another request"):
+        run(table, "expire_tags", operation_id="op", older_than="0 s", include_unlimited=True)
+    assert table.tag_names() == ["t"]
+
+
 def test_a_tag_whose_snapshot_lives_frees_nothing(table: Table) -> None:
     before = data_files(table)
     result = run(table, "expire_tags", grace="0 s", now=in_days(8))

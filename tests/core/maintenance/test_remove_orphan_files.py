@@ -13,14 +13,18 @@ import pytest
 
 from airflow_paimon.core.branches.published import last_publish
 from airflow_paimon.core.commit.idempotency import attempt
+from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, PaimonError
 from airflow_paimon.core.maintenance.check import find_all
+from airflow_paimon.core.maintenance.stream_leftovers import stream_leftovers
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.streaming.replays import ReplayRecord, batch_key, record_replay, replay_path, stream_key
+from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.scan import read_lists
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import At, forget
@@ -63,7 +67,7 @@ class Aged(_Wrapper):
         return [self._older(info, info.name) for info in super().files(path)]
 
     def list(self, path: str) -> list[FileInfo]:
-        private = path.startswith(("_airflow_paimon/operations", "_airflow_paimon/retried"))
+        private = path.startswith(tuple(f"{PRIVATE_DIR}/{n}" for n in ("operations", "retried", "streams")))
         return [self._older(info, f"{path}/{info.name}") if private else info for info in super().list(path)]
 
     def _older(self, info: FileInfo, path: str) -> FileInfo:
@@ -493,6 +497,52 @@ def test_others_at_any_moment(act: Callable[[Table], None]) -> None:
             assert number > 20
             return
     raise AssertionError("200 calls were not enough")
+
+
+# -- streams and replays --------
+
+
+CHECKPOINT = ("/0/t/offsets/0", ".json")
+"""The files of a replay in the order in which they are deleted."""
+
+
+def now() -> int:
+    return int(time.time() * 1000)
+
+
+def record(key_of: Table, **values: Any) -> str:
+    """Record a replay by streams into a branch, with a checkpoint; returns the path without ``.json``."""
+    key = values.pop("key", stream_key(key_of))
+    record_replay(key_of, key, ReplayRecord(asked="x", starts={}, identities={}, **values))
+    key_of.store.create(f"{replay_path(key)}/0/t/offsets/0", b"v1")
+    return replay_path(key)
+
+
+def test_streams_and_replays_into_deleted_branches_go(main: Table) -> None:
+    for name in ("gone", "lives"):
+        run(main, "create_branch", branch=name, snapshot=1)
+        begin_batch(main.branch(name), f"query-{name}", 0)
+    begin_batch(main, "query-main", 0)
+    gone, lives = (record(main.branch(name)) for name in ("gone", "lives"))
+    batch = record(main.branch("lives"), key=batch_key("op"), ends={"raw": 2})
+    main.store.create(f"{PRIVATE_DIR}/replays/0123/0/t/offsets/0", b"of no record")
+    run(main, "delete_branch", branch="gone")
+    before = main.store.walk("_airflow_paimon/streams") + main.store.walk("_airflow_paimon/replays")
+    assert clean(main, Aged(main.store, days=29)).details["stream_records"] == 0
+    lineage = "_airflow_paimon/branches/lives.json"
+    content = main.store.read(lineage)
+    main.store.replace(lineage, b"{")
+    assert clean(main, Aged(main.store, days=31)).details["stream_records"] == 1, "no replay: which are in use?"
+    main.store.replace(lineage, content)
+    young = Aged(main.store, days=31, young=[f"{gone}/0/t/offsets/0"])
+    assert stream_leftovers(replace(main, store=young), now() - 30 * DAY) == [batch + end for end in CHECKPOINT]
+    assert clean(main, young).details["stream_records"] == 2
+    assert clean(main, Aged(main.store, days=31)).details["stream_records"] == 2
+    left = main.store.walk("_airflow_paimon/streams") + main.store.walk("_airflow_paimon/replays")
+    goes = {"_airflow_paimon/streams/query-gone.json", *(f"{p}{e}" for p in (gone, batch) for e in CHECKPOINT)}
+    assert set(before) - set(left) == goes
+    assert f"{lives}.json" in left
+    sound(main)
 
 
 # -- operation records ----------------
