@@ -73,7 +73,7 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         )
     if params["rewrite"] and params["engine"] == "connector":
         # the fold before the publish is the embedded engine's, whoever wrote the rows
-        check_writable(schema, table=main.name, by_buckets=True)
+        check_writable(schema, table=main.name, branch="a branch", by_buckets=True)
     for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
         parse_partition_spec(text, schema.partition_keys, partition_types(schema))
 

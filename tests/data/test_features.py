@@ -102,6 +102,17 @@ def test_not_written(what: str, options: dict[str, Any]) -> None:
     check_readable(schema(**options), table="d.t")
 
 
+def test_whole_buckets_of_a_branch_are_written_where_appended_files_would_not_do() -> None:
+    vectors, told = {"deletion_vectors__enabled": "true"}, {"changelog_producer": "input"}
+    check_writable(schema(**vectors), table="d.t", by_buckets=True)
+    for producer in ("input", "lookup", "full-compaction"):
+        options = schema(changelog_producer=producer)
+        check_writable(options, table="d.t", branch="fix", by_buckets=True)
+        with pytest.raises(UnsupportedFeatureError, match=producer):
+            check_writable(options, table="d.t", branch="fix")
+    assert "changelog-producer=input" in refusal(check_writable, told, by_buckets=True).message
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -295,3 +295,36 @@ def test_vectors_that_another_commit_changed_are_a_conflict(java_oracle: JavaOra
     with pytest.raises(ConflictError, match="deleted rows of a bucket"):
         commit_compaction(table, [message], read=replace(plan_scan(table), index_entries=()))
     assert table.latest_snapshot() == head
+
+
+@pytest.mark.parametrize("producer", ["input", "lookup"])
+def test_a_published_correction_of_a_table_with_a_changelog(
+    java_oracle: JavaOracle, tmp_path: Path, producer: str
+) -> None:
+    """It is an overwrite: Java reads it, its stream leaves it out, as its own, and goes on with what comes later."""
+    java, reader = java_oracle, f"{tmp_path}"
+    options = {"bucket": "1", "changelog-producer": producer}
+    java.create_table(tmp_path, "d.t", KV, primary_keys=["k"], options=options)
+    main = open_table(str(tmp_path), "d.t")
+    java.write(tmp_path, "d.t", [{"k": k, "v": "old"} for k in range(3)])
+    java.open_stream_reader(tmp_path, "d.t", reader)
+    assert java.stream_read(reader)[0].num_rows == 3
+    operate(main, "create_branch", branch="fix", snapshot=main.latest_snapshot_id())
+    fix = main.branch("fix")
+    write, plan = plan_write(fix, by_buckets=True), plan_scan(fix)
+    batch = conform_rows(rows_of(KV, [{"k": 1, "v": "corrected"}]), write.schema, fix.label)
+    (split,) = plan.splits
+    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    commit_buckets(fix, [rewrite_bucket(write, split, live_bucket(plan, split), changes, 2)], vectors=())
+    details = operate(main, "merge_branch", branch="fix").details
+    assert "streaming readers" in " ".join(details["warnings"])
+    assert_same_rows(java.read(tmp_path, "d.t"), read_arrow(main))
+    assert java.stream_read(reader)[0].num_rows == 0
+    java.write(tmp_path, "d.t", [{"k": 1, "v": "later"}])
+    java.do("compact", tmp_path, "d.t", full=True)
+    told = []
+    while (found := java.stream_read(reader)[0]).num_rows:
+        told += [(r["_row_kind"], r["k"], r["v"]) for r in found.to_pylist()]
+    before = [("-U", 1, "corrected")] if producer == "lookup" else []
+    assert told == [*before, ("+U" if producer == "lookup" else "+I", 1, "later")]
+    assert {r["k"]: r["v"] for r in java.read(tmp_path, "d.t").to_pylist()} == {0: "old", 1: "later", 2: "old"}

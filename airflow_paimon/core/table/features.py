@@ -16,6 +16,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
 from airflow_paimon.core.table.aggregate_options import aggregate_problems
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
@@ -303,6 +304,8 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if schema.primary_keys:
         yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
         yield from _key_table_write_problems(schema, options, by_buckets)
+        if not by_buckets or branch == MAIN:  # what a branch brings to main is an overwrite, and says what it tells
+            yield from _changelog_problems(options)
 
 
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
@@ -332,9 +335,6 @@ _STORAGE_OPTIONS = ("data-file.external-paths", "data-file.thin-mode")
 def _key_table_write_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:
     if options.deletion_vectors and not by_buckets:  # their readers don't see appended files before a compaction
         yield "primary-key tables with option deletion-vectors.enabled=true", _CONNECTOR
-    producer = options.text("changelog-producer", "none").lower()
-    if producer == "input" or (producer != "none" and not options.write_only):
-        yield f"tables with changelog-producer={producer} (its changelog would be missing)", _CONNECTOR
     if options.text("write.sequence-number-init-mode", "scan").lower() not in ("scan", "file"):
         mode = options.text("write.sequence-number-init-mode")
         yield f"tables with write.sequence-number-init-mode={mode}", _CONNECTOR
@@ -346,3 +346,9 @@ def _key_table_write_problems(schema: TableSchema, options: TableOptions, by_buc
         yield "dynamic buckets with option index-file-in-data-file-dir", _CONNECTOR
     if options.bucket == -2:
         yield "primary-key tables with postponed buckets (bucket=-2)", _CONNECTOR
+
+
+def _changelog_problems(options: TableOptions) -> Iterator[Problem]:
+    producer = options.text("changelog-producer", "none").lower()
+    if producer == "input" or (producer != "none" and not options.write_only):
+        yield f"tables with changelog-producer={producer} (its changelog would be missing)", _CONNECTOR
