@@ -172,28 +172,30 @@ def _forget(table: Table) -> None:
     table.store.replace(path, json.dumps(found).encode())
 
 
-DAMAGES: dict[str, tuple[Callable[[Table], None], str]] = {
-    "missing": (_remove, "a hash index is missing"),
-    "cut": (_cut, "the hash index has 12 bytes"),
-    "twice": (_copy, "key hashes are in the index of two buckets, the first of them in 0 and 1"),
-    "forgotten": (_forget, "bucket 0 has data files but no hash index"),
+DAMAGES: dict[str, tuple[Callable[[Table], None], str, str]] = {
+    "missing": (_remove, "a hash index is missing", "missing-files"),
+    "cut": (_cut, "the hash index has 12 bytes", "hash-index"),
+    "twice": (_copy, "key hashes are in the index of two buckets, the first of them in 0 and 1", "hash-index"),
+    "forgotten": (_forget, "bucket 0 has data files but no hash index", "hash-index"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_index_stops_writes_until_the_partition_is_written_anew(table: Table, damage: str) -> None:
     write_arrow(table, rows(range(8), "a"))
-    act, said = DAMAGES[damage]
+    act, said, finding = DAMAGES[damage]
     act(table)
     head = table.latest_snapshot_id()
     with pytest.raises(FormatError, match=f"{said}.*mode=overwrite"):
         write_arrow(table, rows([1, 9], "b"))
+    assert finding in {f["id"].partition(":")[0] for f in run(table, "check_table").details["findings"]}
     assert table.latest_snapshot_id() == head
     write_arrow(table, rows([1], "other partition", "y"))
     write_arrow(table, rows(range(8), "c"), mode="overwrite", partition={"p": "x"})
     write_arrow(table, rows([1, 9], "d"))
     assert shown(table)["x", 1] == "d" and len(shown(table)) == 10
     check_indexes(table)
+    assert run(table, "check_table").details["ok"]
 
 
 def test_a_publish_of_new_keys_asks_whether_writers_are_stopped(table: Table) -> None:

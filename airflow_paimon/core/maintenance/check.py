@@ -18,6 +18,7 @@ from airflow_paimon.core.maintenance.check_branches import (
     unfinished_findings,
     without_schema,
 )
+from airflow_paimon.core.maintenance.check_hash_indexes import hash_index_findings
 from airflow_paimon.core.maintenance.check_history import history_findings, journal_findings, temporary_findings
 from airflow_paimon.core.maintenance.check_row_ids import FindDuplicates, row_id_findings
 from airflow_paimon.core.plan import Delete
@@ -66,6 +67,7 @@ def find_all(
             findings += _guarded(view, incomplete_branches(view))
             findings += _guarded(view, history_findings(view))
             findings += _guarded(view, row_id_findings(view, duplicates if verify_files else None))
+            findings += _guarded(view, hash_index_findings(view, verify_files=verify_files))
             if verify_files:
                 findings += _guarded(view, _file_findings(view))
         elif view.branch_name not in records:
