@@ -42,9 +42,15 @@ _BINARY = frozenset(("BINARY", "VARBINARY", "BYTES"))
 _STAMPS = frozenset(("TIMESTAMP", "TIMESTAMP_LTZ"))
 
 
+COMPACT_DIGITS = 18
+"""DECIMALs of up to this precision are stored as a long integer."""
+
+
 def is_compact(data_type: DataType) -> bool:
     """Return whether a DECIMAL or TIMESTAMP fits the 8-byte slot; others are stored in the variable-length part."""
-    return isinstance(data_type, AtomicType) and data_type.args[0] <= (18 if data_type.root == "DECIMAL" else 3)
+    return isinstance(data_type, AtomicType) and data_type.args[0] <= (
+        COMPACT_DIGITS if data_type.root == "DECIMAL" else 3
+    )
 
 
 def reserved_bytes(data_type: DataType) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.binary_row import COMPACT_DIGITS, encode_row, is_compact
 from airflow_paimon.core.format.manifest import Stats
-from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.format.types import AtomicType, DataType
 
 _TRUNCATE = re.compile(r"TRUNCATE\(0*([1-9]\d{0,8})\)")
 _MAX_CODE_POINT = 0x10FFFF
@@ -135,5 +135,12 @@ def encode_value_stats(
     kept = [i for i, s in enumerate(stats) if not dense or s != ColumnStats()]
     picked = [stats[i] for i in kept]
     mins, maxs, counts = [s.minimum for s in picked], [s.maximum for s in picked], [s.null_count for s in picked]
-    encoded = encode_stats(mins, maxs, counts, [types[i] for i in kept])
+    encoded = encode_stats(mins, maxs, counts, [_widest(types[i]) for i in kept])
     return encoded, None if len(kept) == len(columns) else tuple(columns[i] for i in kept)
+
+
+def _widest(data_type: DataType) -> DataType:
+    """Return the longest DECIMAL that is encoded alike: Paimon stores sums with more digits than the type has."""
+    if isinstance(data_type, AtomicType) and data_type.root == "DECIMAL" and is_compact(data_type):
+        return replace(data_type, args=(COMPACT_DIGITS, data_type.args[1]))
+    return data_type

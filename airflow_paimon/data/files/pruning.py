@@ -121,7 +121,7 @@ def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expre
         return None  # bounds exclude NaN, but NaN != x is true
     try:
         low, high = scalar_of(bounds.low, data_type), scalar_of(bounds.high, data_type)
-    except UnsupportedFeatureError:
+    except (UnsupportedFeatureError, pa.ArrowInvalid):  # a sum may have more digits than its DECIMAL
         return None
     if bounds.nulls == 0:
         return field == low if bounds.low == bounds.high else (field >= low) & (field <= high)

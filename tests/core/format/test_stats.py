@@ -106,6 +106,14 @@ def test_encoding() -> None:
     assert encode_stats([], [], [], []).min_values == EMPTY_ROW_BYTES
 
 
+def test_a_sum_that_has_more_digits_than_its_type() -> None:
+    kind = parse_type("DECIMAL(5, 2)")
+    value = Decimal("1999.98")
+    stats, columns = encode_value_stats(["v"], [ColumnStats(value, value, 0)], [kind])
+    assert columns is None
+    assert decode_row(stats.min_values, [kind]) == decode_row(stats.max_values, [kind]) == (value,)
+
+
 def test_dense_store() -> None:
     types: list[DataType] = [AtomicType("INT"), parse_type({"type": "ARRAY", "element": "INT"}), AtomicType("INT")]
     collected = [ColumnStats(1, 2, 0), ColumnStats(), ColumnStats(None, None, 7)]
