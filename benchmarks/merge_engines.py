@@ -60,6 +60,7 @@ def main() -> None:
         _delete_two_rows_a_file(table)
         works = {"deletion vectors": _read(spark, table, options, {"deletion-vectors.enabled": "true"})}
         report("reading", in_turns({"Spark's Parquet reader": _native(spark, table), **works}, RUNS))
+        _set(table, options)
         for number in range(DELTAS):
             write_arrow(table, rows(spark, ROWS // 50, step=49 + number, seq=number + 2).drop("dt").toArrow())
         print(f"{DELTAS} upserts of {ROWS // 50:,} rows to merge")
@@ -88,21 +89,25 @@ def _delete_two_rows_a_file(table: Table) -> None:
 
 
 def _native(spark: SparkSession, table: Table) -> Work:
-    folder = table.store.uri.removeprefix("file:").replace("//", "/", 1)
     names = [name for name, _ in COLUMNS]
-    return lambda: drain(spark.read.parquet(f"{folder}/bucket-*").select(names))
+    return lambda: drain(spark.read.parquet(f"{table.store.uri}/bucket-*").select(names))
 
 
 def _read(spark: SparkSession, table: Table, options: Mapping[str, str], more: Mapping[str, str]) -> Work:
     warehouse = table.store.uri.rpartition("/d.db/")[0]
 
     def work() -> None:
-        schema = table.schema()
-        following = replace(schema, id=schema.id + 1, options={**options, **more})
-        table.store.create(table.paths.schema(following.id), following.to_bytes())
+        _set(table, {**options, **more})
         drain(read_table(spark, warehouse, "d.t"))
 
     return work
+
+
+def _set(table: Table, options: Mapping[str, str]) -> None:
+    """Put a schema version, as another engine would: these options can't be altered through us."""
+    schema = table.schema()
+    following = replace(schema, id=schema.id + 1, options=dict(options))
+    table.store.create(table.paths.schema(following.id), following.to_bytes())
 
 
 if __name__ == "__main__":

@@ -98,13 +98,13 @@ def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, 
             f"snapshots with diff_branches, or read it in batches",
             table=label,
         )
-    if keyed and options.merge_engine != "deduplicate":
+    producer = options.text("changelog-producer", "none").lower() if keyed else "none"
+    if keyed and options.merge_engine != "deduplicate" and producer not in ("lookup", "full-compaction"):
         raise UnsupportedFeatureError(
             f"{label}: its merge engine {options.merge_engine} makes a row of several changes, which a stream of new "
-            f"files can't tell; stream it with Paimon's own engines",
+            f"files can't tell; set changelog-producer=lookup or full-compaction",
             table=label,
         )
-    producer = options.text("changelog-producer", "none").lower() if keyed else "none"
     rules = StreamRules(keyed=keyed, producer=producer, overwrites=_overwrites(options, keyed, row_kind))
     if rules.merges_later and rules.overwrites is Overwrites.CHANGES:
         raise UnsupportedFeatureError(
