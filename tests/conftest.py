@@ -28,7 +28,7 @@ _GRACE_SECONDS = 10.0
 
 # Made by `make test`; where it isn't there, a JVM starts without it and says nothing.
 _CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-QUICK_JVM = f"{BARE_JVM} -XX:SharedArchiveFile={_CLASS_ARCHIVE} -Xlog:cds=off -Xlog:cds+dynamic=off"
+QUICK_JVM = f"{BARE_JVM} -XX:SharedArchiveFile={_CLASS_ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 """For Spark that runs for seconds: compiling thoroughly, or loading every class anew, takes longer than its work."""
 
 

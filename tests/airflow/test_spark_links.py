@@ -2,6 +2,7 @@
 
 import os
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -59,10 +60,15 @@ def servers(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield master, server, events
 
 
-def page(url: str) -> str:
+def page(url: str, or_none: bool = False) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=30) as answer:
-        found: str = answer.read().decode()
+    try:
+        with opener.open(url, timeout=30) as answer:
+            found: str = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        if error.code != 404 or not or_none:
+            raise
+        return ""
     return found
 
 
@@ -82,8 +88,9 @@ def test_while_it_runs_the_link_opens_the_application_s_own_pages(
 
     def visit(url: str) -> None:
         seen.append(url)
-        # The page lists the settings, spark.master among them; at first it says that Spark is starting up.
-        wait_until(lambda: servers[0] in page(f"{url}/environment/"), "its pages are there", 60, pause=0.1)
+        # The page lists the settings, spark.master among them. At first there is one that says Spark is starting up,
+        # then for a moment none.
+        wait_until(lambda: servers[0] in page(f"{url}/environment/", or_none=True), "its pages are there", 60, 0.1)
 
     hook = SparkJobHook(conf=SETTINGS, on_tracking_url=visit)
     asked = {"warehouse": str(warehouse), "table": "d.t", "branch": "fix", "partitions": ["dt=a"], "sql": "-"}
