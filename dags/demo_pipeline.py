@@ -110,7 +110,7 @@ def summary(flights: pa.Table) -> pa.Table:
 
 def _tell_flights(say: _demo.Say, before: pa.Table, after: pa.Table) -> None:
     say(f"   {_flights.TABLE}, corrected: delay at arrival in minutes")
-    say(f"     {'':10} {'':>8} | {'before':^18} | {'after':^18}")
+    say(f"     {'':10} {'':>8} | {'before':^18} | {'after':>11}")
     say(f"     {'day':10} {'flights':>8} | {'mean':>9} {'longest':>8} | {'mean':>9} {'longest':>8}")
     for old, new in zip(*(_flights.by_day(rows, _flights.WRONG_DAYS) for rows in (before, after)), strict=True):
         cells = " | ".join(f"{day['mean']:9,.1f} {day['max']:8,}" for day in (old, new))

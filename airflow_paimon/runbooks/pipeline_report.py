@@ -179,8 +179,7 @@ def clean_up_all(
     standing = [one["table"] for one in planned if _stands(open_main(_form_of(params, one)), one)]
     if standing:
         return [f"Nothing was cleaned up: {', '.join(standing)} is published, and the branches show what main then got"]
-    kinds = {"merge" if name == "publish" else name: kind for name, kind in failures.items()}
-    return [line for one in planned for line in clean_up_run(_form_of(params, one), one, owner, kinds)]
+    return [line for one in planned for line in clean_up_run(_form_of(params, one), one, owner, failures)]
 
 
 def next_steps(

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +14,21 @@ import pytest
 
 from airflow_paimon.core.branches.published import publishes
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.operators._base import commit_user_prefix
+from airflow_paimon.operators.pipeline import ReplayTablesOperator
 from airflow_paimon.runbooks import pipeline, pipeline_report
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE, parse_tables
+from airflow_paimon.spark.jobs.replay_check import plan_replay
 from tests.airflow.conftest import Run
 from tests.conftest import REPO_ROOT
 from tests.core.tables import run as operate
-from tests.dags.conftest import answering, load_dag, run_dag, states
+from tests.dags.conftest import answering, load_dag, load_program, run_dag, states
 from tests.soundness import assert_sound
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
@@ -304,3 +311,55 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
     streams = form(tables=[CORRECT, function], streams=True, caught_up="watermark", watermark="2026-11-18T00:00:00Z")
     asked_of_streams = pipeline.plan_pipeline(streams, DAG, "run-2")[1]
     assert asked_of_streams["replay"]["until_watermark"] == asked_of_streams["wait"]["reference_time"]
+
+
+def test_the_job_takes_the_arguments_of_a_replay(mains: tuple[Table, Table]) -> None:
+    """From the form to where the job starts to read, but for Spark."""
+    function = {"table": DAILY, "replay": "jobs.daily:again"}
+    more = {"streams": True, "caught_up": "watermark", "watermark": "2026-11-18T00:00:00Z"}
+    planned = pipeline.plan_pipeline(form(tables=[CORRECT, function], **more), DAG, "run-1")
+    for table, one in zip(mains, planned, strict=True):
+        operate(table, "create_tag", tag=one["tag"], snapshot=one["base_snapshot"])
+        operate(table, "create_branch", branch=one["branch"], tag=one["tag"])
+    load(mains[0].branch(planned[0]["branch"]), {"3": [("DL", 4)]})
+
+    ti = SimpleNamespace(dag_id=DAG, run_id="run-1", task_id="replay", map_index=-1, max_tries=0)
+    ti.xcom_pull = lambda task_ids: planned
+    arguments = load_program("pipeline_correction").replays({"ti": ti}, None)
+    operator = ReplayTablesOperator(task_id="replay", tables=arguments)
+    operator._take(arguments[0], 1)
+    assert (operator.sql, operator.function) == (None, None)
+    operator._take(arguments[1], 2)
+    request = operator._request(PaimonHook(), {"ti": ti})  # type: ignore[typeddict-item]
+    assert isinstance(request, ReplayBranch)
+    replay = plan_replay(open_context(request), request)
+    assert replay.record.starts == {"raw": 1}
+    assert [(s.name, s.branch_name) for s in replay.sources.values()] == [(RAW, planned[0]["branch"])]
+    assert [(t.name, t.branch_name) for t in replay.targets.values()] == [(DAILY, planned[0]["branch"])]
+    assert replay.streams
+    assert replay.goal.watermark == 1763424000000 + 365 * 86400000
+
+
+def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: tuple[Table, Table]) -> None:
+    params, owner = form(), f"{DAG}/run-1"
+    planned = pipeline.plan_pipeline(params, DAG, "run-1")
+    branch = planned[0]["branch"]
+    for table, one in zip(mains, planned, strict=True):
+        operate(table, "create_tag", tag=one["tag"], snapshot=one["base_snapshot"])
+        operate(table, "create_branch", branch=branch, tag=one["tag"], owner=owner)
+        user = f"{commit_user_prefix(DAG, 'correct' if one['correct'] else 'replay')}abc"
+        write_arrow(table.branch(branch), read_arrow(table), operation_id=user)
+    undo = operate(mains[0], "merge_branch", branch=branch, writers_stopped=True).details["undo_tag"]
+    unsure = pipeline_report.clean_up_all(params, planned, owner, {"publish": "outcome-unknown"})
+    assert unsure == [f"Nothing was cleaned up: {RAW} is published, and the branches show what main then got"]
+    outcome, lines = pipeline_report.describe_outcomes(params, planned)
+    assert outcome == f"{RAW}: main holds the correction since snapshot 2; {DAILY}: main of {DAILY} is untouched"
+    assert json.loads(lines[-1]) == {"tables": [RAW, DAILY], "branch": branch}
+    helps = pipeline_report.next_steps(params, planned, "publish", {"kind": "outcome-unknown"})
+    assert "clear task publish with its downstream" in helps[0]
+
+    operate(mains[0], "rollback_to", tag=undo, keep_later=True)
+    unsure = pipeline_report.clean_up_all(params, planned, owner, {"publish": "outcome-unknown"})
+    assert unsure == ["Nothing was cleaned up: publish may still land, and a retry looks for it on the branch"] * 2
+    assert "Cleaned up: branch" in pipeline_report.clean_up_all(params, planned, owner, {"publish": "conflict"})[0]
+    assert left_over(*mains) == []
