@@ -137,7 +137,7 @@ class World:
         """Upsert into a branch as correct_branch does: copy-on-write of the buckets that the rows fall into."""
         view = self.branch(branch)
         data = pa.Table.from_pylist([dict(row) for row in (kv(rows) if isinstance(rows, str) else rows)])
-        plan, write = plan_scan(view), plan_write(view)
+        plan, write = plan_scan(view), plan_write(view, by_buckets=True)
         found = {BucketKey(split.partition, split.bucket): split for split in plan.splits}
         messages = []
         assigners = Assigners(write.dynamic)
@@ -151,7 +151,7 @@ class World:
             highest = max(file.max_sequence_number for file in split.files)
             messages.append(rewrite_bucket(write, split, live_bucket(plan, split), changes, highest))
         messages = with_hash_indexes(write.dynamic, assigners.with_hashes(messages))
-        return commit_buckets(view, messages, assigned=(write.planned_on,))
+        return commit_buckets(view, messages, assigned=(write.planned_on,), vectors=plan.index_entries)
 
     def data_files(self) -> set[str]:
         """Names of all data files that lie in the table's folder."""
