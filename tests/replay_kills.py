@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -119,6 +120,16 @@ def start_job(warehouse: Path, mode: str) -> subprocess.Popen[bytes]:
     )
 
 
+def run_to_end(warehouse: Path, mode: str) -> int:
+    """Run the job, and return its exit code."""
+    job = start_job(warehouse, mode)
+    try:
+        return job.wait(_SECONDS)
+    finally:
+        if job.poll() is None:
+            end(job)
+
+
 def wait_for_snapshot(table: Table, job: subprocess.Popen[bytes], snapshot: int) -> None:
     """Wait until a job has committed so much, or ended."""
     deadline = time.monotonic() + _SECONDS
@@ -162,14 +173,16 @@ def main(kills: int) -> int:
                 feed(warehouse, _COMMITS + number)
             view = target(warehouse, mode)
             job = start_job(warehouse, mode)
-            if draw.random() < 0.5:
-                wait_for_snapshot(view, job, (view.latest_snapshot_id() or 0) + 1)
-                time.sleep(draw.uniform(0, 2))
-            else:
-                time.sleep(draw.uniform(3, 15))
-            code = kill_job(job)
+            try:
+                if draw.random() < 0.5:
+                    wait_for_snapshot(view, job, (view.latest_snapshot_id() or 0) + 1)
+                    time.sleep(draw.uniform(0, 2))
+                else:
+                    time.sleep(draw.uniform(3, 15))
+            finally:
+                code = kill_job(job)
             print(f"kill {number + 1}: {mode}, exit code {code}, snapshot {view.latest_snapshot_id()}", flush=True)
-        codes = {mode: start_job(warehouse, mode).wait(_SECONDS) for mode in MODES}
+        codes = {mode: run_to_end(warehouse, mode) for mode in MODES}
         expected = {"batch": source_rows(warehouse, read_in_batch(warehouse)), "stream": source_rows(warehouse, None)}
         found = {mode: rows_of(target(warehouse, mode)) for mode in MODES}
     faults = [f"{m}: exit code {codes[m]}, {found[m]} instead of {expected[m]}" for m in MODES
@@ -181,4 +194,5 @@ def main(kills: int) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     sys.exit(main(int(sys.argv[1])))

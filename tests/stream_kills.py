@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 PAIRS = ("plain", "keyed")
 _ROUND_SECONDS = 300.0
 _POLL_SECONDS = 0.05
+_AGAIN_SECONDS = 3.0
+"""From one start of a query to the next: Spark gives Python 10 s to start, and leaves late processes behind."""
 
 
 def make_tables(warehouse: Path) -> None:
@@ -122,9 +124,12 @@ def serve(warehouse: Path) -> None:
     """Keep both queries running until this process is killed."""
     spark = session(warehouse)
     queries: dict[str, StreamingQuery] = {}
+    started = dict.fromkeys(PAIRS, 0.0)
     while True:
         for pair in PAIRS:
-            if pair not in queries or not queries[pair].isActive:
+            ended = pair not in queries or not queries[pair].isActive
+            if ended and time.monotonic() >= started[pair] + _AGAIN_SECONDS:
+                started[pair] = time.monotonic()
                 queries[pair] = start(spark, warehouse, pair, {"processingTime": "0 seconds"})
         time.sleep(_POLL_SECONDS)
 
@@ -216,4 +221,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(Path(sys.argv[2]))
     else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
         sys.exit(main(int(sys.argv[1])))

@@ -22,8 +22,11 @@ def test_a_killed_batch_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     replay_kills.make_tables(warehouse)
     job = replay_kills.start_job(warehouse, "batch")
     branch = replay_kills.target(warehouse, "batch")
-    replay_kills.wait_for_snapshot(branch, job, 2)
-    assert replay_kills.kill_job(job) == -9
+    try:
+        replay_kills.wait_for_snapshot(branch, job, 2)
+    finally:
+        code = replay_kills.kill_job(job)
+    assert code == -9
     assert 2 <= (branch.latest_snapshot_id() or 0) <= replay_kills.WRITES, "half-way"
     replay_kills.feed(warehouse, 100)
     request = build_request("replay_branch", {"warehouse": str(warehouse), **replay_kills.asked("batch")})
