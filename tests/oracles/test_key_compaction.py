@@ -16,7 +16,7 @@ from airflow_paimon.core.commit.compaction import commit_compaction
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, read_index
-from airflow_paimon.core.table.table import open_table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
@@ -328,3 +328,59 @@ def test_a_published_correction_of_a_table_with_a_changelog(
     before = [("-U", 1, "corrected")] if producer == "lookup" else []
     assert told == [*before, ("+U" if producer == "lookup" else "+I", 1, "later")]
     assert {r["k"]: r["v"] for r in java.read(tmp_path, "d.t").to_pylist()} == {0: "old", 1: "later", 2: "old"}
+
+
+ENGINES: dict[str, tuple[dict[str, str], dict[int, tuple[int | None, str | None]]]] = {
+    "partial-update": ({}, {0: (10, "old"), 1: (7, "later"), 2: (10, "old")}),
+    "aggregation": ({"fields.n.aggregate-function": "sum"}, {0: (10, "old"), 1: (107, "later"), 2: (10, "old")}),
+    "first-row": ({}, {0: (10, "old"), 1: (100, None), 2: (10, "old")}),
+}
+"""What a correction of key 1 to (100, null) is, after a later row (7, later), beside two rows that stay."""
+
+
+VECTORS, LOOKUP = {"deletion-vectors.enabled": "true"}, {"changelog-producer": "lookup"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "more"),
+    [(e, more) for e in ENGINES for more in ({}, VECTORS, LOOKUP) if (e, more) != ("first-row", VECTORS)],
+    ids=str,
+)
+def test_a_corrected_row_is_what_later_ones_are_merged_with(
+    java_oracle: JavaOracle, tmp_path: Path, engine: str, more: dict[str, str]
+) -> None:
+    """The bucket holds merged rows, as after a full compaction; the corrected one replaces its merged row."""
+    columns = {"k": "INT NOT NULL", "n": "INT", "v": "STRING"}
+    options, expected = {"bucket": "1", "merge-engine": engine, **ENGINES[engine][0], **more}, ENGINES[engine][1]
+    java_oracle.create_table(tmp_path, "d.t", columns, primary_keys=["k"], options=options)
+    main = open_table(str(tmp_path), "d.t")
+
+    def put(*rows: tuple[int, int | None, str | None]) -> None:
+        java_oracle.write(tmp_path, "d.t", [dict(zip(columns, r, strict=True)) for r in rows])
+
+    put((0, 10, None), (1, 10, "x"), (2, 10, "old"))
+    if engine != "first-row":
+        put((0, 0 if engine == "aggregation" else None, "old"))
+        java_oracle.do("compact", tmp_path, "d.t", full=True)
+    else:
+        expected = {**expected, 0: (10, None)}
+    operate(main, "create_branch", branch="fix", snapshot=main.latest_snapshot_id())
+    fix = main.branch("fix")
+    write, plan = plan_write(fix, by_buckets=True), plan_scan(fix)
+    batch = conform_rows(rows_of(columns, [{"k": 1, "n": 100}]), write.schema, fix.label)
+    (split,) = plan.splits
+    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    highest = max(f.max_sequence_number for f in split.files)
+    message = rewrite_bucket(write, split, live_bucket(plan, split), changes, highest)
+    commit_buckets(fix, [message], vectors=plan.index_entries)
+
+    def seen(table: Table) -> dict[int, tuple[int | None, str | None]]:
+        assert_same_rows(java_oracle.read(tmp_path, "d.t"), read_arrow(main))
+        return {r["k"]: (r["n"], r["v"]) for r in read_arrow(table).to_pylist()}
+
+    assert seen(fix)[1] == (100, None)
+    operate(main, "merge_branch", branch="fix")
+    assert seen(main) == {**expected, 1: (100, None)}
+    put((1, 7, "later"))
+    java_oracle.do("compact", tmp_path, "d.t", full=True)
+    assert seen(main) == expected

@@ -302,7 +302,11 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if options.bucket > 0 and not schema.bucket_keys:
         yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
-        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
+        if _folds(options):
+            yield from _partial_update_problems(options)
+        else:  # a whole bucket is written as merged rows, and a row replaces the merged one
+            replaces = by_buckets and not options.chain_table
+            yield from _engine_problems(schema, options) if replaces else _merge_problems(options)
         yield from _key_table_write_problems(schema, options, by_buckets)
         if not by_buckets or branch == MAIN:  # what a branch brings to main is an overwrite, and says what it tells
             yield from _changelog_problems(options)

@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from airflow_paimon.core.branches.publish_plan import highest_sequence
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.partitions import choose_partitions
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_snapshot
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -77,6 +79,7 @@ def change_keyed(
     """
     write = plan_write(table, tasks=cores_of(spark), by_buckets=True)
     plan = plan_snapshot(table, write.planned_on, write.schema)
+    _refuse_merged_inserts(asked, table, write.schema)
     write = replace(write, schema=without_merging(write.schema))
     with statement_errors(asked, table.name), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
         evaluation = Evaluation(spark, bound, plan.schema, (), whole=True)
@@ -92,6 +95,17 @@ def change_keyed(
         with temporary_conf(spark, BATCH_CONF):
             results = _run(_with_kinds(changed), plan, correction)
     return _outcome(plan, write, results)
+
+
+def _refuse_merged_inserts(asked: Statement, table: Table, schema: TableSchema) -> None:
+    """Refuse an INSERT INTO whose rows the merge engine would merge with those that are there; here they replace."""
+    engine = TableOptions(schema.options).merge_engine
+    if asked.insert is not None and engine != "deduplicate":
+        raise UnsupportedFeatureError(
+            f"{table.label}: with merge-engine={engine} the rows of an INSERT would be merged with those that are "
+            f"there, which the embedded engine does not do; MERGE them",
+            table=table.name,
+        )
 
 
 def without_merging(schema: TableSchema) -> TableSchema:

@@ -512,3 +512,28 @@ def test_tables_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> No
     assert rows_of(main) == rows_of(fix)
     with pytest.raises(UnsupportedFeatureError, match=r"deletion-vectors\.enabled"):
         put(main, [(1, "x", "a")])
+
+
+@pytest.mark.usefixtures("place")
+def test_tables_whose_rows_are_aggregated(spark: SparkSession, tmp_path: Path) -> None:
+    """Statements and SELECTs see sums, and what they set is the sum; rows of an upsert would be added to it."""
+    columns = [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")]
+    options = {"bucket": "1", "merge-engine": "aggregation", "fields.v.aggregate-function": "listagg"}
+    main = create_table(str(tmp_path), "d.t", columns, partition_keys=["dt"], primary_keys=["dt", "k"], options=options)
+    for text in "xy":
+        wait_for_compaction(main, *((k, text, dt) for dt in "ab" for k in range(3)))
+    run(tmp_path, "create_tag", tag="base")
+    run(tmp_path, "create_branch", branch="fix", tag="base")
+    fix = main.branch("fix")
+    with pytest.raises(UnsupportedFeatureError, match=r"merge-engine=aggregation.*UPDATE or MERGE"):
+        correct(spark, tmp_path, "SELECT 1 AS k, 'new' AS v, 'a' AS dt", mode="upsert")
+    with pytest.raises(UnsupportedFeatureError, match=r"merge-engine=aggregation.*INSERT.*MERGE them"):
+        correct(spark, tmp_path, "INSERT INTO branch VALUES (1, 'new', 'a')")
+    correct(spark, tmp_path, "UPDATE branch SET v = concat(v, '!') WHERE k = 1 AND v = 'x,y'")
+    correct(spark, tmp_path, "DELETE FROM branch WHERE k = 2 AND dt = 'a'")
+    assert rows_of(fix) == [(0, "x,y", "a"), (0, "x,y", "b"), (1, "x,y!", "a"), (1, "x,y!", "b"), (2, "x,y", "b")]
+    correct(spark, tmp_path, "SELECT k, upper(v) AS v, dt FROM branch WHERE dt = 'a'", partitions=["dt=a"])
+    wait_for_compaction(fix, (1, "later", "a"))
+    assert rows_of(fix)[:3] == [(0, "X,Y", "a"), (0, "x,y", "b"), (1, "X,Y!,later", "a")]
+    run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+    assert rows_of(main) == rows_of(fix)
