@@ -380,9 +380,16 @@ def test_a_stalled_process_does_not_hide_a_later_batch(tmp_path: Path, expired: 
     if expired:
         (tmp_path / "d.db/t/snapshot/snapshot-1").unlink()
         (tmp_path / "d.db/t/snapshot/snapshot-2").unlink()
+        put(table, ("a", 9, "x"))
+        lists = tmp_path / "d.db/t/manifest" / table.snapshot(3).base_manifest_list
+        content = lists.read_bytes()
+        lists.unlink()
+        with pytest.raises(OutcomeUnknownError, match="it expires right now"):
+            batch(table, 2)
+        lists.write_bytes(content)
     assert batch(table, 2), "the record is that of batch 1 again"
     assert not batch(table, 3)
-    assert sorted(r["k"] for r in read_arrow(table).to_pylist()) == [0, 1, 2, 3]
+    assert sorted(r["k"] for r in read_arrow(table).to_pylist()) == [0, 1, 2, 3, *([9] if expired else [])]
 
 
 def assert_new(found: bool) -> None:

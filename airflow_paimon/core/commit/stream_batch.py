@@ -75,10 +75,17 @@ def _landed_unrecorded(table: Table, identity: CommitIdentity, since: int, head:
     wrote the record has replaced a later one when it went on.
 
     If snapshots behind the recorded one have expired, the remaining ones decide: a stream may rest for long.
+
+    Raises:
+        OutcomeUnknownError: there is a commit of this batch, of which it can't be told whether it is in.
     """
     try:
         return find_landed(table, identity, since, head)
     except OutcomeUnknownError:
+        rest = (table.find_snapshot(i) for i in table.snapshot_ids() if i > since)
+        mine = (identity.user, identity.identifier)
+        if any(s is not None and (s.commit_user, s.commit_identifier) == mine for s in rest):
+            raise
         return None
 
 
