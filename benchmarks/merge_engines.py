@@ -29,7 +29,7 @@ from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, Work, drain, in_t
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RUNS = 5
+RUNS = 3
 PARTIAL = {"merge-engine": "partial-update"}
 ENGINES: Mapping[str, Mapping[str, str]] = {
     "deduplicate": {},
