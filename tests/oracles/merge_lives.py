@@ -1,6 +1,7 @@
 """Random primary-key tables with merge engines: their columns and options, and rows for them.
 
 Left out is what Paimon 1.4 does otherwise than 2.0: blank texts, overflows, nested rows with null or repeated keys.
+Also left out: sets that repeat an element, which Paimon's lookups correct in keys with one record, its reads not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ def _one(*values: Any) -> Value:
 
 def _array(*elements: Any) -> Value:
     return lambda chance: [chance.choice(elements) for _ in range(chance.randrange(4))]
+
+
+def _set(*elements: Any) -> Value:
+    return lambda chance: chance.sample(elements, chance.randrange(len(elements) + 1))
 
 
 def _number_map(chance: random.Random) -> Any:
@@ -58,7 +63,7 @@ FUNCTIONS: dict[str, tuple[str, str, Value, dict[str, str]]] = {
     "words": ("listagg", "STRING", _one("a", "b", "c;d"), {"list-agg-delimiter": ";"}),
     "terms": ("listagg", "STRING", _one("a", "b", "a,c", "c,b"), {"distinct": "true"}),
     "items": ("collect", "ARRAY<INT>", _array(1, 2, 3, None), {}),
-    "members": ("collect", "ARRAY<STRING>", _array("a", "b", None), {"distinct": "true"}),
+    "members": ("collect", "ARRAY<STRING>", _set("a", "b", None), {"distinct": "true"}),
     "pairs": ("merge_map", "MAP<INT NOT NULL, STRING>", _number_map, {}),
     "timed": ("merge_map_with_keytime", "MAP<STRING NOT NULL, ROW<v INT, t STRING>>", _timed_map, {}),
     "lines": ("nested_update", TABLE, _table, {}),

@@ -202,13 +202,15 @@ def test_lives_of_merge_engines(java_oracle: JavaOracle, tmp_path: Path, engine:
     """Our compaction changes no row that Java has read, shows the others as its own does, and tells streams as much.
 
     With lookups Java's own also empties, without telling, the columns of a sequence group that has no sequence, of keys
-    with one record: there are none in such tables.
+    with one record, and makes a row with a negative sum of a lone delete, which its reads leave out: there are none in
+    such tables.
     """
     random = chance(f"key-compaction-{engine}-{number}")
     life, name = a_life(random, engine), "d.t"
     hides = engine == "first-row" or "deletion-vectors.enabled" in life.options
     looks_up = hides or life.options["changelog-producer"] == "lookup"
     life = replace(life, nulls=0.0) if looks_up else life
+    life = replace(life, kinds="+") if looks_up and engine == "aggregation" else life
     java_oracle.create_table(tmp_path, name, life.columns, primary_keys=["k"], options=life.options)
     table, known, told = open_table(str(tmp_path), name), {}, life.options["changelog-producer"] != "none"
     done: list[str] = []
