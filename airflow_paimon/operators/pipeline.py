@@ -15,6 +15,7 @@ from airflow_paimon.operators._base import ERROR_KEY, PaimonOperator, operation_
 from airflow_paimon.operators.branch import MergeBranchOperator, RollbackOperator
 from airflow_paimon.operators.correction import start_from_base
 from airflow_paimon.operators.replay import ReplayBranchOperator
+from airflow_paimon.runbooks.leftovers import REFUSALS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,8 +27,6 @@ __all__ = ["PublishTablesOperator", "ReplayTablesOperator", "UndoTablesOperator"
 
 UNDO_SUFFIX = "-undo"
 """Ends the operation id of the rollbacks of a publish that another table refused."""
-_REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")
-"""Kinds of errors after which the table is known to be unpublished."""
 
 
 class _TableByTable(PaimonOperator):
@@ -170,7 +169,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
         """Undo what was published, the last one first, and fail; nothing where a retry may still publish the rest."""
         ti, failed = context["ti"], self.table
         is_last_try = ti.try_number > ti.max_tries and error.kind != "outcome-unknown"
-        if not self._published or not (error.kind in _REFUSALS or is_last_try):
+        if not self._published or not (error.kind in REFUSALS or is_last_try):
             return
         said = []
         for arguments, number, result in reversed(self._published):

@@ -26,7 +26,7 @@ CORRECTING_DAGS = ("data_correction", "pipeline_correction")
 CORRECTING_TASKS = ("correct", "replay")
 """The tasks whose commits on a run's branch are the run's own."""
 PUBLISHING_TASKS = ("merge", "fast_forward", "publish")
-_REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")
+REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")
 """Kinds of errors after which nothing was committed, and nothing still may be."""
 
 
@@ -124,7 +124,7 @@ def clean_up_run(
     """
     if not params["clean_up"]:
         return []
-    unsure = [t for t in PUBLISHING_TASKS if t in failures and failures[t] not in _REFUSALS]
+    unsure = [t for t in PUBLISHING_TASKS if t in failures and failures[t] not in REFUSALS]
     if unsure:
         return [f"Nothing was cleaned up: {unsure[0]} may still land, and a retry looks for it on the branch"]
     main = open_main(params)
