@@ -81,7 +81,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 # Folders whose files take long go first: a file is one worker's, and a long one at the end leaves the other one idle.
-_LONG_FIRST = ("dags", "oracles", "airflow", "spark", "stateful", "jobs", "golden")
+_LONG_FIRST = ("live", "dags", "oracles", "airflow", "spark", "stateful", "jobs", "golden")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -90,6 +90,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
 
     items.sort(key=place)  # stable: the order within a file stays
+
+
+# Folders whose files share something that is slow to start, so one worker gets all of them.
+_ONE_WORKER = ("tests/live/",)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrFolder(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return next((f for f in _ONE_WORKER if nodeid.startswith(f)), super()._split_scope(nodeid))
+
+    return ByFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def require(condition: object, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Scheduler, DAG processor and API server as processes of their own, for what `dag.test()` can't show."""
+"""Airflow with each component as a process of its own, for what `dag.test()` can't show."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,30 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from tests.airflow.processes import wait_until
+from tests.dags.conftest import load_program
 
 _COMPONENTS: dict[str, list[str]] = {
     "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1"],
     "dag-processor": ["dag-processor"],
     "scheduler": ["scheduler", "--skip-serve-logs"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
 }
-_TRIGGERER = {"triggerer": ["triggerer", "--skip-serve-logs"]}
 
 
 @dataclass(frozen=True)
 class LiveAirflow:
-    """Reads the metadata database, which is what the UI would show."""
+    """Reads the metadata database, which is what the UI would show; ``api`` is its REST API, ``dags`` its folder."""
 
     home: Path
-    port: int
+    dags: Path
+    api: Any
     environment: dict[str, str] = field(repr=False)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
-    def start(self, name: str, *arguments: str) -> None:
+    def start(self, name: str) -> None:
         """Start a component."""
         with open(self.home / f"{name}.log", "ab") as log:
-            command = [sys.executable, "-m", "airflow", *(_COMPONENTS | _TRIGGERER)[name], *arguments]
+            command = [sys.executable, "-m", "airflow", *_COMPONENTS[name]]
             self.processes[name] = subprocess.Popen(
-                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
+                command, env=self.environment, stdout=log, stderr=log, process_group=0
             )
 
     def kill(self, name: str) -> None:
@@ -46,6 +49,20 @@ class LiveAirflow:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def connect(self, name: str, conn_type: str, extra: Mapping[str, Any], **fields: Any) -> None:
+        """Define a connection."""
+        body = {"connection_id": name, "conn_type": conn_type, "extra": json.dumps(extra), **fields}
+        self.api.call("/api/v2/connections", body)
+
+    def add_dags(self, name: str, text: str) -> None:
+        """Write a file of DAGs, which start by their schedules."""
+        made = self.home / name
+        made.write_text(textwrap.dedent(text))
+        made.replace(self.dags / name)
+
+    def pause_all(self) -> None:
+        self.api.call("/api/v2/dags?dag_id_pattern=%25", {"is_paused": True}, method="PATCH")
+
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         connection = sqlite3.connect(f"file:{self.home}/airflow.db?mode=ro", uri=True, timeout=10)
         try:
@@ -53,8 +70,13 @@ class LiveAirflow:
         finally:
             connection.close()
 
+    def run_id(self, dag_id: str) -> str:
+        """The only run of a DAG."""
+        ((found,),) = self.rows("select run_id from dag_run where dag_id = ?", dag_id)
+        return str(found)
+
     def task(self, task_id: str) -> tuple[str | None, int]:
-        """State and try number."""
+        """State and try number. No two DAGs of this folder have a task of the same name."""
         found = self.rows("select state, try_number from task_instance where task_id = ?", task_id)
         return found[0] if found else (None, 0)
 
@@ -71,37 +93,41 @@ def _free_port() -> int:
 
 
 @contextmanager
-def live_airflow(
-    home: Path, dags: Path, env: Mapping[str, str], apps: str = "execution", triggerer: bool = False
-) -> Iterator[LiveAirflow]:
-    """Run Airflow on a SQLite database in ``home`` with the DAGs of a folder; a DAG starts by its schedule.
+def live_airflow(home: Path) -> Iterator[LiveAirflow]:
+    """Run Airflow, with its API and UI, on a SQLite database in ``home``; everybody is an admin.
 
-    With ``apps="all"`` the REST API and the UI are there, too, at ``port``, and everybody is an admin. ``triggerer``:
-    run one as well.
+    What it looks for, it looks for often: a new file of DAGs, a triggerer that is gone.
     """
-    port = _free_port()
+    port, dags = _free_port(), home / "dags"
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "AIRFLOW__CORE__PARALLELISM": "2",
+        "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         "AIRFLOW__API_AUTH__JWT_SECRET": os.urandom(16).hex(),
-        **env,
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "1",
+        "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+        "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+        "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # the server's first answer takes long on a busy machine
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
     environment.pop("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", None)
-    home.mkdir(parents=True)
+    dags.mkdir(parents=True)
     airflow = [sys.executable, "-m", "airflow"]
     subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=300)
-    live = LiveAirflow(home, port, environment)
+    live = LiveAirflow(home, dags, load_program("demo_ui").Api(port), environment)
     try:
-        for name in (*_COMPONENTS, *(_TRIGGERER if triggerer else ())):
-            live.start(name, *(("--apps", apps) if name == "api-server" else ()))
+        for name in _COMPONENTS:
+            live.start(name)
         wait_until(lambda: _answers(port), "the API server answers", 240)
+        live.api.token = live.api.call("/auth/token")["access_token"]
         yield live
     finally:
         for process in live.processes.values():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from airflow_paimon.core.requests.findings import INFO
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compaction_commit import DETAILS
-from tests.airflow.live_airflow import live_airflow
 from tests.airflow.processes import running, wait_until, writing_end
 from tests.conftest import REPO_ROOT
-from tests.dags.conftest import load_program
 from tests.data.chain.tables import Row, chain_table, day_is, seen
+from tests.live.live_airflow import LiveAirflow
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -61,12 +59,18 @@ def day(number: int) -> str:
 
 @dataclass(frozen=True)
 class Nights:
-    """Airflow with the DAG, and a warehouse for each test."""
+    """Airflow with the DAG, and a warehouse for the test."""
 
-    api: Any
+    airflow: LiveAirflow
     folder: Path
 
+    @property
+    def api(self) -> Any:
+        return self.airflow.api
+
     def table(self, name: str) -> Table:
+        (self.folder / name).mkdir()
+        self.airflow.connect(f"night_{name}", "paimon", {"warehouse": str(self.folder / name)})
         writes = [
             ("snapshot" if number == 1 else "delta", f"{group}/{day(number)}", rows_of(group, number))
             for group in GROUPS
@@ -114,24 +118,14 @@ class Nights:
         return [event["extra"] for event in found if "operation" not in event["extra"]]
 
 
-@pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[Nights]:
-    folder = tmp_path_factory.mktemp("nights")
-    dags = folder / "dags"
-    dags.mkdir()
+@pytest.fixture
+def nights(tmp_path: Path, airflow: LiveAirflow) -> Nights:
     text = (REPO_ROOT / "dags" / f"{DAG}.py").read_text()
     assert RETRY in text
-    (dags / f"{DAG}.py").write_text(text.replace(RETRY, "timedelta(seconds=1)"))
-    connections: dict[str, Any] = {"SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"}}
-    for name in ("cleared", "twice", "killed"):
-        (folder / name).mkdir()
-        connections[f"NIGHT_{name.upper()}"] = {"conn_type": "paimon", "extra": {"warehouse": str(folder / name)}}
-    env = {f"AIRFLOW_CONN_{n}": json.dumps(c) for n, c in connections.items()}
-    with live_airflow(folder / "home", dags, env, apps="all") as airflow:
-        api = load_program("demo_ui").Api(airflow.port)
-        api.token = api.call("/auth/token")["access_token"]
-        wait_until(lambda: airflow.rows("select 1 from dag where dag_id = ?", DAG), "the DAG is parsed", 240)
-        yield Nights(api, folder)
+    airflow.add_dags(f"{DAG}.py", text.replace(RETRY, "timedelta(seconds=1)"))
+    wait_until(lambda: airflow.rows("select 1 from dag where dag_id = ?", DAG), "the DAG is parsed", 240)
+    airflow.api.call(f"/api/v2/dags/{DAG}", {"is_paused": False}, method="PATCH")
+    return Nights(airflow, tmp_path)
 
 
 def heads(table: Table) -> dict[str, int | None]:

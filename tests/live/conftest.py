@@ -1,0 +1,21 @@
+"""One whole Airflow for all files of this folder, which one worker of pytest-xdist runs: each test adds its DAG."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.live_airflow import LiveAirflow, live_airflow
+
+
+@pytest.fixture(scope="session")
+def whole_airflow(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[LiveAirflow]:
+    with live_airflow(tmp_path_factory.mktemp("live") / "home") as started:
+        yield started
+
+
+@pytest.fixture
+def airflow(whole_airflow: LiveAirflow) -> Iterator[LiveAirflow]:
+    """At the end the test's DAGs are paused: what it left unfinished starts nothing beside the next one."""
+    yield whole_airflow
+    whole_airflow.pause_all()
