@@ -33,9 +33,8 @@ from airflow_paimon.core.table.scan import BucketKey, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
-from airflow_paimon.data.merge.sorted_runs import Part, sorted_run, sorted_versions
+from airflow_paimon.data.merge.sorted_runs import Part, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
 
 BUFFER_BYTES = 256 << 20
@@ -349,19 +348,21 @@ class BucketWriter:
         """Sort the buffered rows and write them as a run."""
         if not self._buffer:
             return
-        runs = [sorted_run(self._buffer, self._write.schema)]
-        if self._options.merge_engine == "partial-update":
-            runs = sorted_versions(self._buffer, self._write.schema)
-        for rows, order in runs:
+        for rows in self._sorted():
             self._took_rows = self._took_rows or rows.num_rows > 0
-            numbered = rows.append_column(SEQUENCE_NUMBER, pa.array(self._sequence + order))
             run = RollingWriter(self._target)
             self._runs.append(run)
-            for batch in numbered.to_batches():
+            for batch in rows.to_batches():
                 run.write(batch if keep_deletes else drop_retracts(batch))
             self._files += run.finish()
         self._sequence += sum(b.num_rows if i is None else len(i) for b, i in self._buffer)
         self._buffer, self._buffer_bytes = [], 0
+
+    def _sorted(self) -> list[pa.Table]:
+        try:
+            return runs_to_write(self._buffer, self._write.schema, self._sequence)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{self._write.label}: {error.message}", table=self._write.label) from None
 
 
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:

@@ -48,8 +48,10 @@ READ: list[tuple[str, dict[str, Any]]] = [
     ("both scan.fallback-branch and scan.primary-branch", {"scan__primary_branch": "b", "scan__fallback_branch": "c"}),
 ]
 WRITE: list[tuple[str, dict[str, Any]]] = [
-    ("merge-engine=partial-update", {"merge_engine": "partial-update"}),
-    ("merge-engine=aggregation", {"merge_engine": "aggregation"}),
+    (
+        "merge-engine=aggregation and changelog-producer=lookup",
+        {"merge_engine": "aggregation", "changelog_producer": "lookup", "write_only": "true"},
+    ),
     ("merge-engine=first-row", {"merge_engine": "FIRST-ROW"}),
     ("pk-clustering-override=true", {"pk_clustering_override": "true"}),
     ("sequence.snapshot-ordering=true", {"sequence__snapshot_ordering": "true"}),

@@ -265,6 +265,20 @@ def _merge_problems(options: TableOptions) -> Iterator[Problem]:
         yield f"tables with merge-engine={options.merge_engine}", _CONNECTOR
 
 
+def _write_engine_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:
+    if options.chain_table:
+        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
+        return
+    yield from _engine_problems(schema, options)
+    if by_buckets or options.merge_engine == "deduplicate":
+        return  # a whole bucket is written as merged rows, and a row replaces the merged one
+    if options.merge_engine == "first-row":  # readers don't see appended files before a compaction
+        yield from _merge_problems(options)
+    producer = options.text("changelog-producer", "none").lower()
+    if producer != "none":
+        yield f"tables with merge-engine={options.merge_engine} and changelog-producer={producer}", _CONNECTOR
+
+
 def _start_problems(options: TableOptions) -> Iterator[Problem]:
     for key in _SCAN_START:
         if options.text(key):
@@ -302,11 +316,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if options.bucket > 0 and not schema.bucket_keys:
         yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
-        if _folds(options):
-            yield from _partial_update_problems(options)
-        else:  # a whole bucket is written as merged rows, and a row replaces the merged one
-            replaces = by_buckets and not options.chain_table
-            yield from _engine_problems(schema, options) if replaces else _merge_problems(options)
+        yield from _write_engine_problems(schema, options, by_buckets)
         yield from _key_table_write_problems(schema, options, by_buckets)
         if not by_buckets or branch == MAIN:  # what a branch brings to main is an overwrite, and says what it tells
             yield from _changelog_problems(options)

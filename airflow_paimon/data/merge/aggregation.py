@@ -26,6 +26,12 @@ class Aggregation:
     def skips_retracts(self) -> bool:
         return False
 
+    @property
+    def refused_kinds(self) -> tuple[int, ...]:
+        if all(f.takes_back for f in self.functions.values()):
+            return ()
+        return (UPDATE_BEFORE,) if self.remove_on_delete else (UPDATE_BEFORE, DELETE)
+
     def needed(self, columns: Collection[str]) -> Iterable[str]:
         return ()
 

@@ -35,6 +35,11 @@ class MergeEngine(Protocol):
         """Whether -U and -D have no effect at all, so that they can be left out before the merge."""
         ...
 
+    @property
+    def refused_kinds(self) -> tuple[int, ...]:
+        """Kinds of rows (``_VALUE_KIND``) that could not be merged with another row of their key."""
+        ...
+
     def needed(self, columns: Collection[str]) -> Iterable[str]:
         """Return the columns, besides keys and sequence fields, without which these columns can't be merged."""
         ...
@@ -53,6 +58,10 @@ class Deduplicate:
     """The last version wins; if it is a delete, the key is gone."""
 
     skips_retracts: bool = False
+
+    @property
+    def refused_kinds(self) -> tuple[int, ...]:
+        return ()
 
     def needed(self, columns: Collection[str]) -> Iterable[str]:
         return ()

@@ -17,6 +17,10 @@ class FirstRow:
 
     skips_retracts: bool = False
 
+    @property
+    def refused_kinds(self) -> tuple[int, ...]:
+        return () if self.skips_retracts else (UPDATE_BEFORE, DELETE)
+
     def needed(self, columns: Collection[str]) -> Iterable[str]:
         return ()
 

@@ -57,6 +57,14 @@ class PartialUpdate:
     def skips_retracts(self) -> bool:
         return False
 
+    @property
+    def refused_kinds(self) -> tuple[int, ...]:
+        if self.ignore_delete or self.forgets:
+            return ()
+        defined = self.remove_on_delete or bool(self.groups)
+        takes_back = all(a.takes_back for a in self.aggregates.values())
+        return () if defined and takes_back else (UPDATE_BEFORE, DELETE)
+
     def needed(self, columns: Collection[str]) -> Iterable[str]:
         for group in self.groups:
             if group.removes or not {*group.fields, *group.columns}.isdisjoint(columns):

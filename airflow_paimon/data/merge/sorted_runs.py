@@ -3,20 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.data.files.arrow_types import VALUE_KIND
-from airflow_paimon.data.merge.engine import pick_winners
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.conform import ROW_KINDS
+from airflow_paimon.data.merge.engine import merge_slices, pick_winners
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.data.merge.versions import DELETE, UPDATE_BEFORE, Indices
 
 Part = tuple[pa.RecordBatch, Indices | None]
 """Rows of a batch: those at the indices, None = all."""
+
+
+def runs_to_write(parts: Sequence[Part], schema: TableSchema, first_number: int) -> list[pa.Table]:
+    """Return the runs that a writer makes of these rows, with the numbers of the rows from ``first_number`` on.
+
+    Rows of one key are merged by the table's engine, as Paimon's writers merge their buffers. Partial updates of a
+    chain table are not: a row may belong to a state that another partition holds.
+
+    Raises:
+        InvalidInputError: deletes, which the table's merge engine gives no meaning.
+    """
+    options = TableOptions(schema.options)
+    if options.merge_engine != "deduplicate" and not options.chain_table:
+        return [_merged_run(parts, schema, first_number)]
+    keeps_all = options.merge_engine == "partial-update"
+    runs = sorted_versions(parts, schema) if keeps_all else [sorted_run(parts, schema)]
+    return [rows.append_column(SEQUENCE_NUMBER, pa.array(first_number + order)) for rows, order in runs]
+
+
+def _merged_run(parts: Sequence[Part], schema: TableSchema, first_number: int) -> pa.Table:
+    rules = replace(merge_rules(schema), keep_deletes=True)
+    deciding = deciding_rows(parts, schema)
+    kept = not_ignored(deciding, schema)
+    kinds = deciding.column(VALUE_KIND).to_numpy()[kept]
+    refused = np.flatnonzero(np.isin(kinds, rules.engine.refused_kinds))
+    if len(refused):
+        engine = TableOptions(schema.options).merge_engine
+        raise InvalidInputError(
+            f"rows of kind {ROW_KINDS[int(kinds[refused[0]])]} have no meaning in a table with merge-engine={engine} "
+            f"and its options; leave them out, or set an option that defines them, such as "
+            f"{engine}.remove-record-on-delete, or ignore-retract for a column's aggregate function"
+        )
+    order = np.argsort(sort_keys([[deciding.column(n) for n in rules.keys]])[0][kept], kind="stable")
+    rows = gathered(parts, kept[order]).append_column(SEQUENCE_NUMBER, pa.array(first_number + kept[order]))
+    slices = rows.to_batches()
+    if not len(kept):
+        return rows
+    keys = sort_keys([[s.column(n) for n in rules.keys] for s in slices])
+    return pa.Table.from_batches([merge_slices(slices, keys, rules)])
 
 
 def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, Indices]:

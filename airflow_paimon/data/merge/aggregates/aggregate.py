@@ -29,6 +29,11 @@ class Aggregate(ABC):
     order_bound: ClassVar[bool] = False
     """Whether late records and initial values need the row-by-row fold: these groups are rare."""
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether a -U or -D can be folded."""
+        return self.retracts or self.options.ignore_retract
+
     def fold(
         self,
         values: pa.Array,
@@ -63,7 +68,7 @@ class Aggregate(ABC):
 
     def _partaking(self, records: Records, used: Flags) -> Flags:
         """Return the records that decide the result."""
-        if (records.retract & used).any() and not self.retracts and not self.options.ignore_retract:
+        if (records.retract & used).any() and not self.takes_back:
             option = self.options.option("ignore-retract")
             raise self._refused("does not take back records (-U, -D)", f"set the table option {option}=true")
         if self.options.ignore_retract:
