@@ -220,11 +220,11 @@ def test_a_second_name_for_a_published_branch_is_refused(warehouse: Path) -> Non
 
 
 def test_a_fold_that_the_embedded_engine_refuses_is_said_before_anything_is_made(warehouse: Path) -> None:
-    main = make_table(warehouse, merge__engine="aggregation")
+    main = make_table(warehouse, bucket="-2")
     append(main, "1")
     conf = {"table": "d.t", "sql": "SELECT 1", "partitions": ["dt=1"], "engine": "connector"}
     assert correction.plan_correction(form("data_correction", conf), "data_correction", "r")["base_snapshot"] == 1
-    with pytest.raises(UnsupportedFeatureError, match="aggregation"):
+    with pytest.raises(UnsupportedFeatureError, match="postponed buckets"):
         correction.plan_correction(form("data_correction", {**conf, "rewrite": True}), "data_correction", "r")
 
 
