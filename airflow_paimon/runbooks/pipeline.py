@@ -38,7 +38,7 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     steps = parse_tables(params["tables"])
     check_settings({**params, **_UNUSED})
     _check_stream(params, steps)
-    mains = {one.table: _of(params, one.table) for one in steps}
+    mains = {one.table: _of(params, one) for one in steps}
     starts = _starts(params, steps)
     owner, planned = f"{dag_id}/{run_id}", []
     for one in steps:
@@ -57,15 +57,15 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     return planned
 
 
-def _of(params: Mapping[str, Any], table: str) -> Table:
-    """Open a table that will be written."""
+def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
+    """Open a table that will be written: a correction replaces whole buckets, a replay may append as well."""
     from airflow_paimon.core.commit.committer import require_committable
     from airflow_paimon.core.table.features import check_writable
 
     PaimonHook(params["paimon_conn_id"]).require_filesystem_catalog("The correction of a pipeline")
-    main = open_main({**params, "table": table}).require()
+    main = open_main({**params, "table": one.table}).require()
     require_committable(main)
-    check_writable(main.schema(), table=main.name)
+    check_writable(main.schema(), table=main.name, branch="a branch", by_buckets=one.correct is not None)
     return main
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,18 +11,37 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
-from airflow_paimon.core.table.features import check_file, check_index, check_readable, check_writable, file_format
+from airflow_paimon.core.table.features import (
+    check_file,
+    check_index,
+    check_mergeable,
+    check_readable,
+    check_writable,
+    file_format,
+)
+from tests.conftest import REPO_ROOT
 
 
 def schema(
-    keyed: bool = True, types: dict[str, Any] | None = None, default: str | None = None, **options: str
+    keyed: bool = True,
+    types: dict[str, Any] | None = None,
+    default: str | None = None,
+    partition_keys: tuple[str, ...] = (),
+    **options: str,
 ) -> TableSchema:
     columns = {"k": "INT NOT NULL", "v": "STRING", **(types or {})}
     fields = tuple(DataField(i, n, parse_type(t), None, default) for i, (n, t) in enumerate(columns.items()))
     options = {k.replace("__", ".").replace("_", "-"): v for k, v in options.items()}
     keys = ("k",) if keyed else ()
     base = {"bucket": "2", "bucket-key": "k"} if keyed else {}
-    return TableSchema(id=0, fields=fields, highest_field_id=9, primary_keys=keys, options={**base, **options})
+    return TableSchema(
+        id=0,
+        fields=fields,
+        highest_field_id=9,
+        primary_keys=keys,
+        partition_keys=partition_keys,
+        options={**base, **options},
+    )
 
 
 NEITHER: list[tuple[str, dict[str, Any]]] = [
@@ -184,3 +204,59 @@ def test_cross_partition_keys_are_not_written() -> None:
     with pytest.raises(UnsupportedFeatureError, match="cross-partition upsert"):
         check_writable(crossed, table="d.t")
     check_readable(crossed, table="d.t")
+
+
+_MERGED: list[dict[str, Any]] = [{"merge_engine": "partial-update"}, {"merge_engine": "aggregation"}]
+_VECTORS = {"deletion_vectors__enabled": "true"}
+_LOOKUP, _FULL = {"changelog_producer": "lookup"}, {"changelog_producer": "full-compaction"}
+_SPECIAL = ("sequence__snapshot_ordering", "pk_clustering_override", "deletion_vectors__merge_on_read")
+_ROWS: dict[str, list[dict[str, Any]]] = {
+    "append table": [{"keyed": False, **more} for more in ({}, {"row_tracking__enabled": "true"}, _VECTORS)],
+    "primary key, fixed": [{}, {"bucket": "-1"}],
+    "with `deletion-vectors": [_VECTORS, {**_VECTORS, "bucket": "-1"}],
+    "with `changelog-producer` |": [_LOOKUP, _FULL, {"changelog_producer": "input"}],
+    "with `changelog-producer` `lookup`": [{**one, "write_only": "true"} for one in (_LOOKUP, _FULL)],
+    "`merge-engine` `partial-update`": _MERGED,
+    "the same": [{**one, **more} for one in _MERGED for more in (_VECTORS, _LOOKUP)],
+    "`merge-engine=first-row`": [{"merge_engine": "first-row"}],
+    "primary key without": [{"partition_keys": ("v",)}],
+    "`rowkind": [{"rowkind__field": "v"}],
+    "`data-file.thin": [{"data_file__thin_mode": "true"}],
+    "`sequence.snapshot": [{key: "true"} for key in _SPECIAL],
+    "`bucket=-2`": [{"bucket": "-2"}],
+    "`data-evolution": [{"keyed": False, "data_evolution__enabled": "true"}],
+}
+
+
+def _engines(options: dict[str, Any]) -> list[str]:
+    """Who does it: the embedded engine, the connector if that takes the table, or nobody."""
+    table = schema(**options)
+
+    def asked(check: Callable[..., None], connector: str, **more: Any) -> str:
+        try:
+            check(table, table="d.t", branch="fix", **more)
+        except UnsupportedFeatureError:
+            return connector
+        return "embedded"
+
+    refused_there = table.options.get("bucket") == "-2" or "data-evolution.enabled" in table.options
+    connector = "no" if refused_there else "connector"
+    compaction = check_mergeable if table.primary_keys else check_writable
+    return [
+        asked(check_readable, connector),
+        asked(check_writable, connector, by_buckets=True),
+        asked(check_writable, connector),
+        asked(compaction, "no"),
+    ]
+
+
+def test_the_page_says_which_engine_does_what() -> None:
+    page = (REPO_ROOT / "docs/engines.md").read_text()
+    lines = page.partition("## Which engine")[2].partition("\n\n*")[0].splitlines()
+    rows = [line.removeprefix("| ") for line in lines if line.startswith("| ")][1:]
+    assert len(rows) == len(_ROWS)
+    for start, tables in _ROWS.items():
+        (row,) = (row for row in rows if row.startswith(start))
+        said = [cell.strip() for cell in row.split("|")[1:5]]
+        for options in tables:
+            assert _engines(options) == said, (row, options)
