@@ -49,7 +49,8 @@ class TableWrite:
     """The common parameters of all tasks of a write. Picklable.
 
     ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
-    a write that ``replaces`` the partitions that it writes to. ``dynamic``: of a table with dynamic buckets.
+    a write that ``replaces`` the partitions that it writes to. ``dynamic``: of a table with dynamic buckets. ``apart``:
+    rows of one bucket, also of one key, come to several tasks.
     ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them.
     """
 
@@ -64,6 +65,7 @@ class TableWrite:
     stores_row_ids: bool = False
     buffer_bytes: int = BUFFER_BYTES
     dynamic: DynamicBuckets | None = None
+    apart: bool = False
 
     @property
     def is_keyed(self) -> bool:
@@ -89,8 +91,8 @@ def plan_write(
     by_buckets: bool = False,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
-    ``chained``: branches of chain tables may be written; the caller reports what becomes stale. For dynamic buckets:
-    ``tasks``: how many may write one new partition; ``apart``: rows of one bucket come to several of them.
+    ``chained``: branches of chain tables may be written; the caller reports what becomes stale. ``apart``: rows of one
+    bucket come to several tasks. For dynamic buckets, ``tasks``: how many may write one new partition.
     ``by_buckets``: see ``check_writable``.
 
     Raises:
@@ -124,6 +126,7 @@ def plan_write(
         replaces=overwrite,
         buffer_bytes=buffer_bytes,
         dynamic=plan_dynamic_buckets(table, schema, None if overwrite else head, live, tasks=tasks, apart=apart),
+        apart=apart,
     )
 
 
@@ -327,8 +330,8 @@ class BucketWriter:
             self._files += self._plain.finish()
         else:
             alone = self._write.replaces and not self._runs  # nothing to merge with: equivalent to a compacted bucket
-            # in a chain, deletes still hide rows of other partitions
-            self._flush(keep_deletes=not alone or self._options.chain_table)
+            # deletes still hide rows of other partitions in a chain, and rows that another task has written
+            self._flush(keep_deletes=not alone or self._options.chain_table or self._write.apart)
             if alone and len(self._runs) == 1 and not any(f.delete_row_count for f in self._files):
                 top = self._options.num_levels - 1
                 self._files = [f._replace(level=top) for f in self._files]

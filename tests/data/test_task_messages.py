@@ -110,3 +110,19 @@ def test_without_keys_numbers_follow_each_other(tmp_path: Path) -> None:
         commit(table, write, merged_messages(write, tasks))
     files = plan_scan(table).splits[0].files
     assert sorted((f.min_sequence_number, f.max_sequence_number) for f in files) == [(0, 1), (2, 2), (3, 4), (5, 5)]
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("engine", ["deduplicate", "aggregation"])
+def test_a_delete_meets_the_row_that_another_task_has_written(tmp_path: Path, engine: str, mode: str) -> None:
+    options = {"merge_engine": engine, "fields__s__aggregate_function": "sum"}
+    columns = {"k": "INT NOT NULL", "s": "BIGINT"}
+    table = make_table(tmp_path, columns, primary_keys=["k"], bucket="1", **options)
+    write = plan_write(table, overwrite=mode == "overwrite", apart=True)
+    tasks = []
+    for kind in ("+I", "-D"):
+        rows = rows_of(columns, [{"k": 1, "s": 5}]).append_column("_row_kind", pa.array([kind]))
+        tasks.append(write_rows(write, [conform_rows(rows, write.schema, write.label)]))
+    commit(table, write, merged_messages(write, tasks), mode)
+    left = [] if engine == "deduplicate" else [{"k": 1, "s": 0}]
+    assert read_arrow(table).to_pylist() == left
