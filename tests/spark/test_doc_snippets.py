@@ -84,7 +84,8 @@ class Page:
         if values.get("sql"):  # the operator hands the statement over as a file
             values["sql"] = str(self.warehouse.with_suffix(".sql"))
             Path(values["sql"]).write_text(task.sql)
-        self.request(build_request(task.operation, {**values, "warehouse": str(self.warehouse)}))
+        for one in getattr(task, "tables", [{}]):  # an operator of several tables has their arguments in a list
+            self.request(build_request(task.operation, {**values, **one, "warehouse": str(self.warehouse)}))
 
     def request(self, request: Any) -> None:
         from airflow_paimon.spark.jobs import run_spark_operation
