@@ -132,11 +132,12 @@ def plan_read(
     )
     check_index(plan.index_entries, table=label)
     ids = sorted({f.schema_id for s in plan.splits for f in s.files})
+    stored = plan.stored_schema or schema
     read = TableRead(
         store=plan.table.store,
         label=label,
         schema=schema,
-        schemas={i: schema if i == schema.id else plan.table.schema(i) for i in ids},
+        schemas={i: stored if i == stored.id else plan.table.schema(i) for i in ids},
         columns=_checked_columns(schema, columns, label),
         rows=_bound_filter(schema, where, predicate, label),
         batch_rows=batch_rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,59 @@ def test_time_travel_merges_by_the_current_options(tmp_path: Path) -> None:
     assert rows(table, version=snapshot) == [(1, 5, 2)]
     set_options(table, {"sequence.field": "s"})
     assert rows(table, version=snapshot) == rows(table) == [(1, 9, 1)]
+
+
+def rename(table: Table, name: str, to_name: str, options: Mapping[str, str]) -> None:
+    """A new schema version, as Paimon writes it: these options have the new name instead of those with the old one."""
+    schema = table.schema()
+    fields = tuple(replace(f, name=to_name) if f.name == name else f for f in schema.fields)
+    kept = {k: v for k, v in schema.options.items() if name not in (v, *k.split("."))}
+    following = replace(schema, id=schema.id + 1, fields=fields, options={**kept, **options})
+    table.store.create(table.paths.schema(following.id), following.to_bytes())
+
+
+FUNCTIONS = {"merge-engine": "partial-update", "fields.default-aggregate-function": "last_non_null_value"}
+
+
+@pytest.mark.parametrize(
+    ("options", "renamed", "row"),
+    [
+        ({"sequence.field": "s"}, {"sequence.field": "s2"}, (1, 9, 1)),
+        ({"sequence.field": "s,g"}, {"sequence.field": "s2,g"}, (1, 9, 1)),
+        (SUM, {"fields.s2.aggregate-function": "sum"}, (1, 14, 2)),
+        (
+            {**FUNCTIONS, "fields.s.sequence-group": "g"},
+            {**FUNCTIONS, "fields.s2.sequence-group": "g"},
+            (1, 9, 1),
+        ),
+        (
+            {**FUNCTIONS, "fields.g.sequence-group": "s", "fields.s.aggregate-function": "sum"},
+            {**FUNCTIONS, "fields.g.sequence-group": "s2", "fields.s2.aggregate-function": "sum"},
+            (1, 14, 2),
+        ),
+    ],
+    ids=["sequence field", "sequence fields", "sum", "sequence group", "sum in a sequence group"],
+)
+def test_time_travel_merges_by_columns_renamed_since(
+    tmp_path: Path, options: dict[str, str], renamed: dict[str, str], row: Row
+) -> None:
+    table = make_table(tmp_path, COLUMNS, primary_keys=["k"], bucket="1", write_only="true")
+    set_options(table, options)
+    for one in [(1, 9, 1), (1, 5, 2)]:
+        add_file(table, 0, [one])
+    snapshot = table.latest_snapshot_id()
+    assert rows(table) == [row]
+    rename(table, "s", "s2", renamed)
+    assert rows(table) == rows(table, version=snapshot) == [row]
+    assert read_arrow(table, version=snapshot).column_names == ["k", "s", "g"]
+
+
+def test_files_keep_their_own_options_with_time_travel(tmp_path: Path) -> None:
+    table = table_of(tmp_path, {}, (0, [(1, 9, 1)]))
+    set_options(table, {"orc.timestamp-ltz.legacy.type": "false"})
+    read, _ = plan_read(plan_scan(table, version=1), time_travel=True)
+    assert read.schema.options == table.schema().options
+    assert read.schemas[0] == table.schema(0)
 
 
 DELETE_2_AND_3 = bytes.fromhex("01 00000018 5e43f2d0 3a300000 01000000 0000 0100 10000000 0200 0300 c898f63d")

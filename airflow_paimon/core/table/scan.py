@@ -19,6 +19,7 @@ from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
 from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
+from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import partition_path
 from airflow_paimon.core.table.paths import bucket_dir, manifest_path
@@ -29,13 +30,17 @@ from airflow_paimon.core.table.table import Table, resolve_version
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """The files of one snapshot. ``table`` is the view whose schemas the files' schema ids refer to."""
+    """The files of one snapshot. ``table`` is the view whose schemas the files' schema ids refer to.
+
+    ``stored_schema``: the schema of the read as it is stored, if ``schema`` has other options.
+    """
 
     table: Table
     snapshot: Snapshot | None
     schema: TableSchema
     splits: tuple[BucketSplit, ...] = ()
     index_entries: tuple[IndexEntry, ...] = field(default=())
+    stored_schema: TableSchema | None = None
 
 
 def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], list[ManifestFile]]:
@@ -207,7 +212,8 @@ def plan_scan(
     selection: Selection | None = None,
 ) -> ScanPlan:
     """Plan a read of one snapshot. Time travel reads with that snapshot's columns, otherwise with the latest. The
-    options are the latest ones in any case, as in Paimon: they say how versions of a key are merged.
+    options are the latest ones in any case, as in Paimon: they say how versions of a key are merged. Columns that they
+    name are found by their field ids.
 
     Partitions with equal values are merged into one, even if their stored bytes differ (nulls before Paimon 1.1).
     """
@@ -215,7 +221,9 @@ def plan_scan(
     travels = version is not None or timestamp is not None
     schema = view.schema()
     if travels and snapshot is not None and snapshot.schema_id != schema.id:
-        schema = replace(view.schema(snapshot.schema_id), options=schema.options)
+        stored = view.schema(snapshot.schema_id)
+        travelled = replace(stored, options=options_in_older_names(schema, stored))
+        return replace(plan_snapshot(view, snapshot, travelled, selection), stored_schema=stored)
     return plan_snapshot(view, snapshot, schema, selection)
 
 
