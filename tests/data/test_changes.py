@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 from collections import Counter
@@ -27,7 +28,7 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.streaming.changes_plan import stream_rules
-from airflow_paimon.core.streaming.consumers import claim_consumer, find_consumer, keep_from
+from airflow_paimon.core.streaming.consumers import claim_consumer, find_consumer, keep_from, refresh_consumer
 from airflow_paimon.core.streaming.position_plan import Offset, Position, parse_offset, parse_start
 from airflow_paimon.core.streaming.stream import Stream
 from airflow_paimon.core.table.table import Table
@@ -342,6 +343,18 @@ def test_a_batch_finds_its_commit_again(tmp_path: Path) -> None:
     (tmp_path / "d.db/t/snapshot/snapshot-2").unlink()
     with pytest.raises(UnsafeOperationError, match="rolled back or fast-forwarded"):
         begin_batch(table, "q-1", 4)
+
+
+def test_a_consumer_is_written_again_as_it_is(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    refresh_consumer(table, "job")
+    assert find_consumer(table, "job") is None, "nothing is claimed"
+    keep_from(table, "job", 5)
+    file = tmp_path / "d.db/t/consumer/consumer-job"
+    content = file.read_bytes()
+    os.utime(file, (1000, 1000))
+    refresh_consumer(table, "job")
+    assert (file.read_bytes(), file.stat().st_mtime > 1000) == (content, True)
 
 
 @dataclass

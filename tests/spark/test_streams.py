@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.streaming.consumers import find_consumer, keep_from
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import register
 from airflow_paimon.spark.datasource import PaimonDataSource
+from airflow_paimon.spark.streaming import source as source_module
 from airflow_paimon.spark.streaming.catch_up import catch_up
 from airflow_paimon.spark.streaming.source import parse_stream_options
 from tests import stream_kills
@@ -152,6 +155,32 @@ def test_options(tmp_path: Path) -> None:
     for name, value in (("maxFilesPerTrigger", "0"), ("row-kind", "yes"), ("consumer-id", "a/b")):
         with pytest.raises(InvalidInputError, match=f"The option {name} is"):
             parse_stream_options({name: value})
+
+
+def test_an_idle_stream_keeps_its_consumer_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a query that is started again asks, without Spark's processes."""
+    table = create_table(str(tmp_path), "d.src", [("k", "BIGINT")])
+    write_arrow(table, rows(1).select(["k"]))
+    found = PaimonDataSource({
+        "warehouse": str(tmp_path), "table": "d.src", "scan.mode": "latest", "consumer-id": "c", "poll-interval": "0 s",
+    })  # fmt: skip
+    reader = found.streamReader(found.schema())
+    file = tmp_path / "d.db/src/consumer/consumer-c"
+    assert reader.latestOffset() == reader.initialOffset()
+    assert not file.exists(), "the first batch claims it"
+    keep_from(table, "c", 1)
+
+    def is_written() -> bool:
+        os.utime(file, (1000, 1000))
+        assert reader.latestOffset() == reader.initialOffset()
+        assert find_consumer(table, "c") == 1
+        return file.stat().st_mtime > 1000
+
+    reader = found.streamReader(found.schema())
+    assert is_written()
+    assert not is_written(), "every poll would be too often"
+    monkeypatch.setattr(source_module, "REFRESH_S", 0.0)
+    assert is_written()
 
 
 @pytest.mark.random

@@ -95,7 +95,15 @@ def _choice(context: Context, request: ExpireSnapshots, roots: Roots, views: Seq
     report = _report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)}
     reason = "older than is to be kept"
     first = tuple(_without_consumer(context.table.branch(c.branch), c) for c in unused)
-    return Choice(dead=tuple(dead), reason=reason, first=first, before=before, after=tuple(after), report=report)
+    return Choice(
+        dead=tuple(dead),
+        reason=reason,
+        consumers=tuple(unused),
+        first=first,
+        before=before,
+        after=tuple(after),
+        report=report,
+    )
 
 
 def _unused_consumers(context: Context, roots: Roots, view: Table) -> list[Consumer]:

@@ -16,8 +16,8 @@ from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.maintenance.reap import carry_out, execute_reap, gather_reap
 from airflow_paimon.core.maintenance.reap_plan import Reap
-from airflow_paimon.core.maintenance.root_values import Root, Roots
-from airflow_paimon.core.maintenance.roots import gather_roots, require_finished
+from airflow_paimon.core.maintenance.root_values import Consumer, Root, Roots
+from airflow_paimon.core.maintenance.roots import consumers_of, gather_roots, require_finished
 from airflow_paimon.core.maintenance.trash import TrashEntry
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context
@@ -31,12 +31,13 @@ _TRIES = 5
 class Choice:
     """What an expiry takes away: ``dead`` roots in order, each with a reason.
 
-    ``first``: actions before anything is taken away; ``before``: those right before a root (by its path); ``after``:
-    those at the end. ``report``: JSON values for the result.
+    ``first``: actions before anything is taken away, which delete ``consumers``; ``before``: those right before a root
+    (by its path); ``after``: those at the end. ``report``: JSON values for the result.
     """
 
     dead: tuple[Root, ...]
     reason: str
+    consumers: tuple[Consumer, ...] = ()
     first: tuple[Action, ...] = ()
     before: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
     after: tuple[Action, ...] = ()
@@ -141,11 +142,13 @@ def _plan(context: Context, choice: Choice) -> Plan:
 
 
 def _unlink(table: Table, choice: Choice, plan: Plan) -> bool:
-    """Carry out the plan; each root must still be what was planned. False: one has been replaced.
+    """Carry out the plan; each root and consumer must still be what was planned. False: one has been replaced.
 
     One that is gone was expired by another run, or another engine.
     """
     at = {r.path: r for r in choice.dead}
+    if not _still_unused(table, choice.consumers):
+        return False
     carry_out(table, replace(plan, actions=choice.first))
     for steps in _by_root(plan.actions[len(choice.first) :], at):
         root = at.get(steps[-1].path)
@@ -157,6 +160,17 @@ def _unlink(table: Table, choice: Choice, plan: Plan) -> bool:
                 continue
         carry_out(table, replace(plan, actions=tuple(steps)))
     return True
+
+
+def _still_unused(table: Table, consumers: Sequence[Consumer]) -> bool:
+    """Whether no stream has written one of them since the roots were read."""
+    planned = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in consumers}
+    try:
+        found = [c for branch in {c.branch for c in consumers} for c in consumers_of(table.branch(branch))]
+    except NotFoundError:
+        return False
+    now = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in found}
+    return all(now.get(consumer, at) == at for consumer, at in planned.items())
 
 
 def _by_root(actions: Sequence[Action], at: Mapping[str, Root]) -> Iterable[list[Action]]:

@@ -90,7 +90,7 @@ def _look(table: Table, operations_since_ms: int | None) -> Roots:
     roots += _trash(main)
     return Roots(
         roots=tuple(sorted(roots, key=lambda r: r.path)),
-        consumers=tuple(c for view in views for c in _consumers(view)),
+        consumers=tuple(c for view in views for c in consumers_of(view)),
         operations=tuple(_operations(main, operations_since_ms)),
         branches=branches,
         unfinished=tuple(_unfinished(main, views)),
@@ -129,7 +129,12 @@ def _trash(main: Table) -> Iterator[Root]:
         yield replace(inner, kind=TRASH, data=data, tag=None, trash=entry)
 
 
-def _consumers(view: Table) -> Iterator[Consumer]:
+def consumers_of(view: Table) -> Iterator[Consumer]:
+    """Read the consumers of a branch.
+
+    Raises:
+        FormatError: one is unreadable; names it. NotFoundError: one was deleted meanwhile.
+    """
     folder = view.paths.consumer_dir
     infos = [i for i in view.store.list(folder) if i.name.startswith(CONSUMER_PREFIX)]
     for info, data in zip(infos, view.store.read_many([f"{folder}/{i.name}" for i in infos]), strict=True):

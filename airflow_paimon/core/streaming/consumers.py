@@ -63,5 +63,12 @@ def keep_from(table: Table, name: str, snapshot_id: int) -> None:
     execute(table, Plan(operation="stream", table=table.name, actions=(Replace(path=path, data=data, reason=reason),)))
 
 
+def refresh_consumer(table: Table, name: str) -> None:
+    """Write a consumer again as it is: one that nobody writes looks unused (``consumer.expiration-time``)."""
+    found = find_consumer(table, name)
+    if found is not None:
+        keep_from(table, name, found)
+
+
 def _path(table: Table, name: str) -> str:
     return f"{table.paths.consumer_dir}/consumer-{check_consumer_id(name)}"

@@ -22,7 +22,7 @@ from airflow_paimon.core.streaming.changes_plan import (
     ROW_KIND_OPTION,
     stream_rules,
 )
-from airflow_paimon.core.streaming.consumers import check_consumer_id, claim_consumer, keep_from
+from airflow_paimon.core.streaming.consumers import check_consumer_id, claim_consumer, keep_from, refresh_consumer
 from airflow_paimon.core.streaming.position_plan import (
     START_OPTIONS,
     Offset,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 POLL_INTERVAL = "1 s"
+REFRESH_S = 60.0
+"""Seconds after which an idle stream writes its consumer again."""
 READ_OPTIONS = (
     *START_OPTIONS, READ_OVERWRITE, READ_APPEND_OVERWRITE, ROW_KIND_OPTION, "maxFilesPerTrigger", "consumer-id",
     "consumer.ignore-progress", "poll-interval",
@@ -103,6 +105,7 @@ class PaimonStreamReader(DataSourceStreamReader):
         self._last: dict[str, Any] | None = None
         self._origin: Position | None = None
         self._next: tuple[float, dict[str, Any]] | None = None
+        self._refreshed: float | None = None
         self._stream()  # refuses a table that can't be streamed before the query runs
 
     @forgetting_zip_importers()
@@ -118,12 +121,20 @@ class PaimonStreamReader(DataSourceStreamReader):
         return self._next[1]
 
     def _latest(self) -> dict[str, Any]:
+        self._refresh()
         last = self._last or self.initialOffset()
         read = parse_offset(last, self._table.branch_name)
         stream = self._stream()
         origin = read.origin if read.at is not None else self._new_origin(stream)
         end = stream.next_end(read.at or origin)
         return last if end is None else Offset(branch=read.branch, at=end, origin=origin).to_json()
+
+    def _refresh(self) -> None:
+        """Only batches with changes move the consumer; without this that of an idle stream looks unused."""
+        now = time.monotonic()
+        if self._options.consumer is not None and (self._refreshed is None or now >= self._refreshed + REFRESH_S):
+            refresh_consumer(self._table, self._options.consumer)
+            self._refreshed = now
 
     def _new_origin(self, stream: Stream) -> Position:
         if self._origin is None:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store import Store
 from airflow_paimon.core.streaming.consumers import find_consumer, keep_from
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types, read_delta_list
 from airflow_paimon.core.table.table import Table
@@ -272,6 +273,44 @@ def test_consumers_that_nobody_uses_go_if_the_table_says_so(tmp_path: Path) -> N
     done = expire(table)
     assert (done.details["consumers"], table.snapshot_ids()) == ({"main": ["old"]}, [2, 3])
     assert (find_consumer(table, "old"), find_consumer(table, "used")) == (None, 2)
+    assert_sound(table)
+
+
+class Meanwhile(CountingStore):
+    """Do something once, right before the first manifest is read: the roots have been read by then."""
+
+    def __init__(self, inner: Store, action: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.to_do = [action]
+
+    def read(self, path: str) -> bytes:
+        while path.startswith("manifest/") and self.to_do:
+            self.to_do.pop()()
+        return super().read(path)
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        return [self.read(path) for path in paths]
+
+
+@pytest.mark.parametrize(("position", "left"), [(1, [1, 2, 3]), (2, [2, 3]), (None, [3])])
+def test_a_consumer_that_is_written_while_an_expiry_plans_stays(
+    tmp_path: Path, position: int | None, left: list[int]
+) -> None:
+    """A stream was started again: its consumer stands where it stood, or has gone on. None = another run deleted it."""
+    table = make_table(tmp_path)
+    for _ in range(3):
+        overwrite(table, "a")
+    run(table, "alter_table", change=["set consumer.expiration-time=2 d"])
+    keep_from(table, "etl", 1)
+    path = tmp_path / "d.db/t/consumer/consumer-etl"
+    days_ago = time.time() - 3 * 86_400
+    os.utime(path, (days_ago, days_ago))
+    store = Meanwhile(table.store, lambda: path.unlink() if position is None else keep_from(table, "etl", position))
+    request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **NOW})
+    done = perform(Context(request, Table(store, table.name), now(), 0.0), request, None)
+    assert not store.to_do
+    assert (find_consumer(table, "etl"), table.snapshot_ids()) == (position, left)
+    assert done.details["consumers"] == ({"main": ["etl"]} if position is None else {})
     assert_sound(table)
 
 
