@@ -39,11 +39,16 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = ROW_KINDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRead:
-    """What one task reads in one go; ``before``: only for ``Content.STATES``. Picklable."""
+    """What one task reads in one go; ``before``: only for ``Content.STATES``. Picklable.
+
+    ``from_changelog``: ``Content.CHANGES`` of changelog files, which are returned as they are; those of data files are
+    merged and filtered as the rows of the table.
+    """
 
     content: Content
     read: TableRead
     splits: tuple[ReadSplit, ...]
+    from_changelog: bool = False
     before: TableRead | None = None
     splits_before: tuple[ReadSplit, ...] = ()
 
@@ -102,6 +107,7 @@ def _reads(stream: Stream, step: StepUnits, columns: Sequence[str]) -> list[Chan
                 content=unit.content,
                 read=read,
                 splits=splits,
+                from_changelog=stream.rules.has_changelog,
                 before=before if unit.content is Content.STATES else None,
                 splits_before=older,
             )
@@ -193,12 +199,13 @@ def _stored_changes(found: ChangeRead) -> Iterator[tuple[Kinds, pa.RecordBatch]]
     rules = merge_rules(read.schema)
     needed = dict.fromkeys((*read.columns, *rules.keys, *rules.sequence))
     fields = (*(read.schema.field(n) for n in needed), SEQUENCE_FIELD, VALUE_KIND_FIELD)
+    skips_retracts = rules.engine.skips_retracts and not found.from_changelog
     texts = pa.array(ROW_KINDS)
     for split in found.splits:
         for batch in read_stored(read, split, fields):
             for offset in range(0, batch.num_rows, read.batch_rows):
                 part = batch.slice(offset, read.batch_rows)
-                part = drop_retracts(part) if rules.engine.skips_retracts else part
+                part = drop_retracts(part) if skips_retracts else part
                 yield texts.take(part.column(VALUE_KIND)), _conformed(part, read)
 
 

@@ -357,6 +357,35 @@ def test_a_consumer_is_written_again_as_it_is(tmp_path: Path) -> None:
     assert (file.read_bytes(), file.stat().st_mtime > 1000) == (content, True)
 
 
+@pytest.mark.parametrize("ignored", ["false", "true"])
+def test_a_changelog_is_returned_as_it_is(tmp_path: Path, ignored: str) -> None:
+    """With ``ignore-delete`` deletes have no effect, so the changelog has none; its -U belong to updates."""
+    options = {"changelog-producer": "lookup", "write-only": "true", "ignore-delete": ignored}
+    table = table_at(tmp_path, keyed=True, **options)
+    follower = Follower(table, row_kind=True)
+
+    def changes(*given: Row, kinds: Sequence[str] | None = None) -> list[Row]:
+        put(table, *given, kinds=kinds)
+        request = build_request("compact", {"warehouse": str(tmp_path), "table": table.name})
+        compact(open_context(request), request, run_here)
+        return follower.all()
+
+    assert changes(("a", 1, "x")) == [("a", 1, "x", "+I")]
+    assert changes(("a", 1, "y")) == [("a", 1, "x", "-U"), ("a", 1, "y", "+U")]
+    assert changes(("a", 1, "y"), kinds=["-D"]) == ([] if ignored == "true" else [("a", 1, "y", "-D")])
+
+
+def test_deletes_without_effect_are_no_changes(tmp_path: Path) -> None:
+    """Without a changelog the new data files are read, which may hold deletes from before ``ignore-delete``."""
+    table = table_at(tmp_path, keyed=True)
+    put(table, ("a", 1, "x"))
+    put(table, ("a", 1, "x"), ("a", 2, "y"), kinds=["-D", "+I"])
+    second = {"scan.snapshot-id": "2"}
+    assert sorted(Follower(table, row_kind=True, **second).all()) == [("a", 1, "x", "-D"), ("a", 2, "y", "+I")]
+    run(table, "alter_table", change=["set ignore-delete=true"])
+    assert Follower(table, row_kind=True, **second).all() == [("a", 2, "y", "+I")]
+
+
 @dataclass
 class Stalling:
     """A store whose next replacement waits until something else has happened; the methods that a batch uses."""
