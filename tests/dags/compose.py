@@ -23,9 +23,9 @@ from typing import Any
 
 import yaml
 
-from tests.airflow.live_airflow import _answers, _end, _free_port
 from tests.airflow.processes import wait_until
 from tests.conftest import REPO_ROOT
+from tests.live.live_airflow import _answers, _end, _free_port
 
 FOLDER = REPO_ROOT / "docker"
 IMAGE = os.environ.get("AIRFLOW_PAIMON_IMAGE")

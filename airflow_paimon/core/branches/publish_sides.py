@@ -65,7 +65,7 @@ def gather_sides(
         last = replace(last, gone=frozenset(published | their_diff.buckets if goes_back else published - untouched))
     withdrawn = taken - their_diff.buckets
     candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
-    given_back = _given_back(main, head, published - our_diff.buckets, last, neutral)
+    given_back = _given_back(main, head, published, published - our_diff.buckets, last, neutral)
     real = really_changed(branch, history, their_diff.buckets, neutral)
     sides = Sides(
         theirs=their_diff,
@@ -102,18 +102,24 @@ def _of_last_publish(
 
 
 def _given_back(
-    main: Table, head: Snapshot, buckets: set[BucketKey], last: LastPublish | None, neutral: Collection[CommitKind]
+    main: Table,
+    head: Snapshot,
+    published: set[BucketKey],
+    buckets: set[BucketKey],
+    last: LastPublish | None,
+    neutral: Collection[CommitKind],
 ) -> set[BucketKey]:
-    """Of buckets that main took from the branch and that are as at the base again, return those that a commit of main
-    put back: a partition that the publish brought was dropped or has expired. The next publish would bring it again.
+    """Of ``published`` buckets that are as at the base again (``buckets``), return those that a commit of main put so:
+    a partition that the publish brought was dropped or has expired. The next publish would bring it again.
 
-    After a rollback, which is how a publish is undone, it shall. If main's history has expired: all of them.
+    After a rollback, which is how a publish is undone, it shall. If main's history has expired, a rollback is taken for
+    the cause where nothing of the publish is left.
     """
     if last is None or not buckets:
         return set()
     between = snapshots_between(main, last.main.id, head.id)
     if between is None:
-        return buckets
+        return buckets if buckets < published else set()
     found: set[BucketKey] = set()
     rest, later = set(buckets), []
     for snapshot in reversed([s for s in between if s.commit_kind not in neutral]):

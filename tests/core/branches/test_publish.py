@@ -144,6 +144,7 @@ def test_a_partition_that_main_dropped_after_a_publish_does_not_come_back(
     table: Table, fix: Table, expired: bool
 ) -> None:
     append(fix, "new")
+    append(fix, "stays")
     published = run(table, "merge_branch", branch="fix", writers_stopped=True).snapshot_after
     commit_overwrite(table, [], partitions=[{"dt": "new"}])
     dropped = files(table)
