@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.errors import ConflictError, NotFoundError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
@@ -23,7 +24,11 @@ def restoring(
     guard_options: object,
     head: Snapshot | None,
 ) -> Draft | None:
-    """Plan ``restore_partitions`` on top of ``head``."""
+    """Plan ``restore_partitions`` on top of ``head``.
+
+    Raises:
+        ConflictError: what was appended to a partition has deletion vectors or hash indexes where its old rows have.
+    """
     if head is None:
         return None
     schema = table.schema()
@@ -39,9 +44,10 @@ def restoring(
     if before is not None and before.index_manifest:
         now = read_index(table, head)
         names = {i.file_name for i in now}
-        index = [*now]
         wanted = {form(e.partition) for e in missing}
-        index += [i for i in read_index(table, before) if form(i.partition) in wanted and i.file_name not in names]
+        back = [i for i in read_index(table, before) if form(i.partition) in wanted and i.file_name not in names]
+        _refuse_second_index(table, now, back, form)
+        index = [*now, *back]
     return Draft(
         kind=CommitKind.OVERWRITE,
         entries=missing,
@@ -52,6 +58,24 @@ def restoring(
         rewrite_base=True,
         guard_options=guard_options,
     )
+
+
+def _refuse_second_index(
+    table: Table, now: Sequence[IndexEntry], back: Sequence[IndexEntry], form: Callable[[bytes], bytes]
+) -> None:
+    """A bucket has one file of a type. Of a partition's hash indexes, two buckets could claim the same key."""
+
+    def place(entry: IndexEntry) -> tuple[bytes, str, int | None]:
+        return form(entry.partition), entry.index_type, None if entry.index_type == INDEX_TYPE else entry.bucket
+
+    twice = {place(i) for i in now} & {place(i) for i in back}
+    if twice:
+        what = ", ".join(sorted({kind for _, kind, _ in twice}))
+        raise ConflictError(
+            f"{table.label}: {len({p for p, _, _ in twice})} of the partitions to restore got an index ({what}) "
+            f"meanwhile, beside which their old one can't stand",
+            table=table.name,
+        )
 
 
 def _overwritten(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, 
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.put import put_new
-from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.scan import all_manifests, read_index
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
@@ -139,6 +141,40 @@ def test_restored_files_lie_beside_appended_ones_only(
     assert receipt.changed is is_back
     assert names_of(table, "a") == new | ({old} if is_back else set())
     assert len(names_of(table, "b")) == 1
+
+
+@pytest.mark.parametrize("meanwhile", ["a", "b"])
+def test_a_bucket_never_gets_two_files_of_deletion_vectors(table: Table, meanwhile: str) -> None:
+    """Readers take one of them: rows that the other one deletes would be back."""
+    append(table, "a")
+    append(table, "b")
+    before = with_vectors(table, "a", "index-old")
+    dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
+    append(table, meanwhile, seq=9)
+    with_vectors(table, meanwhile, "index-new")
+    restoring = partial(restore_partitions, table, before, dropped, only(table, "a"), beside_appends=True)
+    if meanwhile == "b":
+        assert restoring().changed
+        assert vectors(table) == {"index-old", "index-new"}
+        return
+    with pytest.raises(ConflictError, match=r"1 of the partitions to restore got an index \(DELETION_VECTORS\)"):
+        restoring()
+    assert vectors(table) == {"index-new"}
+
+
+def with_vectors(table: Table, dt: str, name: str) -> Snapshot:
+    """What a compaction leaves of a table with deletion vectors."""
+    table.store.create(f"index/{name}", b"vector")
+    entry = IndexEntry(FileKind.ADD.value, partition_of(table, dt), 0, "DELETION_VECTORS", name, 6, 1, ())
+    index = [*read_index(table, table.latest_snapshot()), entry]
+    draft = Draft(kind=CommitKind.COMPACT, entries=[], index_entries=index, schema=table.schema())
+    landed = commit(table, lambda head: draft).snapshot
+    assert landed is not None
+    return landed
+
+
+def vectors(table: Table) -> set[str]:
+    return {i.file_name for i in read_index(table, table.latest_snapshot())}
 
 
 def only(table: Table, dt: str) -> Selection:
