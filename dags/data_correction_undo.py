@@ -55,6 +55,13 @@ PARAMS = {
         description="On: only what the publish changed goes back; refused where it changed again. Off: main becomes "
         "what it was before the publish, and loses everything that was written since.",
     ),
+    "writers_stopped": Param(
+        False,
+        type="boolean",
+        title="Writers are stopped",
+        description="Promise that no writer of main stays open over the undo: needed where a table with dynamic "
+        "buckets (bucket=-1) loses the keys that the publish brought.",
+    ),
     "reason": Param(None, type=["null", "string"], title="Reason", description="Shown to the approver."),
     "approval": Param(
         False,
@@ -173,6 +180,7 @@ with DAG(
     rollback = {
         "tag": PLANNED % "tag",
         "keep_later": "{{ params.keep_later }}",
+        "writers_stopped": "{{ params.writers_stopped }}",
         "undo_retention": "{{ params.undo_retention }}",
     }
     preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)

@@ -47,6 +47,13 @@ PARAMS = {
         title="Branch",
         description="The run's branch, which all of these tables had; the log of the run's task verify names it.",
     ),
+    "writers_stopped": Param(
+        False,
+        type="boolean",
+        title="Writers are stopped",
+        description="Promise that no writer of any main stays open over the undo: needed where a table with dynamic "
+        "buckets (bucket=-1) loses the keys that the publish brought.",
+    ),
     "reason": Param(None, type=["null", "string"], title="Reason", description="Shown to the approver."),
     "approval": Param(
         False,
@@ -170,6 +177,7 @@ with DAG(
         task_id="undo",
         tables=pulled("check_params", "tables"),
         keep_later=True,
+        writers_stopped="{{ params.writers_stopped }}",
         approved_by="{{ ti.xcom_pull(task_ids='approve')['approved_by'] or '' }}",
         four_eyes="{{ ti.xcom_pull(task_ids='approve')['four_eyes'] }}",
         undo_retention="{{ params.undo_retention }}",

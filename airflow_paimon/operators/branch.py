@@ -384,6 +384,8 @@ class RollbackOperator(_PublishOperator):
     :param snapshot: go back to this snapshot (templated)
     :param keep_later: change back only the buckets that the publish changed; conflict where one changed again
         (templated)
+    :param writers_stopped: promise that no writer stays open over the rollback, which dynamic buckets (``bucket=-1``)
+        ask for when they lose or regain keys (templated)
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
     :param undo_retention: how long the tag on the previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
@@ -400,6 +402,7 @@ class RollbackOperator(_PublishOperator):
         tag: str | None = None,
         snapshot: int | str | None = None,
         keep_later: bool | str = False,
+        writers_stopped: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -407,6 +410,7 @@ class RollbackOperator(_PublishOperator):
         self.tag = tag
         self.snapshot = snapshot
         self.keep_later = keep_later
+        self.writers_stopped = writers_stopped
 
 
 class DiffBranchesOperator(PaimonOperator):

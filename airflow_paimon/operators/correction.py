@@ -101,6 +101,7 @@ def start_from_base(
         "table": request.table,
         "branch": request.branch,
         "snapshot": base,
+        "writers_stopped": True,  # only tries of this task have written it
         "operation_id": mine + _TO_BASE,
         "dry_run": request.dry_run,
     }

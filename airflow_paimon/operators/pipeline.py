@@ -196,6 +196,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
         hook = PaimonHook(self.paimon_conn_id)
         values = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": self.table,
                   "tag": result["details"]["undo_tag"], "keep_later": True, "undo_retention": self.undo_retention,
+                  "writers_stopped": self.writers_stopped,
                   "operation_id": operation_id(context) + UNDO_SUFFIX}  # fmt: skip
         return run_operation(build_request("rollback_to", values)).to_json()
 

@@ -33,6 +33,8 @@ _FIELDS = {
     "--all-rows": "Every row",
     "--mode": "Mode",
     "--partitions": "Partitions",
+    "--rewrite": "Rewrite high sequence numbers",
+    "--writers-stopped": "Writers are stopped",
 }
 _FLAG = re.compile(rf"(?:{'|'.join(_FIELDS)})(?![\w-])")
 

@@ -54,11 +54,13 @@ def plan_rollback(params: Mapping[str, Any], tag: str) -> dict[str, Any]:
     """Plan the undo of a publish, by its undo tag; returns the details of the plan.
 
     Raises:
-        ConflictError: main changed again what the publish had changed.
+        ConflictError: main changed again what the publish had changed. UnsafeOperationError: dynamic buckets lose keys,
+            and the form doesn't say that writers are stopped.
     """
     from airflow_paimon.core.requests.operations import run_operation
 
-    return dict(run_operation(request_for(params, "rollback_to", tag=tag, keep_later=True, dry_run=True)).details)
+    asked = {"tag": tag, "keep_later": True, "writers_stopped": params["writers_stopped"], "dry_run": True}
+    return dict(run_operation(request_for(params, "rollback_to", **asked)).details)
 
 
 def describe_plan(

@@ -127,7 +127,7 @@ EARLIER = {
     "replace_main": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "
     "approved_main_snapshot rewrite writers_stopped discard_main keep_old_as options option tag_conflict "
     "move_consumer readers_stopped",
-    "rollback_to": "expected_main_snapshot undo_retention approved_by branch tag snapshot keep_later",
+    "rollback_to": "expected_main_snapshot undo_retention approved_by branch tag snapshot keep_later writers_stopped",
 }
 
 

@@ -8,11 +8,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 
 from airflow_paimon.core.branches.published import publishes
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import write_arrow
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, UndoTablesOperator
 from tests.airflow.conftest import Run, RunDag
@@ -112,6 +115,31 @@ def test_a_retry_takes_back_what_a_killed_try_has_published(
     said = done.xcom("t", "paimon_error")["message"]
     assert "d.down was not published" in said
     assert "d.up was published as snapshot 2 and undone by snapshot 3" in said
+
+
+def test_the_undo_of_new_keys_takes_the_publishs_word_that_writers_are_stopped(
+    warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = create_dynamic(warehouse, "d.up")
+    down = make_table(warehouse, "d.down")
+    append(down, "1")
+    run(down, "create_branch", branch="fix", snapshot=1)
+    rewrite(down.branch("fix"), "1")
+    after_first(monkeypatch, PaimonOperator, "_perform", lambda: append(down, "1") and None)
+    with DAG(f"publish_{next(_NUMBERS)}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        PublishTablesOperator(task_id="t", tables=TABLES, writers_stopped="{{ 1 == 1 }}", retries=0)
+    done = run_dag(dag)
+    assert operations(up, down) == [["merge_branch", "rollback_to"], []]
+    assert "d.up was published as snapshot 2 and undone by snapshot 3" in done.xcom("t", "paimon_error")["message"]
+
+
+def create_dynamic(warehouse: Path, name: str) -> Table:
+    """A table with dynamic buckets, whose branch ``fix`` has a key more."""
+    table = create_table(str(warehouse), name, [("k", "BIGINT NOT NULL")], primary_keys=["k"], options={"bucket": "-1"})
+    write_arrow(table, pa.table({"k": [1]}))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    write_arrow(table.branch("fix"), pa.table({"k": [2]}))
+    return table
 
 
 def test_a_retry_publishes_nothing_after_an_undo_whose_try_was_killed(

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.branches.published import (
@@ -23,8 +24,11 @@ from airflow_paimon.core.errors import (
     PaimonError,
     UnsafeOperationError,
     UnsupportedFeatureError,
+    error_to_json,
 )
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import write_arrow
 from airflow_paimon.runbooks import advice, correction, leftovers, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
@@ -183,6 +187,22 @@ def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> No
     again = undo.plan_undo({**params, "tag": planned["tag"]})
     repeated = run(main, "rollback_to", tag=again["tag"], keep_later=True)
     assert "Nothing to undo" in undo.verify_undone(params, again, repeated.to_json())["lines"][0]
+
+
+def test_an_undo_of_new_keys_asks_in_the_forms_words_whether_writers_are_stopped(warehouse: Path) -> None:
+    key = [("k", "BIGINT NOT NULL")]
+    main = create_table(str(warehouse), "d.t", key, primary_keys=["k"], options={"bucket": "-1"})
+    write_arrow(main, pa.table({"k": [1]}))
+    run(main, "create_branch", branch="fix", snapshot=1)
+    write_arrow(main.branch("fix"), pa.table({"k": [2]}))
+    tag = run(main, "merge_branch", branch="fix", writers_stopped=True).details["undo_tag"]
+    for dag in ("data_correction_undo", "pipeline_correction_undo"):
+        params = form(dag, {"table": "d.t"})
+        with pytest.raises(UnsafeOperationError) as caught:
+            undo.plan_rollback(params, tag)
+        (line,) = error_lines({"preview": error_to_json(caught.value)})
+        assert "Use Writers are stopped when no writer is open" in line
+        assert undo.plan_rollback({**params, "writers_stopped": True}, tag)["rows_deleted"] == 1
 
 
 def test_a_publish_whose_undo_was_undone_can_be_undone_again(warehouse: Path) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.committer import CommitIdentity, restore_partitions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append
 from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
 from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write, discard_files
@@ -220,3 +221,68 @@ def test_a_fold_keeps_the_index(table: Table) -> None:
     plan = plan_scan(table)
     fold_buckets(table, {BucketKey(s.partition, s.bucket): 0 for s in plan.splits})
     assert indexed(table) == before == check_indexes(table)
+
+
+@pytest.mark.parametrize("keep_later", [True, False])
+def test_a_rollback_that_takes_keys_away_asks_whether_writers_are_stopped(table: Table, keep_later: bool) -> None:
+    """A writer that stays open takes such a key for a known one and writes no index entry: it gets a second bucket."""
+    write_arrow(table, rows(range(4), "a"))
+    run(table, "create_branch", branch="new", snapshot=1)
+    write_arrow(table.branch("new"), rows([9], "b"))
+    tag = run(table, "merge_branch", branch="new", writers_stopped=True).details["undo_tag"]
+    for branch, target in (("main", {"tag": tag}), ("new", {"snapshot": 1})):
+        back = {"branch": branch, "keep_later": keep_later, **target}
+        head = table.branch(branch).latest_snapshot_id()
+        for dry_run in (True, False):
+            with pytest.raises(
+                UnsafeOperationError, match=r"bucket-1 of snapshot 1 hold other keys.*--writers-stopped"
+            ):
+                run(table, "rollback_to", dry_run=dry_run, **back)
+        assert table.branch(branch).latest_snapshot_id() == head
+        assert run(table, "rollback_to", writers_stopped=True, **back).changed
+    assert shown(table) == {("x", k): "a" for k in range(4)}
+    check_indexes(table)
+    write_arrow(table, rows([9], "again"))
+    assert shown(table)["x", 9] == "again"
+    check_indexes(table)
+
+
+def test_an_undo_of_known_keys_asks_for_no_stopped_writers(table: Table) -> None:
+    write_arrow(table, rows(range(4), "a"))
+    run(table, "create_branch", branch="known", snapshot=1)
+    write_arrow(table.branch("known"), rows([2], "b"))
+    plan = plan_scan(table.branch("known"))
+    fold_buckets(table.branch("known"), {BucketKey(s.partition, s.bucket): 3 for s in plan.splits})
+    tag = run(table, "merge_branch", branch="known").details["undo_tag"]
+    write_arrow(table, rows([1], "other partition", "y"))
+    assert run(table, "rollback_to", tag=tag, keep_later=True).changed
+    assert shown(table)["x", 2] == "a" and shown(table)["y", 1] == "other partition"
+    check_indexes(table)
+
+
+def test_a_dropped_partition_is_not_put_back_beside_new_keys(table: Table) -> None:
+    """Its keys and the new ones would be in two indexes of one bucket."""
+    write_arrow(table, rows(range(4), "a"))
+    write_arrow(table, rows([1], "other partition", "y"))
+    before, chosen = table.latest_snapshot(), StoredPartitions(table.schema()).selection([{"p": "x"}])
+    drop_partitions(table, [{"p": "x"}])
+    dropped = table.latest_snapshot()
+    assert dropped is not None
+    write_arrow(table, rows([3, 7], "b"))
+    with pytest.raises(ConflictError, match=r"1 of the partitions to restore got an index \(HASH\) meanwhile"):
+        restore_partitions(table, before, dropped, chosen, beside_appends=True)
+    check_indexes(table)
+    assert shown(table) == {("x", 3): "b", ("x", 7): "b", ("y", 1): "other partition"}
+
+
+def test_a_dropped_partition_comes_back_with_its_index(table: Table) -> None:
+    write_arrow(table, rows(range(8), "a"))
+    before, chosen = table.latest_snapshot(), StoredPartitions(table.schema()).selection([{"p": "x"}])
+    hashes = indexed(table)
+    drop_partitions(table, [{"p": "x"}])
+    dropped = table.latest_snapshot()
+    assert dropped is not None
+    write_arrow(table, rows([1], "other partition", "y"))
+    assert restore_partitions(table, before, dropped, chosen, beside_appends=True).changed
+    assert len(shown(table)) == 9
+    assert hashes.items() <= check_indexes(table).items()

@@ -214,10 +214,12 @@ def check_hash_indexes(
     head: Sequence[IndexEntry],
     form: Callable[[bytes], bytes],
     name_bucket: Any,
+    whose: str = "the branch",
 ) -> None:
-    """Refuse other keys in dynamic buckets: a writer that stays open on main remembers which bucket a key lives in.
+    """Refuse other keys in dynamic buckets: a writer that stays open remembers which bucket a key lives in.
 
-    ``head``: main's index entries; ``form``: ``StoredPartitions.canonical`` of the table's schema.
+    ``head``: index entries of the branch that is written; ``form``: ``StoredPartitions.canonical`` of the table's
+    schema; ``whose``: the source of ``theirs``, for people.
 
     Raises:
         UnsafeOperationError: lists the buckets.
@@ -230,8 +232,8 @@ def check_hash_indexes(
             other.append(name_bucket(bucket))
     if other:
         raise UnsafeOperationError(
-            f"{table}: {_listed(sorted(other))} of the branch hold other keys than on main: a writer that stays open "
-            f"on main doesn't know their dynamic buckets, and would put a key into a second one. Use "
+            f"{table}: {_listed(sorted(other))} of {whose} hold other keys than the table has now: a writer that stays "
+            f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
             f"--writers-stopped when no writer is open",
             table=table,
             details={"buckets": sorted(other)[:MAX_LISTED], "bucket_count": len(other)},

@@ -10,6 +10,7 @@ from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
     Sides,
     check_bucket_counts,
+    check_hash_indexes,
     key_scope,
     merge_buckets,
     neutral_kinds,
@@ -39,6 +40,8 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
@@ -48,7 +51,8 @@ def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
     With ``keep_later`` only the buckets that the publish right after the target changed are restored.
 
     Raises:
-        NotFoundError: no such target. UnsafeOperationError: its rows have no row ids, those of the table have.
+        NotFoundError: no such target. UnsafeOperationError: its rows have no row ids, those of the table have;
+            it has other keys in dynamic buckets, and ``writers_stopped`` is not given.
         ConflictError: with ``keep_later``, such a bucket changed again.
     """
     if (request.tag is None) == (request.snapshot is None):
@@ -80,10 +84,16 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
         raise NotFoundError(f"{view.label} has no snapshot to go back from", table=view.name)
     _check_expected(view, request, head)
     schema, undone = view.schema(), None
+    name = bucket_namer(schema)
     if request.keep_later:
-        changes, undone = _undo_changes(view, request.tag, target, head, bucket_namer(schema))
+        changes, undone = _undo_changes(view, request.tag, target, head, name)
+        theirs = undone
     else:
-        changes = state_buckets(difference(view, head, target))
+        theirs = difference(view, head, target)
+        changes = state_buckets(theirs)
+    if not request.writers_stopped:
+        form, whose = StoredPartitions(schema).canonical, f"snapshot {target.id}"
+        check_hash_indexes(view.label, changes, theirs, read_index(view, head), form, name, whose)
     _check_row_ids(view, schema, target, changes)
     return Decision(
         target=view,

@@ -161,6 +161,9 @@ class RollbackTo(Publish):
         "and refuse (conflict) if one of these buckets has changed again",
         False,
     )
+    writers_stopped: bool = flag(
+        "Confirm that no writer stays open during the rollback, so that dynamic buckets may lose or regain keys", False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
