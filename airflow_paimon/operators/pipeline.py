@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from airflow_paimon._compat import AirflowFailException
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, error_to_json
@@ -20,6 +21,7 @@ from airflow_paimon.runbooks.leftovers import REFUSALS
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_paimon.core.branches.published import Published
     from airflow_paimon.core.requests.base import Request
     from airflow_paimon.core.table.table import Table
 
@@ -115,6 +117,10 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
     without a retry: the log and the error say which tables were undone. Readers may see some of the tables published
     for that moment. A failure that leaves open whether a publish landed undoes nothing and is retried.
 
+    A retry finishes an undo that an earlier try began, and repeats one that the storage failed. After Clear, what this
+    task published before counts as published: it is not published twice, and it is undone if a table without such a
+    publish is refused.
+
     :param tables: one dict for each table, with arguments of
         :class:`~airflow_paimon.operators.branch.MergeBranchOperator` (templated)
     """
@@ -124,81 +130,123 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
     def __init__(self, *, tables: Any, **kwargs: Any) -> None:
         super().__init__(**{"table": "", "branch": "", **kwargs, "deferrable": False})
         self.tables = tables
-        self._published: list[tuple[dict[str, Any], int, dict[str, Any]]] = []
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Publish all tables; returns the results."""
-        self._published = []
         with self._airflow_errors(context):
             self._look_at_all(context)
         return super().execute(context)
 
     def _look_at_all(self, context: Context) -> None:
-        """Plan every publish, unless an earlier try has begun to publish."""
+        """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
         from airflow_paimon.core.branches.published import publishes
         from airflow_paimon.core.requests.operations import run_operation
 
-        mine, begun = operation_id(context), False
+        mine, users = operation_id(context), set()
         for number, arguments in enumerate(self._chosen(), 1):
             self._take(arguments, number)
-            users = {p.snapshot.commit_user for p in publishes(self._main())}
-            if mine + UNDO_SUFFIX in users:
-                raise InvalidInputError(
-                    f"{self.table}: an earlier try of this task was undone; clear the task to publish again",
-                    table=self.table,
-                )
-            begun = begun or mine in users
-        for number, arguments in enumerate([] if begun else self._chosen(), 1):
+            users |= {p.snapshot.commit_user for p in publishes(self._main())}
+        if mine + UNDO_SUFFIX in users:
+            self._finish_undo(context)
+        for number, arguments in enumerate([] if mine in users else self._chosen(), 1):
             self._take(arguments, number)
             request = cast(Any, self._request(PaimonHook(self.paimon_conn_id), context))
             # A rewrite happens when it is published, not in a plan.
             allowed = request.writers_stopped or request.rewrite
-            run_operation(replace(request, dry_run=True, operation_id=None, writers_stopped=allowed, rewrite=False))
+            plan = replace(request, dry_run=True, operation_id=None, writers_stopped=allowed, rewrite=False)
+            with self._all_or_none(context):
+                run_operation(plan)
 
     def _one(self, context: Context) -> dict[str, Any]:
-        try:
-            result = self._perform(context)
-        except PaimonError as error:
-            self._undo_published(error, context)
-            raise
-        if result["changed"]:
-            self._published.append((self._chosen()[self._number - 1], self._number, result))
-        return result
+        with self._all_or_none(context):
+            return self._perform(context)
 
-    def _undo_published(self, error: PaimonError, context: Context) -> None:
-        """Undo what was published, the last one first, and fail; nothing where a retry may still publish the rest."""
-        ti, failed = context["ti"], self.table
-        is_last_try = ti.try_number > ti.max_tries and error.kind != "outcome-unknown"
-        if not self._published or not (error.kind in REFUSALS or is_last_try):
-            return
-        said = []
-        for arguments, number, result in reversed(self._published):
+    @contextmanager
+    def _all_or_none(self, context: Context) -> Iterator[None]:
+        """When the table is refused, undo what was published, and fail; nothing where a retry may publish the rest."""
+        try:
+            yield
+        except PaimonError as error:
+            if error.kind in REFUSALS or not (_has_tries_left(context) or error.kind == "outcome-unknown"):
+                failed, found = self.table, self._standing(context)
+                # Else the earlier publishes may be complete: this one was to follow them.
+                stopped = error.kind != "not-found" and failed not in {one["table"] for one, _, _ in found}
+                said = self._undo_all(found, stopped, context)
+                if said:
+                    self._fail(f"{failed} was not published: {error.message}", said, error, context)
+            raise
+
+    def _finish_undo(self, context: Context) -> None:
+        """Undo what still stands, and fail: else the first tables would be undone, and the last ones published."""
+        found, mine = self._standing(context), operation_id(context)
+        earlier = {one["table"] for one, _, publish in found if publish.snapshot.commit_user != mine}
+        said = self._undo_all(found, len(earlier) < len(self._chosen()), context)
+        message = (
+            "Nothing more was published: an earlier try of this task was undone. To publish again, clear the task "
+            "while its branches are there"
+        )
+        self._fail(message, said, ConflictError(message), context)
+
+    def _standing(self, context: Context) -> list[tuple[dict[str, Any], int, Published]]:
+        """Find what this task instance has published and nobody has undone, also before Clear; the last table first."""
+        from airflow_paimon.core.branches.published import standing_publishes
+
+        own = {operation_id(context, tries) for tries in range(context["ti"].max_tries + 1)}
+        found = []
+        for number, arguments in enumerate(self._chosen(), 1):
+            self._take(arguments, number)
+            standing = standing_publishes(self._main())
+            found += [(arguments, number, p) for p in standing if p.snapshot.commit_user in own]
+        return found[::-1]
+
+    def _undo_all(
+        self, found: Sequence[tuple[dict[str, Any], int, Published]], earlier: bool, context: Context
+    ) -> list[str]:
+        """Undo publishes, those from before Clear only if ``earlier``; returns what became of each.
+
+        Raises:
+            PaimonError: an undo failed in a way that a retry, of which one is left, may not meet.
+        """
+        said, passing = [], None
+        for arguments, number, publish in found:
+            if not earlier and publish.snapshot.commit_user != operation_id(context):
+                continue
             self._take(arguments, number)
             try:
-                undone = self._undo(result, context)
-            except PaimonError as refused:
-                said.append(f"{self.table} STAYS PUBLISHED as snapshot {result['snapshot_after']}, as its undo failed: "
-                            f"{refused.message}")  # fmt: skip
+                undone = self._undo(publish)
+            except PaimonError as error:
+                passing = passing if error.kind in REFUSALS else error
+                said.append(f"{self.table} STAYS PUBLISHED as snapshot {publish.snapshot.id}, as its undo failed: "
+                            f"{error.message}")  # fmt: skip
             else:
-                said.append(f"{self.table} was published as snapshot {result['snapshot_after']} and undone by snapshot "
+                said.append(f"{self.table} was published as snapshot {publish.snapshot.id} and undone by snapshot "
                             f"{undone['snapshot_after']}")  # fmt: skip
         for line in said:
             self.log.error("%s", line)
-        message = f"{failed} was not published: {error.message}. {'. '.join(said)}"
-        told = ConflictError(message, table=failed, details=error.details)
-        ti.xcom_push(key=ERROR_KEY, value={**error_to_json(told), "kind": error.kind})
+        if passing is not None and _has_tries_left(context):
+            raise passing
+        return said
+
+    def _fail(self, message: str, said: Sequence[str], error: PaimonError, context: Context) -> NoReturn:
+        message = ". ".join([message, *said])
+        told = ConflictError(message, table=error.table, details=error.details)
+        context["ti"].xcom_push(key=ERROR_KEY, value={**error_to_json(told), "kind": error.kind})
         raise AirflowFailException(f"{error.kind}: {message}") from None
 
-    def _undo(self, result: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    def _undo(self, publish: Published) -> dict[str, Any]:
         from airflow_paimon.core.requests.build import build_request
         from airflow_paimon.core.requests.operations import run_operation
 
         hook = PaimonHook(self.paimon_conn_id)
         values = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": self.table,
-                  "tag": result["details"]["undo_tag"], "keep_later": True, "undo_retention": self.undo_retention,
+                  "tag": publish.undo_tag, "keep_later": True, "undo_retention": self.undo_retention,
                   "writers_stopped": self.writers_stopped,
-                  "operation_id": operation_id(context) + UNDO_SUFFIX}  # fmt: skip
+                  "operation_id": publish.snapshot.commit_user + UNDO_SUFFIX}  # fmt: skip
         return run_operation(build_request("rollback_to", values)).to_json()
+
+
+def _has_tries_left(context: Context) -> bool:
+    return context["ti"].try_number <= context["ti"].max_tries
 
 
 class UndoTablesOperator(_TableByTable, RollbackOperator):

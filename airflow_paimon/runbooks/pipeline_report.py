@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.plugin.urls import table_page_url
 from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
-from airflow_paimon.runbooks.leftovers import clean_up_run
+from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run
 from airflow_paimon.runbooks.markdown import code_block, counted, escape, table
 
 if TYPE_CHECKING:
@@ -149,16 +149,21 @@ def undo_hint(planned: Sequence[Mapping[str, Any]], within: str | None = None) -
 
 def describe_outcomes(params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
     """Say in a few words which tables were changed, and in lines what the run left in each."""
-    outcomes, lines, standing = [], [], 0
+    outcomes, lines = [], []
     for one in planned:
-        main = open_main(_form_of(params, one))
-        outcome, about = correction.describe_outcome(main, one)
-        standing += _stands(main, one)
+        outcome, about = correction.describe_outcome(open_main(_form_of(params, one)), one)
         outcomes.append(f"{one['table']}: {outcome}")
         lines += [f"-- {one['table']}", *about]
-    if 0 < standing < len(planned):
-        lines += ["Only some of the tables are published. To take those back as well:", *undo_hint(planned)[1:]]
+    if half := _half_published(params, planned):
+        lines += ["Only some of the tables are published. To take those back: trigger pipeline_correction_undo with",
+                  *undo_hint(half)[1:]]  # fmt: skip
     return "; ".join(outcomes), lines
+
+
+def _half_published(params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the tables whose publish stands; none when all are published."""
+    standing = [one for one in planned if _stands(open_main(_form_of(params, one)), one)]
+    return standing if len(standing) < len(planned) else []
 
 
 def _stands(main: Table, one: Mapping[str, Any]) -> bool:
@@ -186,7 +191,14 @@ def next_steps(
     params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], failed: str, error: Mapping[str, Any] | None
 ) -> list[str]:
     """Say what helps against a task's failure, then how to remove what still stands."""
-    lines = [f"What helps: {_advice(failed, error)}"]
+    helps = _advice(failed, error)
+    # A Clear after other failures publishes the rest, or takes back what stands.
+    if error and error["kind"] in (*REFUSALS, "corrupt") and _half_published(params, planned):
+        helps = (
+            f"first take back what is published, with pipeline_correction_undo and the form above (if that is refused, "
+            f"its message says what else helps). Then {helps}"
+        )
+    lines = [f"What helps: {helps}"]
     for one in planned:
         form = _form_of(params, one)
         lines += advice.how_to_remove(form, open_main(form), one)

@@ -118,6 +118,28 @@ def result_of(dag_run: Any) -> Run:
         return Run(dag_run.dag_id, dag_run.run_id, str(dag_run.state), tasks, [(uri, extra) for uri, extra in events])
 
 
+def clear_and_run_again(dag: "DAG", run: Run) -> Run:
+    """Clear the only task of a finished run, and run one try of it, as Airflow does."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id))
+        assert dag_run is not None
+        clear_task_instances(dag_run.get_task_instances(session=session), session)
+        session.flush()
+        (ti,) = dag_run.get_task_instances(session=session)
+        ti.task = dag.get_task(ti.task_id)
+        assert dag_run.schedule_tis([ti], session=session) == 1
+        session.commit()
+        _run_task(ti=ti, task=ti.task)
+        session.expire_all()
+        return result_of(dag_run)
+
+
 @pytest.fixture
 def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A local warehouse behind connection ``paimon_default``, and a one-core local Spark behind ``spark_default``."""

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_paimon.operators.branch import RollbackOperator
-from tests.airflow.conftest import Run, RunDag, result_of
+from tests.airflow.conftest import RunDag, clear_and_run_again
 from tests.core.tables import append, make_table
 
 pytestmark = pytest.mark.airflow
@@ -17,27 +17,6 @@ pytestmark = pytest.mark.airflow
 def _fail_the_first_try(context: Any, result: Any) -> None:
     if context["ti"].try_number == 1:
         raise RuntimeError("the worker lost its network after the operation had landed")
-
-
-def _clear_and_run_again(dag: DAG, run: Run) -> Run:
-    from airflow.models.dagrun import DagRun
-    from airflow.models.taskinstance import clear_task_instances
-    from airflow.sdk.definitions.dag import _run_task
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id))
-        assert dag_run is not None
-        clear_task_instances(dag_run.get_task_instances(session=session), session)
-        session.flush()
-        (ti,) = dag_run.get_task_instances(session=session)
-        ti.task = dag.get_task(ti.task_id)
-        assert dag_run.schedule_tis([ti], session=session) == 1
-        session.commit()
-        _run_task(ti=ti, task=ti.task)
-        session.expire_all()
-        return result_of(dag_run)
 
 
 def test_a_retry_gets_the_first_trys_result_and_clear_runs_again(warehouse: Path, run_dag: RunDag) -> None:
@@ -60,7 +39,7 @@ def test_a_retry_gets_the_first_trys_result_and_clear_runs_again(warehouse: Path
     assert main.snapshot_ids() == [1, 2, 3], "the second try did the work again"
 
     append(main, "1", seq=2)
-    again = _clear_and_run_again(dag, run)
+    again = clear_and_run_again(dag, run)
     assert again.tasks == {"back": ("success", 3)}
     assert again.xcom("back")["snapshot_after"] == 5, "Clear gave the old result instead of running"
     users = [main.snapshot(i).commit_user for i in (3, 5)]

@@ -13,12 +13,13 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_paimon.core.branches.published import publishes
+from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, UndoTablesOperator
-from tests.airflow.conftest import Run, RunDag
+from tests.airflow.conftest import Run, RunDag, clear_and_run_again
 from tests.core.tables import append, files, make_table, rewrite, run
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
@@ -48,18 +49,28 @@ def publish(run_dag: RunDag, *, undo: list[dict[str, Any]] | None = None) -> Run
     return run_dag(dag)
 
 
-def after_first(monkeypatch: pytest.MonkeyPatch, cls: type, name: str, act: Callable[[], None]) -> None:
-    """Act once, as soon as a method has done its work for ``d.up``."""
+def around(
+    monkeypatch: pytest.MonkeyPatch, cls: type, name: str, table: str, act: Callable[[], object], *, after: bool = False
+) -> None:
+    """Act once, before or after a method does its work for a table."""
     original, acted = getattr(cls, name), []
 
     def patched(operator: Any, *arguments: Any) -> Any:
+        mine = operator.table == table and not acted
+        acted.extend([True] * mine)
+        if mine and not after:
+            act()
         result = original(operator, *arguments)
-        if not acted and operator.table == "d.up":
-            acted.append(True)
+        if mine and after:
             act()
         return result
 
     monkeypatch.setattr(cls, name, patched)
+
+
+def after_first(monkeypatch: pytest.MonkeyPatch, cls: type, name: str, act: Callable[[], object]) -> None:
+    """Act once, as soon as a method has done its work for ``d.up``."""
+    around(monkeypatch, cls, name, "d.up", act, after=True)
 
 
 def killed() -> None:
@@ -168,3 +179,115 @@ def test_an_undo_that_is_refused_is_said(
     assert done.tasks == {"t": ("failed", 1)}
     assert "d.up STAYS PUBLISHED as snapshot 2" in done.xcom("t", "paimon_error")["message"]
     assert operations(*mains) == [["merge_branch"], []]
+
+
+# -- three tables, of which the last one is refused: two undos
+
+ABC = ("d.a", "d.b", "d.c")
+UNDONE = ["merge_branch", "rollback_to"]
+
+
+@pytest.fixture
+def three(warehouse: Path) -> list[Table]:
+    """As ``mains``, with three tables."""
+    tables = [make_table(warehouse, name) for name in ABC]
+    for main in tables:
+        append(main, "1")
+        run(main, "create_branch", branch="fix", snapshot=1)
+        rewrite(main.branch("fix"), "1")
+    return tables
+
+
+def publish_three(retries: int = 1) -> DAG:
+    """Publish what was approved, as the DAG does."""
+    tables = [{"table": t, "branch": "fix", "expected_branch_snapshot": 2, "approved_main_snapshot": 1} for t in ABC]
+    with DAG(f"publish_{next(_NUMBERS)}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        PublishTablesOperator(task_id="t", tables=tables, retries=retries, retry_delay=timedelta(0))
+    return dag
+
+
+def refuse_the_last(monkeypatch: pytest.MonkeyPatch, three: list[Table]) -> None:
+    """Let main of the third table change as soon as the second one is published."""
+    around(monkeypatch, PaimonOperator, "_perform", "d.b", lambda: append(three[2], "1"), after=True)
+
+
+def unreachable() -> None:
+    raise StorageError("the storage can't be reached")
+
+
+def said(done: Run) -> str:
+    return str(done.xcom("t", "paimon_error")["message"])
+
+
+def test_a_retry_undoes_the_tables_that_the_first_try_did_not(
+    three: list[Table], run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(three[0])
+    refuse_the_last(monkeypatch, three)
+    around(monkeypatch, PublishTablesOperator, "_undo", "d.a", killed)
+    done = run_dag(publish_three())
+    assert done.tasks == {"t": ("failed", 2)}
+    assert operations(*three) == [UNDONE, UNDONE, []]
+    assert files(three[0]) == before
+    assert "an earlier try of this task was undone" in said(done)
+    assert "d.a was published as snapshot 2 and undone by snapshot 3" in said(done)
+
+
+def test_an_undo_that_the_storage_failed_is_made_by_the_retry(
+    three: list[Table], run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the last table: the others are undone, and none of them is undone twice."""
+    refuse_the_last(monkeypatch, three)
+    around(monkeypatch, PublishTablesOperator, "_undo", "d.b", unreachable)
+    done = run_dag(publish_three())
+    assert done.tasks == {"t": ("failed", 2)}
+    assert operations(*three) == [UNDONE, UNDONE, []]
+    assert "STAYS PUBLISHED" not in said(done)
+
+
+def test_clear_takes_back_what_the_last_try_left_published(
+    three: list[Table], run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_the_last(monkeypatch, three)
+    around(monkeypatch, PublishTablesOperator, "_undo", "d.a", unreachable)
+    dag = publish_three(retries=0)
+    done = run_dag(dag)
+    assert operations(*three) == [["merge_branch"], UNDONE, []]
+    assert "d.a STAYS PUBLISHED as snapshot 2, as its undo failed: the storage can't be reached" in said(done)
+    again = clear_and_run_again(dag, done)
+    assert again.tasks["t"][0] == "failed"
+    assert operations(*three) == [UNDONE, UNDONE, []]
+    assert "d.c was not published" in said(again)
+    assert "d.a was published as snapshot 2 and undone by snapshot 3" in said(again)
+
+
+def test_a_refusal_after_clear_undoes_what_was_published_before_it_as_well(
+    three: list[Table], run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around(monkeypatch, PaimonOperator, "_perform", "d.b", killed)
+    dag = publish_three(retries=0)
+    done = run_dag(dag)
+    assert operations(*three) == [["merge_branch"], [], []]
+    refuse_the_last(monkeypatch, three)
+    assert clear_and_run_again(dag, done).tasks["t"][0] == "failed"
+    assert operations(*three) == [UNDONE, UNDONE, []]
+
+    run(three[2], "rollback_to", snapshot=1)
+    assert clear_and_run_again(dag, done).tasks["t"][0] == "success"
+    assert [files(main) for main in three] == [files(main.branch("fix")) for main in three]
+
+
+def test_clear_publishes_the_rest_and_leaves_a_complete_publish_alone(
+    three: list[Table], run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around(monkeypatch, PaimonOperator, "_perform", "d.b", killed)
+    dag = publish_three(retries=0)
+    again = clear_and_run_again(dag, run_dag(dag))
+    assert again.tasks["t"][0] == "success"
+    assert operations(*three) == [["merge_branch"]] * 3
+
+    rewrite(three[1].branch("fix"), "1")
+    assert clear_and_run_again(dag, again).tasks["t"][0] == "failed", "the branch is not what was approved"
+    run(three[1], "delete_branch", branch="fix")
+    assert clear_and_run_again(dag, again).tasks["t"][0] == "failed"
+    assert operations(*three) == [["merge_branch"]] * 3

@@ -354,11 +354,18 @@ def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: t
     assert unsure == [f"Nothing was cleaned up: {RAW} is published, and the branches show what main then got"]
     outcome, lines = pipeline_report.describe_outcomes(params, planned)
     assert outcome == f"{RAW}: main holds the correction since snapshot 2; {DAILY}: main of {DAILY} is untouched"
-    assert json.loads(lines[-1]) == {"tables": [RAW, DAILY], "branch": branch}
+    form_of_undo = json.loads(lines[-1])
+    assert form_of_undo == {"tables": [RAW], "branch": branch}
+    undone = pipeline_report.plan_undo(form(**form_of_undo, undo_retention="7 d"))["tables"]
+    assert [one["table"] for one in undone] == [RAW]
+    first, *_ = pipeline_report.next_steps(params, planned, "publish", {"kind": "conflict"})
+    assert "first take back what is published, with pipeline_correction_undo" in first
     helps = pipeline_report.next_steps(params, planned, "publish", {"kind": "outcome-unknown"})
     assert "clear task publish with its downstream" in helps[0]
 
     operate(mains[0], "rollback_to", tag=undo, keep_later=True)
+    first, *_ = pipeline_report.next_steps(params, planned, "publish", {"kind": "conflict"})
+    assert "take back" not in first
     unsure = pipeline_report.clean_up_all(params, planned, owner, {"publish": "outcome-unknown"})
     assert unsure == ["Nothing was cleaned up: publish may still land, and a retry looks for it on the branch"] * 2
     assert "Cleaned up: branch" in pipeline_report.clean_up_all(params, planned, owner, {"publish": "conflict"})[0]
