@@ -15,6 +15,7 @@ from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
     Sides,
     check_bucket_counts,
+    check_deletion_vectors,
     check_hash_indexes,
     check_sequences,
     fast_forward_buckets,
@@ -202,7 +203,7 @@ def _decide(
             f"corrected rows to main instead",
             table=main.name,
         )
-    _check_deletion_vectors(main, g)
+    check_deletion_vectors(main.name, theirs=g.branch_schemas[-1], ours=g.main_schemas[-1])
     name = bucket_namer(main_schema)
     if isinstance(request, FastForward):
         what = "replacing it" if isinstance(request, ReplaceMain) else "a fast-forward"
@@ -273,19 +274,6 @@ def _summary(
 def _kept_head(branch: str | None, main: Sequence[TableSchema], pending: int | None) -> KeptHead | None:
     before = next((s for s in main if s.id == pending), main[-1])
     return None if branch is None else KeptHead(branch=branch, schema=before)
-
-
-def _check_deletion_vectors(main: Table, g: _Gathered) -> None:
-    """Without this option Paimon's readers ignore deletion vectors, and a publish can't switch it."""
-    theirs, ours = (
-        TableOptions(schemas[-1].options).deletion_vectors for schemas in (g.branch_schemas, g.main_schemas)
-    )
-    if theirs and not ours:
-        raise UnsafeOperationError(
-            f"{main.name}: deletion-vectors.enabled is set on the branch and not on main, where readers would show the "
-            f"deleted rows; set it on main first, or make a new branch from main's head and correct it again",
-            table=main.name,
-        )
 
 
 def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondition:

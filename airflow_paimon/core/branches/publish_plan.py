@@ -176,6 +176,20 @@ def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange
             )
 
 
+def check_deletion_vectors(table: str, *, theirs: TableSchema, ours: TableSchema) -> None:
+    """Refuse deletion vectors that main doesn't have: without the option Paimon's readers ignore them.
+
+    Raises:
+        UnsafeOperationError: a publish can't switch the option.
+    """
+    if TableOptions(theirs.options).deletion_vectors and not TableOptions(ours.options).deletion_vectors:
+        raise UnsafeOperationError(
+            f"{table}: deletion-vectors.enabled is set on the branch and not on main, where readers would show the "
+            f"deleted rows; set it on main first, or make a new branch from main's head and correct it again",
+            table=table,
+        )
+
+
 def highest_sequence(files: Sequence[DataFile]) -> int:
     """The highest sequence number of a bucket's files; -1 for an empty bucket, as Paimon's writers start at 0."""
     return max((f.max_sequence_number for f in files), default=-1)

@@ -217,8 +217,13 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         operation=draft.operation,
     )
     staged = _Staged(snapshot=snapshot, files=files)
+    _write(table, staged)
+    return staged
+
+
+def _write(table: Table, staged: _Staged) -> None:
     try:
-        for name, data in files.items():
+        for name, data in staged.files.items():
             table.store.create(manifest_path(name), data)
     except StorageError:
         _discard(table, staged)
@@ -228,7 +233,6 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         raise StorageError(
             f"{table.label}: a manifest could not be written, nothing was published ({error.message})", table=table.name
         ) from error
-    return staged
 
 
 def _total_before(table: Table, head: Snapshot | None) -> int:
