@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +26,12 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import bucket_folder
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.content_digest import content_digest
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 
 log = logging.getLogger(__name__)
@@ -225,16 +222,6 @@ def commit_write(
         guard_options=options,
         read=(write.planned_on,) if only_planned else None,
     )
-
-
-def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:
-    """Delete data and index files that certainly no snapshot refers to: see ``delete_unused``."""
-    values = StoredPartitions(write.schema).values
-    for message in messages:
-        folder = bucket_folder(write.schema, values(message.partition), message.bucket)
-        indexes = [] if message.index is None else [f"{INDEX_DIR}/{message.index.file_name}"]
-        files = (*message.new_files, *message.changelog)
-        delete_unused(write.store, [*(f"{folder}/{file.file_name}" for file in files), *indexes])
 
 
 def _result(table: Table, mode: str, written: Written, rows: int, started: float) -> dict[str, Any]:

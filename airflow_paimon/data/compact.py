@@ -23,10 +23,10 @@ from airflow_paimon.core.requests.partitions import choose_partitions, partition
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
 from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, run_here
+from airflow_paimon.data.discarded_files import discard_files
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import rewrite
-from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.write import plan_write
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.rules import replacing_rules

@@ -21,7 +21,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import FileTarget, RollingWriter

@@ -42,8 +42,9 @@ from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
-from airflow_paimon.data.arrow_write import check_mode, commit_write, discard_files
+from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.layers import Layer, plan_table_read

@@ -17,7 +17,8 @@ from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.arrow_write import commit_write, discard_files
+from airflow_paimon.data.arrow_write import commit_write
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows

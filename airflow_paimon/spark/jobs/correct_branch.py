@@ -31,7 +31,7 @@ from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.files.read import BATCH_ROWS

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import discard_files
 from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_snapshot
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import discard_files
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.files.read import BATCH_ROWS

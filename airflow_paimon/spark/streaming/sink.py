@@ -18,7 +18,8 @@ from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import commit_write, discard_files
+from airflow_paimon.data.arrow_write import commit_write
+from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
