@@ -2,7 +2,7 @@
 
 Which files readers of the changelog know already depends on the producer: those above level 0, or those on the top
 level. Of the keys in the other files, the row before (merged from the known files) is compared with the row after. See
-docs/format.md, Changelogs.
+docs/format.md, Changelogs. The changelog of other commits is in ``net_changelog``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from airflow_paimon.data.read import SeenRows, read_stored, read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
-_SIDE = "_SIDE"
-_AFTER, _BEFORE, _NEW = range(3)
+SIDE = "_SIDE"
+AFTER, BEFORE, _NEW = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,26 @@ class Changelog:
     skips_equal: bool
 
     def known(self, file: DataFile, top: int) -> bool:
-        """Whether readers of the changelog know a file's rows. ``top``: the top level of its bucket."""
+        """Whether readers of the changelog know a file's rows. ``top``: the top level of its bucket.
+
+        With ``input`` the writers tell their rows themselves.
+        """
+        if self.producer == "input":
+            return True
         return file.level > 0 if self.producer == "lookup" else file.level == top
 
 
 def changelog_of(schema: TableSchema) -> Changelog | None:
     """Return what a compaction writes for streaming readers; None: nothing."""
+    found = producer_of(schema)
+    return None if found is None or found.producer == "input" else found
+
+
+def producer_of(schema: TableSchema) -> Changelog | None:
+    """Return how streaming readers of a primary-key table are told its changes; None: by its data files."""
     options = TableOptions(schema.options)
     producer = options.text("changelog-producer", "none").lower()
-    if producer not in ("lookup", "full-compaction"):
+    if producer == "none" or not schema.primary_keys:
         return None
     return Changelog(producer, options.flag("changelog-producer.row-deduplicate"))
 
@@ -70,13 +81,13 @@ def merged_with_changes(
     rules = merge_rules(read.schema)
     known = _only(read, split, [f for f in split.files if changelog.known(f, top)])
     keys = [read.schema.field(name) for name in rules.keys]
-    runs = [_marked(read_versions(read, split, seen), _AFTER)]
+    runs = [marked(read_versions(read, split, seen), AFTER)]
     if known is not None:
-        runs.append(_marked(read_versions(read, known, quiet), _BEFORE))
+        runs.append(marked(read_versions(read, known, quiet), BEFORE))
     for file in new:
         alone = replace(split, sections=(Section(((file,),)),), deletions=deletions_of(split.deletions, [file]))
         stored = read_stored(read, alone, [*keys, *_expiring(read)], quiet)
-        runs.append(_marked((b.select(rules.keys) for b in stored), _NEW))
+        runs.append(marked((b.select(rules.keys) for b in stored), _NEW))
     for slices, own in align_runs(runs, replace(rules, engine=Deduplicate())):
         yield _step(slices, own, rules.keys, changelog.skips_equal)
 
@@ -93,36 +104,52 @@ def _only(read: TableRead, split: ReadSplit, files: Sequence[DataFile]) -> ReadS
     return replace(split, sections=tuple(sections), deletions=deletions_of(split.deletions, files))
 
 
-def _marked(run: Iterator[pa.RecordBatch], side: int) -> Iterator[pa.RecordBatch]:
+def marked(run: Iterator[pa.RecordBatch], side: int) -> Iterator[pa.RecordBatch]:
+    """Give each row the side that it is on: ``AFTER`` or ``BEFORE``."""
     for batch in run:
-        yield batch.append_column(_SIDE, pa.array(np.full(batch.num_rows, side, np.int8)))
+        yield batch.append_column(SIDE, pa.array(np.full(batch.num_rows, side, np.int8)))
 
 
 def _step(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], names: Sequence[str], skips_equal: bool) -> Merged:
     sides: dict[int, list[tuple[pa.RecordBatch, Keys]]] = {}
     for batch, own in zip(slices, keys, strict=True):
-        sides.setdefault(batch.column(_SIDE)[0].as_py(), []).append((batch.drop_columns([_SIDE]), own))
-    ((after, after_keys),) = sides.get(_AFTER, [(None, np.empty(0))])
-    ((before, before_keys),) = sides.get(_BEFORE, [(None, np.empty(0))])
+        sides.setdefault(batch.column(SIDE)[0].as_py(), []).append((batch.drop_columns([SIDE]), own))
+    ((after, after_keys),) = sides.get(AFTER, [(None, np.empty(0))])
+    ((before, before_keys),) = sides.get(BEFORE, [(None, np.empty(0))])
     if _NEW not in sides:
         return after, None
     touched = np.unique(np.concatenate([own for _, own in sides[_NEW]]))
     now, was = _live(after, after_keys, touched), _live(before, before_keys, touched)
-    same, at_now, at_was = np.intersect1d(after_keys[now], before_keys[was], return_indices=True)
-    if len(same) and skips_equal:
-        pairs = (before.take(pa.array(was[at_was])), after.take(pa.array(now[at_now])))
+    return after, changes_between((before, before_keys, was), (after, after_keys, now), names, skips_equal)
+
+
+State = tuple[pa.RecordBatch | None, Keys, Any]
+"""Rows in any order, each key once, their keys, and the positions of those to compare."""
+
+
+def changes_between(before: State, after: State, names: Sequence[str], skips_equal: bool) -> pa.RecordBatch | None:
+    """Return the changes from one state to the other in key order, -U before +U, or None. ``names``: the key columns,
+    and others that are not compared."""
+    (rows_was, keys_was, was), (rows_now, keys_now, now) = before, after
+    same, at_now, at_was = np.intersect1d(keys_now[now], keys_was[was], return_indices=True)
+    if len(same) and skips_equal and rows_was is not None and rows_now is not None:
+        pairs = (rows_was.take(pa.array(was[at_was])), rows_now.take(pa.array(now[at_now])))
         equal = ~changed_rows(*pairs, [*names, SEQUENCE_NUMBER, VALUE_KIND])
         now, was = np.delete(now, at_now[equal]), np.delete(was, at_was[equal])
-    told = [(before, before_keys, was, after_keys[now], (DELETE, UPDATE_BEFORE)),
-            (after, after_keys, now, before_keys[was], (INSERT, UPDATE_AFTER))]  # fmt: skip
-    return after, _told([one for one in told if len(one[2])])
+    told = [(rows_was, keys_was, was, keys_now[now], (DELETE, UPDATE_BEFORE)),
+            (rows_now, keys_now, now, keys_was[was], (INSERT, UPDATE_AFTER))]  # fmt: skip
+    return _told([one for one in told if len(one[2])])
 
 
 def _live(batch: pa.RecordBatch | None, keys: Keys, touched: Keys) -> Any:
     """Return which rows are rows of the table, of the touched keys."""
-    if batch is None:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(np.isin(keys, touched) & ~is_retract(batch.column(VALUE_KIND)))
+    found = live_rows(batch)
+    return found[np.isin(keys[found], touched)]
+
+
+def live_rows(batch: pa.RecordBatch | None) -> Any:
+    """Return the positions of the rows that are no deletes."""
+    return np.empty(0, np.int64) if batch is None else np.flatnonzero(~is_retract(batch.column(VALUE_KIND)))
 
 
 def _told(sides: Sequence[tuple[pa.RecordBatch, Keys, Any, Keys, tuple[int, int]]]) -> pa.RecordBatch | None:

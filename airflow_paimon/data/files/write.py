@@ -63,7 +63,8 @@ class FileTarget:
     file_name: str | None = None
     """The name of a single file, with its extension; None: made up."""
     is_changelog: bool = False
-    """Whether the files hold changes for streaming readers: a key may occur twice."""
+    """Whether the file holds changes for streaming readers: a key may occur twice. Of any size, so that the changes of
+    a key stay in one file."""
     stores_row_ids: bool = False
     """Whether the files hold ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` (null = the version of the commit), as rows that had
     them before. See docs/format.md, Row tracking."""
@@ -152,7 +153,7 @@ class RollingWriter:
                 self._open = _OpenFile(self._target, path, piece, self._next_sequence)
             self._open.write(piece)
             self._next_sequence += piece.num_rows
-            if self._open.size >= self._size_limit:
+            if self._open.size >= self._size_limit and not self._target.is_changelog:
                 self._close()
 
     def _close(self) -> None:

@@ -1,0 +1,206 @@
+"""What streaming readers have to get of a commit that replaces whole buckets: a correction, an upsert, a publish.
+
+Such a commit is an OVERWRITE, of which readers of a table with a changelog producer get nothing, unless it has a
+changelog: then they get that, as of any other commit. It is the net difference of two states of a bucket, of each key
++I, or -U and +U, or -D. A state is what these readers have been told, or are told by this commit: with ``lookup`` the
+files above level 0, with ``full-compaction`` those on the top level, with ``input`` all. So rows that no compaction has
+told are told once: by this commit if it moves them to such a level, else by a later compaction. See docs/format.md,
+Changelogs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketSplit
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
+from airflow_paimon.data.merge.runs import align_runs
+from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sort_keys import Keys
+from airflow_paimon.data.merge_changelog import (
+    AFTER,
+    BEFORE,
+    SIDE,
+    UPDATE_BEFORE,
+    Changelog,
+    State,
+    changes_between,
+    live_rows,
+    marked,
+    producer_of,
+)
+from airflow_paimon.data.merge_plan import top_level
+from airflow_paimon.data.read import read_versions
+from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows
+from airflow_paimon.data.write import TableWrite
+
+BucketState = tuple[TableRead, ReadSplit]
+"""All files of a bucket with their deletion vectors, as ``live_bucket`` of ``data/rewrite.py`` returns them."""
+
+_BUCKET = "_BUCKET"
+_MEMORY = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangelogTarget:
+    """Where changelog files are written, by which schema, and which files' rows the readers know."""
+
+    store: Store
+    schema: TableSchema
+    producer: Changelog
+
+
+def with_net_changelog(write: TableWrite, message: CommitMessage, before: BucketState | None) -> CommitMessage:
+    """Return a written bucket's message with the changelog files that its commit needs; without a changelog producer
+    the message as it is.
+
+    ``before``: all live files of the bucket (None: it had none), read by the table's own schema. After the commit it
+    holds those but the message's ``replaced`` ones, and its ``new_files``. Both states are read, in bounded memory,
+    and what differs is written. To be called where the message was made, in the task; ``discard_files`` of the returned
+    message deletes the changelog files as well.
+
+    Raises:
+        FormatError: a file is missing or corrupt. The changelog files are deleted, those of the message are not.
+    """
+    producer = producer_of(write.schema)
+    if producer is None:
+        return message
+    target = ChangelogTarget(store=write.store, schema=write.schema, producer=producer)
+    states = [] if before is None else [before]
+    found = net_changelog(target, states, [_after(write, message, before)])
+    return replace(message, changelog=found.get(message.bucket, ()))
+
+
+def _after(write: TableWrite, message: CommitMessage, before: BucketState | None) -> BucketState:
+    """Return the state of a bucket after the commit of a message."""
+    own = {write.schema.id: write.schema}
+    if before is None:
+        values = StoredPartitions(write.schema).values(message.partition)
+        read = TableRead(
+            store=write.store,
+            label=write.label,
+            schema=write.schema,
+            schemas=own,
+            columns=write.schema.field_names,
+        )
+        bucket = BucketSplit(message.partition, values, message.bucket, message.total_buckets, ())
+        return read, ReadSplit(bucket=bucket, sections=tuple(_sections(read, message.new_files)))
+    read, split = before
+    read = replace(read, schemas={**read.schemas, **own})
+    gone = {f.file_name for f in message.replaced}
+    files = (*(f for f in split.files if f.file_name not in gone), *message.new_files)
+    return read, replace(split, sections=tuple(_sections(read, files)), deletions=deletions_of(split.deletions, files))
+
+
+def _sections(read: TableRead, files: Sequence[DataFile]) -> list[Section]:
+    return plan_sections(files, [f.type for f in read.schema.key_fields]) if files else []
+
+
+def net_changelog(
+    target: ChangelogTarget, before: Sequence[BucketState], after: Sequence[BucketState]
+) -> Mapping[int, tuple[DataFile, ...]]:
+    """Write the net difference of two states of a partition's buckets, one file a bucket; a key may have moved from one
+    of them to another. The changes of a key are in the bucket that it lives in now, or lived in last.
+
+    All reads have the same columns. Raises as ``with_net_changelog``.
+    """
+    told_before, told_after = (_told_states(target, side) for side in (before, after))
+    if not _differ(told_before, told_after):
+        return {}
+    split = (*before, *after)[0][1].bucket
+    writers: dict[int, RollingWriter] = {}
+    try:
+        for changes in _changes(target.schema, told_before, told_after):
+            buckets = changes.column(_BUCKET).to_numpy()
+            for bucket in np.unique(buckets).tolist():
+                if bucket not in writers:
+                    writers[bucket] = RollingWriter(_file_target(target, replace(split, bucket=bucket)))
+                writers[bucket].write(changes.filter(pa.array(buckets == bucket)).drop_columns([_BUCKET]))
+        return {bucket: writer.finish() for bucket, writer in writers.items()}
+    except BaseException:
+        for writer in writers.values():
+            writer.abandon()
+        raise
+
+
+def _file_target(target: ChangelogTarget, bucket: BucketSplit) -> FileTarget:
+    top = TableOptions(target.schema.options).num_levels - 1
+    return FileTarget(
+        store=target.store,
+        schema=target.schema,
+        values=bucket.values,
+        bucket=bucket.bucket,
+        level=0 if target.producer.producer == "input" else top,
+        is_changelog=True,
+    )
+
+
+def _told_states(target: ChangelogTarget, states: Sequence[BucketState]) -> list[BucketState]:
+    """Return the parts of the states that readers of the changelog know."""
+    levels = TableOptions(target.schema.options).num_levels
+    out = []
+    for read, split in states:
+        files = [f for f in split.files if target.producer.known(f, top_level(split.files, levels))]
+        if files:
+            own = replace(split, sections=tuple(_sections(read, files)), deletions=deletions_of(split.deletions, files))
+            out.append((fitting_rows(read, files, _MEMORY), own))
+    return out
+
+
+def _differ(before: Sequence[BucketState], after: Sequence[BucketState]) -> bool:
+    """Return whether two states have other files, or other deletion vectors."""
+    sides = [
+        {(s.bucket.bucket, s.bucket.total_buckets, frozenset(f.file_name for f in s.files), s.deletions) for _, s in x}
+        for x in (before, after)
+    ]
+    return sides[0] != sides[1]
+
+
+def _changes(
+    schema: TableSchema, before: Sequence[BucketState], after: Sequence[BucketState]
+) -> Iterator[pa.RecordBatch]:
+    keys = schema.trimmed_primary_keys
+    rules = MergeRules(keys=keys, engine=Deduplicate())
+    runs = [_run(state, side) for side, states in ((AFTER, after), (BEFORE, before)) for state in states]
+    for slices, own in align_runs(runs, rules):
+        sides: dict[int, tuple[list[pa.RecordBatch], list[Keys]]] = {AFTER: ([], []), BEFORE: ([], [])}
+        for batch, those in zip(slices, own, strict=True):
+            batches, found = sides[batch.column(SIDE)[0].as_py()]
+            batches.append(batch.drop_columns([SIDE]))
+            found.append(those)
+        changes = changes_between(_state(*sides[BEFORE]), _state(*sides[AFTER]), [*keys, _BUCKET], skips_equal=True)
+        if changes is not None:
+            yield _with_updates_together(changes)
+
+
+def _run(state: BucketState, side: int) -> Iterator[pa.RecordBatch]:
+    read, split = state
+    for batch in marked(read_versions(read, split), side):
+        yield batch.append_column(_BUCKET, pa.array(np.full(batch.num_rows, split.bucket.bucket, np.int32)))
+
+
+def _state(batches: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> State:
+    if not batches:
+        return None, np.empty(0), live_rows(None)
+    rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return rows, np.concatenate(keys), live_rows(rows)
+
+
+def _with_updates_together(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Give a row that was updated the bucket of the row after it, which is what it became."""
+    kinds, buckets = changes.column(VALUE_KIND).to_numpy(), changes.column(_BUCKET).to_numpy().copy()
+    updated = np.flatnonzero(kinds == UPDATE_BEFORE)
+    buckets[updated] = buckets[updated + 1]
+    return changes.set_column(changes.schema.get_field_index(_BUCKET), _BUCKET, pa.array(buckets, pa.int32()))
