@@ -28,6 +28,8 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
+from airflow_paimon.data.compact_written import compact_written
+from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
@@ -115,8 +117,11 @@ def write_once(
     report_on: Callable[[Snapshot | None], Mapping[str, Any]],
     *,
     content: str | None = None,
+    run: RunTasks = run_here,
 ) -> Written:
     """Write, or find the commit of an earlier try with this operation id; ``report_on`` is called after the commit.
+
+    ``run`` compacts where readers wait for that (``compact_written``).
 
     Raises:
         InvalidInputError: the operation id was used for another request than ``asked``, or other rows (``content``).
@@ -124,15 +129,26 @@ def write_once(
     with attempt(table, operation_id, table.branch_name, asked, content) as tried:
         landed = tried.landed(operation)
         if landed is not None:
-            report = report_on(landed)
-            return Written(before=landed.id - 1 or None, after=landed.id, report=report, replayed=True)
-        receipt, messages = write(tried.identity(operation))
+            receipt = Receipt(before=None, snapshot=landed, replayed=True)
+            messages: Sequence[CommitMessage] = ()
+        else:
+            receipt, messages = write(tried.identity(operation))
     before = receipt.before.id if receipt.before is not None else None
+    if landed is not None:
+        before = landed.id - 1 or None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     report = report_on(receipt.snapshot)
-    if receipt.warning is not None:
-        report = {**report, "warnings": [*report.get("warnings", ()), receipt.warning]}
-    return Written(before=before, after=after, messages=messages, report=report, replayed=receipt.replayed)
+    compacted = compact_written(table, receipt.snapshot, run)
+    warnings = [text for text in (receipt.warning, compacted.warning) if text is not None]
+    if warnings:
+        report = {**report, "warnings": [*report.get("warnings", ()), *warnings]}
+    return Written(
+        before=before,
+        after=compacted.snapshot or after,
+        messages=messages,
+        report=report,
+        replayed=receipt.replayed,
+    )
 
 
 def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | str | None) -> None:

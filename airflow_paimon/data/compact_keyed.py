@@ -8,7 +8,7 @@ meanwhile stays above the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -193,7 +193,13 @@ class KeyedCompaction:
 
 
 def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> KeyedCompaction:
-    """Plan the compaction of the selected partitions (None: all).
+    """Plan the compaction of the selected partitions (None: all); raises as ``plan_buckets`` does."""
+    limit = request.max_sorted_runs
+    return plan_buckets(table, selection, lambda bucket: limit is None or sorted_runs(bucket.files) > limit)
+
+
+def plan_buckets(table: Table, selection: Selection | None, chosen: Callable[[BucketSplit], bool]) -> KeyedCompaction:
+    """Plan the compaction of the chosen buckets of the selected partitions (None: all).
 
     Raises:
         UnsupportedFeatureError: a feature with which this engine does not merge.
@@ -202,13 +208,12 @@ def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> K
     check_mergeable(schema, table=table.label, branch=table.branch_name)
     options = TableOptions(schema.options)
     scan = plan_snapshot(table, head, schema, selection)
+    scan = _narrowed(scan, [s for s in scan.splits if chosen(s)])
     expiry = record_expiry(schema, time.time(), table.label)
     read, splits = plan_read(scan, time_travel=True, layered=True, chained=True, whole_buckets=True)
     groups = []
     for split in splits:
         files = split.bucket.files
-        if request.max_sorted_runs is not None and sorted_runs(files) <= request.max_sorted_runs:
-            continue
         top = top_level(files, options.num_levels)
         marked = {d.data_file for _, d in split.deletions} | _with_expired(read, files, expiry)
         parts = plan_parts(

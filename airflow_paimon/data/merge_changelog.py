@@ -62,7 +62,8 @@ def producer_of(schema: TableSchema) -> Changelog | None:
     producer = options.text("changelog-producer", "none").lower()
     if producer == "none" or not schema.primary_keys:
         return None
-    return Changelog(producer, options.flag("changelog-producer.row-deduplicate"))
+    first_row = options.merge_engine == "first-row"  # a key never changes: only new ones are told
+    return Changelog(producer, first_row or options.flag("changelog-producer.row-deduplicate"))
 
 
 Merged = tuple[pa.RecordBatch | None, pa.RecordBatch | None]

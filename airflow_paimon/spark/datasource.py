@@ -44,6 +44,7 @@ from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
+from airflow_paimon.data.compact_written import compact_written
 from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
@@ -346,6 +347,7 @@ class PaimonWriter(DataSourceArrowWriter):
             if receipt.replayed:  # another try of the operation was faster and wrote its own files
                 discard_files(self._write, files)
             landed = receipt.snapshot
+        compact_written(self._table, landed)
         for name, report in report_write(self._table, landed).items():
             log.warning("%s: %s: %s", self._table.label, name, report)
 

@@ -18,6 +18,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id, partition_argument
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite, write_rows
+from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.plan_text import plan_text
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
@@ -83,6 +84,7 @@ def write_table(
             tasks=cores_of(frame.sparkSession),
         ),
         lambda landed: report_write(table, landed),
+        run=in_tasks_if_large(frame.sparkSession, table.name),
     )
     return _result(table, mode, written, started)
 

@@ -68,21 +68,15 @@ READ: list[tuple[str, dict[str, Any]]] = [
     ("both scan.fallback-branch and scan.primary-branch", {"scan__primary_branch": "b", "scan__fallback_branch": "c"}),
 ]
 WRITE: list[tuple[str, dict[str, Any]]] = [
-    (
-        "merge-engine=aggregation and changelog-producer=lookup",
-        {"merge_engine": "aggregation", "changelog_producer": "lookup", "write_only": "true"},
-    ),
-    ("merge-engine=first-row", {"merge_engine": "FIRST-ROW"}),
     ("pk-clustering-override=true", {"pk_clustering_override": "true"}),
     ("sequence.snapshot-ordering=true", {"sequence__snapshot_ordering": "true"}),
     ("deletion-vectors.merge-on-read=true", {"deletion_vectors__merge_on_read": "true"}),
-    ("deletion-vectors.enabled=true", {"deletion_vectors__enabled": "true"}),
     ("data-evolution.enabled=true", {"keyed": False, "data_evolution__enabled": "true"}),
     ("data-file.thin-mode=true", {"data_file__thin_mode": "true"}),
     ("data-file.external-paths", {"data_file__external_paths": "s3://x"}),
     ("rowkind.field=op", {"rowkind__field": "op"}),
     ("changelog-producer=input", {"changelog_producer": "input"}),
-    ("changelog-producer=lookup", {"changelog_producer": "lookup"}),
+    ("changelog-producer=other", {"changelog_producer": "other"}),
     ("write.sequence-number-init-mode=snapshot", {"write__sequence_number_init_mode": "snapshot"}),
     ("bucket-function.type=mod", {"bucket_function__type": "mod"}),
     ("index-file-in-data-file-dir", {"bucket": "-1", "index_file_in_data_file_dir": "true"}),
@@ -125,14 +119,20 @@ def test_not_written(what: str, options: dict[str, Any]) -> None:
 
 
 def test_whole_buckets_of_a_branch_are_written_where_appended_files_would_not_do() -> None:
-    vectors, told = {"deletion_vectors__enabled": "true"}, {"changelog_producer": "input"}
-    check_writable(schema(**vectors), table="d.t", by_buckets=True)
+    told = {"changelog_producer": "input"}
+    check_writable(schema(**told), table="d.t", branch="fix", by_buckets=True)
+    with pytest.raises(UnsupportedFeatureError, match="input"):
+        check_writable(schema(**told), table="d.t", branch="fix")
     for producer in ("input", "lookup", "full-compaction"):
-        options = schema(changelog_producer=producer)
-        check_writable(options, table="d.t", branch="fix", by_buckets=True)
-        with pytest.raises(UnsupportedFeatureError, match=producer):
-            check_writable(options, table="d.t", branch="fix")
-    assert "changelog-producer=input" in refusal(check_writable, told, by_buckets=True).message
+        refused = refusal(check_writable, {"changelog_producer": producer}, by_buckets=True)
+        assert f"changelog-producer={producer}" in refused.message
+
+
+def test_what_a_chain_table_may_not_have() -> None:
+    for options in ({"deletion_vectors__enabled": "true"}, {"changelog_producer": "lookup"}):
+        chain = schema(chain_table__enabled="true", **options)
+        with pytest.raises(UnsupportedFeatureError, match=r"deletion-vectors|changelog-producer"):
+            check_writable(chain, table="d.t", branch="fix", chained=True)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,9 @@ def test_whole_buckets_of_a_branch_are_written_where_appended_files_would_not_do
     [
         {"file_index__bloom_filter__columns": "k", "num_levels": "3", "consumer_id": "x"},
         {"changelog_producer": "lookup", "write_only": "true"},
+        {"changelog_producer": "full-compaction", "merge_engine": "partial-update"},
+        {"merge_engine": "FIRST-ROW"},
+        {"deletion_vectors__enabled": "true", "merge_engine": "aggregation"},
         {"keyed": False, "merge_engine": "aggregation", "changelog_producer": "input", "bucket_key": ""},
         {"fields.v.aggregate_function": "sum", "ignore_delete": "true", "sequence__field": "v"},
         {"scan__mode": "latest-full", "snapshot__time_retained": "1 h", "file__format": "avro"},
@@ -208,14 +211,15 @@ def test_cross_partition_keys_are_not_written() -> None:
 
 _MERGED: list[dict[str, Any]] = [{"merge_engine": "partial-update"}, {"merge_engine": "aggregation"}]
 _VECTORS = {"deletion_vectors__enabled": "true"}
+_WRITE_ONLY = {"write_only": "true"}
 _LOOKUP, _FULL = {"changelog_producer": "lookup"}, {"changelog_producer": "full-compaction"}
 _SPECIAL = ("sequence__snapshot_ordering", "pk_clustering_override", "deletion_vectors__merge_on_read")
 _ROWS: dict[str, list[dict[str, Any]]] = {
     "append table": [{"keyed": False, **more} for more in ({}, {"row_tracking__enabled": "true"}, _VECTORS)],
     "primary key, fixed": [{}, {"bucket": "-1"}],
     "with `deletion-vectors": [_VECTORS, {**_VECTORS, "bucket": "-1"}],
-    "with `changelog-producer` |": [_LOOKUP, _FULL, {"changelog_producer": "input"}],
-    "with `changelog-producer` `lookup`": [{**one, "write_only": "true"} for one in (_LOOKUP, _FULL)],
+    "with `changelog-producer` `lookup`": [{**one, **more} for one in (_LOOKUP, _FULL) for more in ({}, _WRITE_ONLY)],
+    "with `changelog-producer=input`": [{"changelog_producer": "input"}],
     "`merge-engine` `partial-update`": _MERGED,
     "the same": [{**one, **more} for one in _MERGED for more in (_VECTORS, _LOOKUP)],
     "`merge-engine=first-row`": [{"merge_engine": "first-row"}],

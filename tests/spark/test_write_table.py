@@ -15,10 +15,15 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
-from airflow_paimon.spark import read_table, write_table
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.write import plan_write, write_rows
+from airflow_paimon.spark import compaction, read_table, register, sql, write_table
+from airflow_paimon.spark.streaming.batch_writer import batch_writer
+from airflow_paimon.spark.streaming.sink import QUERY_ID, commit_batch
 from tests.oracles.canonical import assert_same_rows
 
 if TYPE_CHECKING:
@@ -64,6 +69,32 @@ def test_append_upserts_by_key_and_row_kind_deletes(spark: SparkSession, tmp_pat
     assert rows_of(table) == sorted(expected)
     assert table.latest_snapshot_id() == 2
     assert {tuple(r) for r in read_table(spark, str(tmp_path), "d.t").collect()} == expected
+
+
+def test_readers_that_wait_for_a_compaction_get_rows_from_every_writer(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(tmp_path, **{"merge-engine": "first-row"})
+    rows = spark.range(4).selectExpr("id as k", "concat('v', id) as v", "if(id < 2, 'a', 'b') as dt")
+    write_table(rows, str(tmp_path), "d.t")
+    monkeypatch.setattr(compaction, "fits_in_process", lambda files: False)  # in tasks
+    write_table(rows.selectExpr("k + 1 as k", "'late' as v", "dt"), str(tmp_path), "d.t")
+    expected = {(0, "v0", "a"), (1, "v1", "a"), (2, "late", "a"), (2, "v2", "b"), (3, "v3", "b"), (4, "late", "b")}
+    assert set(rows_of(table)) == expected
+    register(spark)
+    target = {"warehouse": str(tmp_path), "table": "d.t"}
+    spark.range(5, 9, 1, 2).selectExpr("id as k", "'x' as v", "'c' as dt").write.format("airflow_paimon").options(
+        **target
+    ).mode("append").save()
+    spark.sparkContext.setLocalProperty(QUERY_ID, "query-1")
+    batch_writer(str(tmp_path), "d.t")(frame(spark, [(9, "x", "c")]), 0)
+    write = plan_write(table)
+    ready = conform_rows(pa.table({"k": [10], "v": ["x"], "dt": ["c"]}), write.schema, table.label)
+    commit_batch(table, write, write_rows(write, [ready]), "query-2", 0)
+    sql(spark, str(tmp_path), "INSERT INTO d.t VALUES (11, 'x', 'c')")
+    expected |= {(k, "x", "c") for k in range(5, 12)}
+    assert set(rows_of(table)) == expected
+    assert all(f.level > 0 for s in plan_scan(table).splits for f in s.files)
 
 
 def test_overwrite_replaces_what_it_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -265,18 +265,22 @@ def _merge_problems(options: TableOptions) -> Iterator[Problem]:
         yield f"tables with merge-engine={options.merge_engine}", _CONNECTOR
 
 
-def _write_engine_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:
+def _write_engine_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
     if options.chain_table:
         yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
         return
     yield from _engine_problems(schema, options)
-    if by_buckets or options.merge_engine == "deduplicate":
-        return  # a whole bucket is written as merged rows, and a row replaces the merged one
-    if options.merge_engine == "first-row":  # readers don't see appended files before a compaction
-        yield from _merge_problems(options)
+
+
+def _append_problems(options: TableOptions) -> Iterator[Problem]:
+    """Tables whose readers would not get appended rows, neither from the write nor from the compaction after it."""
+    if options.chain_table:
+        yield from _changelog_problems(options)
+        if options.deletion_vectors:
+            yield "chain tables with option deletion-vectors.enabled=true", _CONNECTOR
     producer = options.text("changelog-producer", "none").lower()
-    if producer != "none":
-        yield f"tables with merge-engine={options.merge_engine} and changelog-producer={producer}", _CONNECTOR
+    if producer == "input" or producer not in _PRODUCERS:
+        yield f"tables with changelog-producer={producer} (its changelog would be missing)", _CONNECTOR
 
 
 def _start_problems(options: TableOptions) -> Iterator[Problem]:
@@ -316,10 +320,12 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if options.bucket > 0 and not schema.bucket_keys:
         yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
-        yield from _write_engine_problems(schema, options, by_buckets)
-        yield from _key_table_write_problems(schema, options, by_buckets)
-        if not by_buckets or branch == MAIN:  # what a branch brings to main is an overwrite, and says what it tells
+        yield from _write_engine_problems(schema, options)
+        yield from _key_table_write_problems(schema, options)
+        if by_buckets and branch == MAIN:  # what a branch brings to main is an overwrite, and says what it tells
             yield from _changelog_problems(options)
+        if not by_buckets:
+            yield from _append_problems(options)
 
 
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
@@ -346,9 +352,7 @@ _PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})
 _STORAGE_OPTIONS = ("data-file.external-paths", "data-file.thin-mode")
 
 
-def _key_table_write_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:
-    if options.deletion_vectors and not by_buckets:  # their readers don't see appended files before a compaction
-        yield "primary-key tables with option deletion-vectors.enabled=true", _CONNECTOR
+def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
     if options.text("write.sequence-number-init-mode", "scan").lower() not in ("scan", "file"):
         mode = options.text("write.sequence-number-init-mode")
         yield f"tables with write.sequence-number-init-mode={mode}", _CONNECTOR

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
 
 POSTPONED_BUCKET = -2
 
@@ -23,6 +24,21 @@ def hides_level_zero(schema: TableSchema) -> bool:
         return False
     merged_on_read = options.flag("deletion-vectors.merge-on-read")
     return options.merge_engine == "first-row" or (options.deletion_vectors and not merged_on_read)
+
+
+def waits_for_compaction(schema: TableSchema, branch: str) -> bool:
+    """Whether readers of a branch get appended rows only from a compaction that the writer is expected to run.
+
+    Batch readers, or streaming readers of a changelog that compactions write. With ``write-only`` somebody else
+    compacts; a branch has that option from us, so there it does not count.
+    """
+    options = TableOptions(schema.options)
+    if not schema.primary_keys or options.chain_table:
+        return False
+    if branch != MAIN:
+        return hides_level_zero(schema)
+    told = options.text("changelog-producer", "none").lower() in ("lookup", "full-compaction")
+    return not options.write_only and (told or hides_level_zero(schema))
 
 
 def not_visible(entries: Iterable[ManifestEntry], schema: TableSchema) -> list[ManifestEntry]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.data import compact as compact_files
-from airflow_paimon.data.compaction_tasks import TaskOutput, Work
-from airflow_paimon.spark.failures import task_errors
-from airflow_paimon.spark.progress import progress
-from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, cores_of, map_tasks, pack
+from airflow_paimon.spark.compaction import in_tasks
+from airflow_paimon.spark.tasks import TASK_BYTES, cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,22 +28,8 @@ def compact(spark: SparkSession, context: Context, request: Compact) -> Operatio
     """
     cores = cores_of(spark)
 
-    def run(works: Sequence[Work]) -> list[TaskOutput]:
-        files = sum(len(w.files) for w in works)
-        frame = map_tasks(spark, _groups(works, cores), lambda work: ship(lambda: [work.run()]), SCHEMA)
-        with task_errors(context.table.name), progress(spark, f"compact {context.table.name}: {files} files"):
-            return collect(frame)
-
     return compact_files.compact(
-        context, request, run, tasks_at_once=_TASKS_PER_CORE * cores, bytes_at_once=_BYTES_PER_CORE * cores
+        *(context, request, in_tasks(spark, context.table.name)),
+        tasks_at_once=_TASKS_PER_CORE * cores,
+        bytes_at_once=_BYTES_PER_CORE * cores,
     )
-
-
-def _groups(works: Sequence[Work], cores: int) -> list[list[Work]]:
-    """Return the work of each task: large groups of files first, small ones together."""
-
-    def weight(work: Work) -> int:
-        return sum(f.file_size + OPEN_COST_BYTES for f in work.files)
-
-    total = sum(map(weight, works))
-    return pack(sorted(works, key=weight, reverse=True), weight, max(1, min(TASK_BYTES, total // (2 * cores))))

@@ -19,6 +19,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
+from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
@@ -95,7 +96,8 @@ def sql(
             figures.update(json.loads(landed.properties.get(DETAILS, "{}")) or _inserted(table, landed))
         return report_write(table, landed) if parsed.insert is not None else {}
 
-    written = write_once(table, OPERATION, digest_of(asked), operation_id, write, report)
+    run = in_tasks_if_large(spark, table.name)
+    written = write_once(table, OPERATION, digest_of(asked), operation_id, write, report, run=run)
     details = {"statement": parsed.kind, **figures, **written.report}
     details |= {"replayed": True} if written.replayed else {}
     return write_result(table, OPERATION, written, details, started)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import require_committable
@@ -12,6 +13,8 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_write import commit_in_tries
+from airflow_paimon.data.compact_written import compact_written
+from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.streaming.sink import QUERY_ID
 from airflow_paimon.spark.write import write_files
@@ -51,6 +54,8 @@ def batch_writer(
         check_frame(frame, table.schema(), table.label)
         identity, landed = begin_batch(table, query, batch)
         if landed is None:
-            commit_in_tries(table, "append", None, identity, None, lambda plan: write_files(frame, plan), _TRIES)
+            write_batch = partial(write_files, frame)
+            landed = commit_in_tries(table, "append", None, identity, None, write_batch, _TRIES)[0].snapshot
+        compact_written(table, landed, in_tasks_if_large(frame.sparkSession, table.name))
 
     return write

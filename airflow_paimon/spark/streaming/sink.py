@@ -19,6 +19,7 @@ from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write
+from airflow_paimon.data.compact_written import compact_written
 from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.task_messages import merged_messages
@@ -99,12 +100,16 @@ def commit_batch(table: Table, write: TableWrite, files: list[CommitMessage], qu
         identity, landed = begin_batch(table, query, batch)
         if landed is None:
             files = with_hash_indexes(write.dynamic, files)
-        replayed = landed is not None or commit_write(table, write, files, "append", None, identity).replayed
+        replayed = landed is not None
+        if landed is None:
+            receipt = commit_write(table, write, files, "append", None, identity)
+            landed, replayed = receipt.snapshot, receipt.replayed
     except REFUSALS:
         discard_files(write, files)
         raise
     if replayed:
         discard_files(write, files)
+    compact_written(table, landed)
 
 
 def _query_of(table: Table, tasks: list[StreamFiles]) -> str:

@@ -25,6 +25,7 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import plan_write, write_rows
+from airflow_paimon.spark import write_table
 from airflow_paimon.spark.jobs.column_sources import SWITCH
 from airflow_paimon.spark.rows_in import temporary_conf
 from tests.data.test_compact import run as run_compact
@@ -510,8 +511,9 @@ def test_tables_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> No
     assert all(f.level > 0 for s in plan_scan(fix).splits for f in s.files)
     run(tmp_path, "merge_branch", branch="fix")
     assert rows_of(main) == rows_of(fix)
-    with pytest.raises(UnsupportedFeatureError, match=r"deletion-vectors\.enabled"):
-        put(main, [(1, "x", "a")])
+    result = write_table(spark.createDataFrame([(1, "x", "a")], "k BIGINT, v STRING, dt STRING"), str(tmp_path), "d.t")
+    assert (1, "x", "a") in rows_of(main)  # compacted at once, so that readers see them
+    assert result["snapshot_after"] == result["snapshot_before"] + 2
 
 
 @pytest.mark.usefixtures("place")
