@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak stream-kills check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak product stream-kills check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,11 @@ SOAK_SECONDS ?= 3600
 soak: venv ## the random tests with new seeds, for an hour (SOAK_SECONDS=600 for less)
 	@$(export_java)
 	exec $(PY) -m tests.soak $(SOAK_SECONDS) $(PYTEST_ARGS)
+
+product: venv ## all combinations of merge engine, buckets, vectors, changelog and format, both ways with Paimon's Java engine
+	@$(export_java)
+	export AIRFLOW_PAIMON_PRODUCT=1
+	exec $(PY) -m pytest -q -n $(PYTEST_WORKERS) tests/oracles/test_engine_product.py $(PYTEST_ARGS)
 
 KILLS ?= 50
 REPLAY_KILLS ?= 10

@@ -15,6 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.format.deletion_vectors import FILE_VERSION, MAGIC_32
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
@@ -57,7 +60,7 @@ def main() -> None:
         print(f"{ROWS:,} rows, {BUCKETS} buckets, no level 0")
         first = {"first-row": _read(spark, table, options, {"merge-engine": "first-row"})}
         report("reading", in_turns({"Spark's Parquet reader": _native(spark, table), **first}, RUNS))
-        _delete_two_rows_a_file(table)
+        _delete_a_tenth(table)
         works = {"deletion vectors": _read(spark, table, options, {"deletion-vectors.enabled": "true"})}
         report("reading", in_turns({"Spark's Parquet reader": _native(spark, table), **works}, RUNS))
         _set(table, options)
@@ -68,24 +71,40 @@ def main() -> None:
         report("reading", in_turns({"Spark's Parquet reader": _native(spark, table), **works}, RUNS))
 
 
-def _delete_two_rows_a_file(table: Table) -> None:
+def _delete_a_tenth(table: Table) -> None:
     """Put a deletion vector on each file, as an engine does that deletes rows without writing files again."""
-    bitmap = bytes.fromhex("3a300000 01000000 0000 0100 10000000 0200 0300")  # positions 2 and 3
-    stored = struct.pack(">i", MAGIC_32) + bitmap
-    one = struct.pack(">i", len(stored)) + stored + struct.pack(">I", zlib.crc32(stored))
     entries = []
     for split in plan_scan(table).splits:
-        name = f"index-{split.bucket}"
-        table.store.create(f"index/{name}", bytes([FILE_VERSION]) + one * len(split.files))
-        ranges = tuple(
-            DeletionVectorRange(f.file_name, 1 + at * len(one), len(stored), 2) for at, f in enumerate(split.files)
-        )
-        size = 1 + len(one) * len(split.files)
+        name, data, ranges = f"index-{split.bucket}", bytes([FILE_VERSION]), []
+        for file in split.files:
+            positions = np.arange(3, file.row_count, 10)
+            stored = struct.pack(">i", MAGIC_32) + _bitmap(positions)
+            ranges.append(DeletionVectorRange(file.file_name, len(data), len(stored), len(positions)))
+            data += struct.pack(">i", len(stored)) + stored + struct.pack(">I", zlib.crc32(stored))
+        table.store.create(f"index/{name}", data)
         entries.append(
-            IndexEntry(0, split.partition, split.bucket, "DELETION_VECTORS", name, size, len(split.files), ranges)
+            IndexEntry(
+                0, split.partition, split.bucket, "DELETION_VECTORS", name, len(data), len(ranges), tuple(ranges)
+            )
         )
     schema = table.schema()
     commit(table, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=[], index_entries=entries, schema=schema))
+
+
+def _bitmap(positions: npt.NDArray[np.int64]) -> bytes:
+    """A portable roaring bitmap: containers of 65,536 rows, as bits or, with few of them, as a list."""
+    keys, counts = np.unique(positions >> 16, return_counts=True)
+    containers = np.split((positions & 0xFFFF).astype("<u2"), np.cumsum(counts)[:-1])
+    headers = np.stack([keys, counts - 1], axis=1).astype("<u2").tobytes()
+    return struct.pack("<II", 12346, len(keys)) + headers + bytes(4 * len(keys)) + b"".join(map(_container, containers))
+
+
+def _container(values: npt.NDArray[np.uint16]) -> bytes:
+    if len(values) <= 4096:
+        return values.tobytes()
+    bits = np.zeros(1 << 16, np.uint8)
+    bits[values] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 def _native(spark: SparkSession, table: Table) -> Work:

@@ -176,7 +176,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
             required = _switch("required", self.required)
             if self._needs_four_eyes(required):
                 self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
-        self.log.info("%s\n\n%s", self.subject, self.body)
+        self.log.info("%s", f"{self.subject}\n\n{self.body or ''}".rstrip())
         if required:
             lead = self._choose_people(context)
             return super().execute(context) if lead is None else self._ask_with_reminder(context, lead)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp
@@ -22,11 +21,13 @@ from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.scan import data_file_path
-from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID, SEQUENCE_NUMBER, arrow_type
+from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, arrow_type
 from airflow_paimon.data.files.evolution import nested_ids
+from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.scan import Deletion, ReadSplit, TableRead
 from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.row_positions import ROW_INDEX, FileKeys, with_row_columns, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import spark_schema, spark_type
 
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 MAX_FOLDERS = 20_000
 """More bucket folders than this make planning in the JVM slower than reading in tasks."""
+
+MAX_BITMAP_ROWS = 1 << 29
+"""The rows of files with deletion vectors that Spark's reader gets: a bit of each is sent to every executor, 64 MiB."""
 
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _READER_OPTIONS = {
@@ -58,18 +62,21 @@ _WIDER = {
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file that needs no merging, and the partition it belongs to."""
+    """A file that needs no merging, the partition it belongs to, and its deleted rows, if it has any."""
 
     values: tuple[Any, ...]
     folder: str
     file: DataFile
+    deleted: Positions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The division of a read: files for Spark's reader by their schema, and splits for our reader."""
+    """The division of a read: files for Spark's reader, by their schema and whether rows of them are deleted, and
+    splits for our reader.
+    """
 
-    native: Mapping[int, Sequence[RawFile]]
+    native: Mapping[tuple[int, bool], Sequence[RawFile]]
     merged: Sequence[ReadSplit]
 
 
@@ -82,22 +89,56 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
     # engines that don't know partition.legacy-name put files into other folders; our own reader looks there as well
     elsewhere = bool(read.schema.partition_keys) and not TableOptions(read.schema.options).legacy_partition_name
     owners: dict[str, tuple[Any, ...]] = {}
-    native: dict[int, list[RawFile]] = {}
+    native: dict[tuple[int, bool], list[RawFile]] = {}
     merged = []
+    vectors = _VectorsInReach(read)
     for part in (part for split in splits for part in split.divided()):
         files = part.files
         folder = _folder(read, part)
         # null and the empty string share one folder, and a folder can have one value only
         values = tuple(map(comparable, part.bucket.values))
         is_owner = owners.setdefault(folder, values) == values
-        fits = is_owner and part.is_raw and len(owners) <= MAX_FOLDERS
+        fits = is_owner and all(s.is_raw for s in part.sections) and len(owners) <= MAX_FOLDERS
         fits = fits and all(readable[f.schema_id] and _is_plain(f) for f in files)
-        if fits and (not elsewhere or all(read.store.exists(f"{folder}/{f.file_name}") for f in files)):
+        fits = fits and (not elsewhere or all(read.store.exists(f"{folder}/{f.file_name}") for f in files))
+        if fits and vectors.take(part):
             for file in files:
-                native.setdefault(file.schema_id, []).append(RawFile(part.bucket.values, f"{root}/{folder}", file))
+                found = RawFile(part.bucket.values, f"{root}/{folder}", file)
+                native.setdefault((file.schema_id, vectors.has(file)), []).append(found)
         else:
             merged.append(part)
-    return Division(native, merged)
+    return Division({key: vectors.put_in(files) if key[1] else files for key, files in native.items()}, merged)
+
+
+class _VectorsInReach:
+    """The deletion vectors of the files that Spark's reader gets: as many as their bitmaps may take memory."""
+
+    def __init__(self, read: TableRead) -> None:
+        self._read = read
+        self._taken: dict[str, Deletion] = {}
+        self._rows = 0
+
+    def take(self, part: ReadSplit) -> bool:
+        """Return whether Spark's reader can leave out the deleted rows of a split."""
+        if not part.deletions:
+            return True
+        if any(f.name in _METADATA for f in self._read.fields):
+            return False  # a join hides the metadata of files
+        names = {where.data_file for _, where in part.deletions}
+        rows = sum(f.row_count for f in part.files if f.file_name in names)
+        if self._rows + rows > MAX_BITMAP_ROWS:
+            return False
+        self._rows += rows
+        self._taken |= {where.data_file: (path, where) for path, where in part.deletions}
+        return True
+
+    def has(self, file: DataFile) -> bool:
+        return file.file_name in self._taken
+
+    def put_in(self, files: Sequence[RawFile]) -> list[RawFile]:
+        """Read the vectors of these files."""
+        found = load_deletions(self._read.store, [self._taken[f.file.file_name] for f in files])
+        return [replace(f, deleted=found[f.file.file_name]) for f in files]
 
 
 def _folder(read: TableRead, part: ReadSplit) -> str:
@@ -202,11 +243,17 @@ def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, fil
     by_id = {f.id: f for f in written.fields}
     stored = [f for f in read.fields if f.name not in constants]
     row_columns = [f for f in stored if _is_row_column(read, f)]  # null in files that don't store them
-    position = [_ROW_INDEX] if row_columns else []
+    deleted = any(f.deleted is not None for f in files)
+    position = [ROW_INDEX] if row_columns or deleted else []
     sources = [by_id[f.id] for f in stored if f.id in by_id]
     frame = _relation(spark, read, [*sources, *row_columns, *position], files)
-    if row_columns:
-        frame = _with_row_columns(spark, frame, row_columns, files)
+    if position:
+        keys = FileKeys(frame, [f.file for f in files])
+        frame = keys.frame
+        if deleted:
+            frame = without_deleted(frame, keys, [f.deleted for f in files])
+        if row_columns:
+            frame = with_row_columns(frame, keys, row_columns)
     by_id |= {f.id: f for f in row_columns}
     by_target = {f.id: by_id.get(f.id) for f in stored}
     columns = []
@@ -223,37 +270,6 @@ def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, fil
             same = spark_type(source.type) == target
             columns.append((column if same else column.cast(target)).alias(field.name))
     return frame.select(*columns)
-
-
-_ROW_INDEX = DataField(-1, "_tmp_metadata_row_index", AtomicType("BIGINT", (), True))
-"""What Spark's Parquet reader fills in for ``_metadata.row_index``, which would cost a struct for each row."""
-
-
-def _with_row_columns(
-    spark: SparkSession, frame: DataFrame, asked: Sequence[DataField], files: Sequence[RawFile]
-) -> DataFrame:
-    """Fill in row ids and versions that the manifest holds, by a join with the files: on their sizes, or if two have
-    the same size on their names, which takes longer.
-    """
-    from pyspark.sql import functions as sf
-
-    sizes = [f.file.file_size for f in files]
-    by_size = len(set(sizes)) == len(sizes)
-    owners = pa.table(
-        {
-            "file key": pa.array(sizes, pa.int64()) if by_size else [f.file.file_name for f in files],
-            "file first": pa.array([f.file.first_row_id for f in files], pa.int64()),
-            "file version": pa.array([f.file.max_sequence_number for f in files], pa.int64()),
-        }
-    )
-    key = sf.col("_metadata.file_size" if by_size else "_metadata.file_name").alias("file key")
-    frame = frame.select("*", key).join(sf.broadcast(spark.createDataFrame(owners)), "file key", "left")
-    filled = {
-        ROW_ID: sf.col("`file first`") + sf.col(_ROW_INDEX.name),
-        SEQUENCE_NUMBER: sf.col("`file version`"),
-    }
-    lost = sf.raise_error(sf.lit("a row of a file that is not in the plan"))
-    return frame.withColumns({f.name: sf.coalesce(f"`{f.name}`", filled[f.name], lost) for f in asked})
 
 
 def _constant_name(name: str) -> str:

@@ -117,7 +117,8 @@ def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFram
     frames: list[DataFrame] = []
     for read, splits in layers:
         division = divide(spark, read, splits)
-        frames += [native_frame(spark, read, read.schemas[i], files) for i, files in sorted(division.native.items())]
+        native = sorted(division.native.items())
+        frames += [native_frame(spark, read, read.schemas[schema], files) for (schema, _), files in native]
         if division.merged:
             frames.append(task_frame(spark, read, division.merged))
     return frames

@@ -85,6 +85,30 @@ class LiveAirflow:
         value = json.loads(found[0][0])
         return json.loads(value) if isinstance(value, str) else value
 
+    def ended_tries(self, dag_id: str, task_id: str) -> int:
+        """How often the scheduler has heard from its executor that this task's process ended."""
+        text = f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id},"
+        return (self.home / "scheduler.log").read_text(errors="replace").count(text)
+
+    def what_went_wrong(self) -> list[tuple[str, str]]:
+        """The ends of the logs of tasks that didn't succeed, and what the components complained of."""
+        found = []
+        for dag_id, run_id, task_id, index, state in self.rows(
+            "select dag_id, run_id, task_id, map_index, state from task_instance where state not in "
+            "('success', 'skipped', 'removed', 'upstream_failed') order by start_date"
+        ):
+            folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
+            for path in sorted((folder / f"map_index={index}" if index >= 0 else folder).glob("attempt=*")):
+                found.append((f"{state}: {path.relative_to(self.home / 'logs')}", _end_of(path)))
+        for name in _COMPONENTS:
+            found.append((f"complaints of the {name}", _end_of(self.home / f"{name}.log", ("[error", "[critical"))))
+        return found
+
+
+def _end_of(log: Path, marks: tuple[str, ...] = ("",), lines: int = 40) -> str:
+    chosen = [x[:2000] for x in log.read_text(errors="replace").splitlines() if any(mark in x for mark in marks)]
+    return "\n".join(chosen[-lines:])
+
 
 def _free_port() -> int:
     with socket.socket() as probe:

@@ -22,10 +22,11 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import with_positions
-from airflow_paimon.spark import read_table, sql
+from airflow_paimon.spark import native_scan, read_table, sql
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide
 from airflow_paimon.spark.read import frame_of
+from tests.data.chain.examples import mark_deleted
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
@@ -81,6 +82,38 @@ def test_row_ids_versions_and_places_of_rows(spark: SparkSession, tmp_path: Path
     assert not divide(spark, read, splits).merged
     placed = [tuple(r.values()) for split in splits for b in read_split(read, split) for r in b.to_pylist()]
     assert sorted(map(tuple, frame_of(spark, [(read, splits)]).collect())) == sorted(placed)
+
+
+def test_deletion_vectors_of_files_that_spark_reads_itself(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first and last rows of words and files, all rows of a file, files without a vector, files of one size."""
+    options = {"deletion-vectors.enabled": "true", "file.format": "parquet"}
+    columns = [("k", "INT"), ("v", "STRING"), ("p", "STRING")]
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["p"], options=options)
+    deleted = {"a": [0, 62, 63, 64, 127, 128, 699], "b": list(range(700)), "c": [5], "d": []}
+    for p in deleted:
+        found = [{"k": i, "v": f"v{i % 7}", "p": p} for i in range(700)]
+        write_arrow(table, pa.Table.from_pylist(found, read_arrow(table).schema))
+    for p, positions in deleted.items():
+        if positions:
+            mark_deleted(table, (p,), positions)
+    write_arrow(table, pa.Table.from_pylist([{"k": 0, "v": "second", "p": "a"}], read_arrow(table).schema))
+    expected = [(i, f"v{i % 7}", p) for p, gone in deleted.items() for i in range(700) if i not in gone]
+    expected = sorted([*expected, (0, "second", "a")])
+    assert len({f.file_size for s in plan_scan(table).splits for f in s.files}) < 5
+    assert native_and_merged(spark, table) == (5, 0)
+    assert rows(spark, tmp_path) == expected
+    assert rows(spark, tmp_path, where="k > 126 AND v != 'v1'", columns=["k"]) == [
+        (k,) for k, v, _ in expected if k > 126 and v != "v1"
+    ]
+    assert read_table(spark, str(tmp_path), "d.t").count() == len(expected)
+    monkeypatch.setattr(native_scan, "MAX_BITMAP_ROWS", 1500)
+    assert native_and_merged(spark, table) == (4, 1)
+    assert rows(spark, tmp_path) == expected
+    next((tmp_path / "d.db" / "t" / "index").glob("index-a")).write_bytes(b"\x01short")
+    with pytest.raises(FormatError, match=r"deletion vector of data-.* is corrupt"):
+        rows(spark, tmp_path)
 
 
 def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSession, tmp_path: Path) -> None:

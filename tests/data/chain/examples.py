@@ -332,11 +332,12 @@ VECTORED = rows(on("CN/20260224", (1, 3, A), (2, 2, A), (5, 1, A)), on("US/20260
 
 def mark_deleted(branch: Table, partition: tuple[str, ...], positions: Sequence[int]) -> None:
     """Commit a deletion vector for the one file of a partition; the branch has no other one."""
-    (held,) = (s for s in plan_scan(branch).splits if s.values == partition)
+    plan = plan_scan(branch)
+    (held,) = (s for s in plan.splits if s.values == partition)
     stored = _index_file(_bin_32(_bitmap(list(positions), runs=False)))
     name = f"index-{'-'.join(partition)}"
     branch.store.create(f"index/{name}", stored)
     where = DeletionVectorRange(held.files[0].file_name, 1, len(stored) - 9, len(positions))
     entry = IndexEntry(0, held.partition, 0, "DELETION_VECTORS", name, len(stored), 1, (where,))
-    schema = branch.schema()
-    commit(branch, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=[], index_entries=[entry], schema=schema))
+    schema, entries = branch.schema(), [*plan.index_entries, entry]
+    commit(branch, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=[], index_entries=entries, schema=schema))

@@ -60,7 +60,7 @@ def test_a_refusal_of_a_task_is_the_operations(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.parametrize("same_size", [False, True])
 def test_row_ids_of_files_that_spark_reads_itself(spark: SparkSession, tmp_path: Path, same_size: bool) -> None:
-    """Plain and stored files, beside a file of another schema and one with deleted rows, which tasks of ours read."""
+    """Plain and stored files, beside a file of another schema and one with deleted rows."""
     table = partitioned(tmp_path, **{"row-tracking.enabled": "true", "deletion-vectors.enabled": "true"})
     for i in range(3):
         rows = range(1000 * i, 1000 * i + (7 if same_size else 10**i))
