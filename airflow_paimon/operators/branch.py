@@ -229,6 +229,7 @@ class _PublishOperator(PaimonOperator):
         approved_by: str | None = None,
         requested_by: str | None = None,
         four_eyes: bool | str = False,
+        changelog: str = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -237,6 +238,7 @@ class _PublishOperator(PaimonOperator):
         self.approved_by = approved_by
         self.requested_by = requested_by
         self.four_eyes = four_eyes
+        self.changelog = changelog
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         """Whoever triggered the run asked for it, whatever the argument says."""
@@ -286,6 +288,8 @@ class MergeBranchOperator(_PublishBranchOperator):
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
         ``four_eyes`` asks for it too (templated)
+    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
+        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
@@ -308,6 +312,8 @@ class FastForwardOperator(_PublishBranchOperator):
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
         ``four_eyes`` asks for it too (templated)
+    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
+        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
@@ -346,6 +352,8 @@ class ReplaceMainOperator(FastForwardOperator):
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
         ``four_eyes`` asks for it too (templated)
+    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
+        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
@@ -391,6 +399,8 @@ class RollbackOperator(_PublishOperator):
     :param approved_by: kept in the snapshot's properties (templated)
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it (templated)
+    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
+        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
     """
 
     operation = "rollback_to"

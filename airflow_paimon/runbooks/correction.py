@@ -218,11 +218,13 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
 
 
 def publish_facts(publish: str, branch: str, plan: Mapping[str, Any]) -> str:
-    """Say what a publish replaces."""
+    """Say what a publish replaces, and what streaming readers see of it."""
+    note = plan["streaming_readers"]["note"]
     return (
         f"Branch {escape(branch)} is at snapshot {plan['branch_snapshot']}, main at "
         f"{plan['main_snapshot']}. Publishing by {publish} replaces {counted(plan['files_deleted'], 'file')} "
-        f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
+        f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is. "
+        f"{escape(note[:1].upper() + note[1:])}."
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
+from airflow_paimon.core.branches.publish_changelog import WriteChangelog
 from airflow_paimon.core.branches.publish_draft import Decision, KeptHead
 from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
@@ -88,7 +89,11 @@ class _Gathered:
 
 
 def publish_branch(
-    context: Context, request: PublishBranch, fold: Fold | None = None, rewrite: Rewrite | None = None
+    context: Context,
+    request: PublishBranch,
+    fold: Fold | None = None,
+    rewrite: Rewrite | None = None,
+    changelog: WriteChangelog | None = None,
 ) -> OperationResult:
     """Publish a branch onto main.
 
@@ -123,7 +128,7 @@ def publish_branch(
             context, request, branch, _gather(main, branch, wanted, head, request), pending, about
         )
 
-    result = run_publication(context, main, make_decide, rewrite)
+    result = run_publication(context, main, make_decide, rewrite, changelog)
     if result.changed and not request.dry_run:
         expire_undo_tags(context)
     return result

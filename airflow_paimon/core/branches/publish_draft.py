@@ -16,6 +16,7 @@ from airflow_paimon.core.branches.publish_plan import (
 )
 from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, index_files, plan_keep_tags
 from airflow_paimon.core.branches.safeguards import bucket_namer, deletes_again, undo_tag_action
+from airflow_paimon.core.branches.streaming_readers import NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -25,7 +26,6 @@ from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.live_files import index_origin
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -100,8 +100,9 @@ class Publication:
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
-def publication(request: Publish, decision: Decision) -> Publication:
+def publication(request: Publish, decision: Decision, *, writes_rows: bool = False) -> Publication:
     """Determine row ids, index entries, retention tags and the plan of a decision. Reads, but writes nothing.
+    ``writes_rows``: whether a changelog can be written, if it is asked for.
 
     Raises:
         FormatError: see ``renumber``.
@@ -119,7 +120,10 @@ def publication(request: Publish, decision: Decision) -> Publication:
     entries = mapped_entries(d.changes, d.schemas.ids)
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
-    if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ()), *_untold(d, schema)]:
+    readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
+    summary["streaming_readers"] = readers
+    missed = [readers["note"]] if readers["see"] == NOTHING and is_missed(schema, d.changes) else []
+    if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ()), *missed]:
         summary["warnings"] = warnings
     actions = keep.actions
     if d.changes_anything:
@@ -172,33 +176,11 @@ def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
     }
 
 
-def _untold(d: Decision, schema: TableSchema) -> list[str]:
-    """Say what streaming readers of the target's changelog miss.
-
-    Files of level 0 that are only added are told by the next compaction, unless their writers tell (``input``).
-    """
-    options = TableOptions(schema.options)
-    producer = options.text("changelog-producer", "none").lower()
-    replaced = [e for c in d.changes for e in c.delete]
-    added = [e for c in d.changes for e in c.add if e.file.level > 0 or producer == "input"]
-    if producer == "none" or not (replaced or added):
-        return []
-    text = (
-        f"streaming readers of {d.target.label} don't get these changes, as of any overwrite "
-        f"(changelog-producer={producer})"
-    )
-    told_from = {"lookup": 1, "full-compaction": options.num_levels - 1}.get(producer, 0)
-    waiting = sum(e.file.level < told_from for e in replaced)
-    if waiting:
-        text += (
-            f"; {waiting} of the replaced files hold changes that no compaction had told them yet: undo, compact "
-            f"{d.target.label} and publish again if they need those"
-        )
-    return [text]
-
-
 def draft_of(
-    published: Publication, properties: Mapping[str, str], rewritten: Mapping[int, ManifestEntry] | None = None
+    published: Publication,
+    properties: Mapping[str, str],
+    rewritten: Mapping[int, ManifestEntry] | None = None,
+    changelog: Sequence[ManifestEntry] | None = None,
 ) -> Draft:
     """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
     ``rewritten``: the files that were written again for ``renumbering``, by their position.
@@ -224,6 +206,7 @@ def draft_of(
     return Draft(
         kind=CommitKind.OVERWRITE,
         entries=entries,
+        changelog=changelog,
         index_entries=index,
         schema=schema,
         properties=out,

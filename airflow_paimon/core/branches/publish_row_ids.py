@@ -60,15 +60,19 @@ class RewrittenFiles:
 
     def discard(self, table: Table, kept: Collection[str] = ()) -> None:
         """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
-        schema = table.schema()
-        values = StoredPartitions(schema).values
-        unused = [e for e in self.made.values() if e.file.file_name not in kept]
-        paths = [data_file_path(schema, values(e.partition), e.bucket, e.file) for e in unused]
-        actions = tuple(Delete(path=p, reason="written by a publish that did not use it") for p in paths)
-        try:
-            execute(table, Plan(operation="refused", table=table.name, actions=actions))
-        except PaimonError as error:
-            log.info("%s: unused files were left behind (%s)", table.label, error)
+        delete_files(table, [e for e in self.made.values() if e.file.file_name not in kept])
+
+
+def delete_files(table: Table, entries: Sequence[ManifestEntry]) -> None:
+    """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
+    schema = table.schema()
+    values = StoredPartitions(schema).values
+    paths = [data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries]
+    actions = tuple(Delete(path=p, reason="written by a publish that did not use it") for p in paths)
+    try:
+        execute(table, Plan(operation="refused", table=table.name, actions=actions))
+    except PaimonError as error:
+        log.info("%s: unused files were left behind (%s)", table.label, error)
 
 
 def names_of(entries: Mapping[int, ManifestEntry]) -> set[str]:

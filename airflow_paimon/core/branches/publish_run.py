@@ -7,9 +7,10 @@ outcome, or when the commit has landed, nothing is undone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from airflow_paimon.core.branches.publish_changelog import ChangelogFiles, WriteChangelog, with_changelog
 from airflow_paimon.core.branches.publish_draft import Decision, KeptHead, Publication, draft_of, publication
 from airflow_paimon.core.branches.publish_follow import with_follow
 from airflow_paimon.core.branches.publish_row_ids import Rewrite, RewrittenFiles, names_of
@@ -44,6 +45,7 @@ from airflow_paimon.core.errors import (
     PaimonError,
     StorageError,
 )
+from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Delete, Plan, PutNew
 from airflow_paimon.core.requests.context import Context
@@ -59,12 +61,16 @@ Decide = Callable[[Snapshot | None], Decision]
 
 
 def run_publication(
-    context: Context, target: Table, make_decide: Callable[[], Decide], rewrite: Rewrite | None = None
+    context: Context,
+    target: Table,
+    make_decide: Callable[[], Decide],
+    rewrite: Rewrite | None = None,
+    changelog: WriteChangelog | None = None,
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
     ``make_decide`` is called once, after the check that no earlier try has landed. ``rewrite`` writes files again whose
-    row ids mean other rows on the target.
+    row ids mean other rows on the target, ``changelog`` what changes, for streaming readers.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -74,7 +80,8 @@ def run_publication(
         marks = PublishMarks.of(context, tried)
         earlier = replayed(context, marks)
         if earlier is None:
-            return _run(context, target, marks, make_decide(), RewrittenFiles(rewrite))
+            own = _OwnWrites(marks.identity, RewrittenFiles(rewrite), ChangelogFiles(changelog))
+            return _run(context, target, marks, make_decide(), own)
         reconcile_records(context.table)  # that try may have been interrupted before this
         _complete_again(target, earlier)
         return earlier
@@ -96,6 +103,7 @@ class _OwnWrites:
 
     identity: CommitIdentity
     files: RewrittenFiles
+    changelog: ChangelogFiles
     used: set[str] = field(default_factory=set)
     since: int | None = None
     tags: dict[str, bytes] = field(default_factory=dict)
@@ -105,31 +113,35 @@ class _OwnWrites:
     head: int | None = None
     checked: set[str] = field(default_factory=set)
 
+    def discard(self, target: Table, used: Collection[str] = ()) -> None:
+        """Delete the files that were written, but for the used ones."""
+        self.files.discard(target, used)
+        self.changelog.discard(target, used)
 
-def _run(
-    context: Context, target: Table, marks: PublishMarks, decide: Decide, files: RewrittenFiles
-) -> OperationResult:
+
+def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide, own: _OwnWrites) -> OperationResult:
     request = context.request
     assert isinstance(request, Publish)
     seen: list[Publication] = []
-    own = _OwnWrites(marks.identity, files)
 
     def draft(head: Snapshot | None) -> Draft | None:
         if own.since is None:
             own.since = head.id if head is not None else 0
-        planned = publication(request, decide(head))
+        planned = publication(request, decide(head), writes_rows=own.changelog.write is not None)
         seen[:] = [planned]
         own.columns |= planned.decision.new_schemas_pending
         if not planned.decision.changes_anything or request.dry_run:
             return None
-        return _protected(context, planned, marks, own, moved)
+        changelog = own.changelog.entries_of(planned)
+        seen[:] = [with_changelog(planned, changelog)]
+        return _protected(context, planned, marks, own, moved, changelog)
 
     def moved(head: Snapshot) -> None:
         seen[:] = [replace(seen[0], summary={**seen[0].summary, _HEAD_KEY[request.operation]: head.id})]
 
     receipt = _commit(context, target, draft, marks, own)
     if receipt.snapshot is not None:
-        own.files.discard(target, () if receipt.replayed else own.used)
+        own.discard(target, () if receipt.replayed else own.used)
         _finish(context, target, receipt.snapshot, seen[0].held if seen else (), marks, own)
     elif not request.dry_run:
         _leave_nothing(context, target, marks, own)
@@ -231,13 +243,14 @@ def _protected(
     marks: PublishMarks,
     own: _OwnWrites,
     moved: Callable[[Snapshot], None],
+    changelog: Sequence[ManifestEntry] | None,
 ) -> Draft:
     """Set the retention tags, check that every file exists, and return the snapshot's content."""
     request, d = context.request, planned.decision
     assert isinstance(request, Publish)
     rewritten = own.files.entries_of(planned)
-    own.used = names_of(rewritten)
-    draft = draft_of(planned, marks.properties(context), rewritten)
+    own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
+    draft = draft_of(planned, marks.properties(context), rewritten, changelog)
     _set_keep_tags(d.target, planned.keep, own)
     undo = plan_undo_tag(context, d.target, d.head, marks)
     path = undo.actions[0].path
@@ -285,7 +298,7 @@ def _leave_nothing(context: Context, target: Table, marks: PublishMarks, own: _O
     try:
         if own.since is not None and find_landed(target, own.identity, own.since) is not None:
             return False
-        own.files.discard(target)
+        own.discard(target)
         if own.columns:
             reconcile_records(target)
         if own.branch is not None:

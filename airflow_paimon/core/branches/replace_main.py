@@ -81,7 +81,7 @@ class Replacement:
             out["moved_consumers"] = list(self.carried.consumers)
         if self.skipping:
             names = ", ".join(self.skipping)
-            out["warnings"] = [f"consumers of main skip this snapshot, unless they read overwrites: {names}"]
+            out["warnings"] = [f"main has consumers: {names}; streaming_readers says what they get of this snapshot"]
         return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_paimon.core.branches.publish_changelog import WriteChangelog
 from airflow_paimon.core.branches.publish_draft import Decision
 from airflow_paimon.core.branches.publish_plan import (
     BucketChange,
@@ -45,7 +46,7 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
-def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
+def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog | None = None) -> OperationResult:
     """Restore the live files of an earlier snapshot or tag, as a new snapshot: ids and history continue.
 
     With ``keep_later`` only the buckets that the publish right after the target changed are restored.
@@ -66,7 +67,7 @@ def rollback_to(context: Context, request: RollbackTo) -> OperationResult:
         target = view.tag(request.tag).snapshot if request.tag is not None else view.snapshot(request.snapshot or 0)
         return lambda head: _decide(request, view, target, head)
 
-    return run_publication(context, view, make_decide)
+    return run_publication(context, view, make_decide, changelog=changelog)
 
 
 def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:

@@ -201,7 +201,7 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         delta_manifest_list_size=delta_list[1],
         changelog_manifest_list=told_list[0],
         changelog_manifest_list_size=told_list[1],
-        changelog_record_count=sum(e.file.row_count for e in draft.changelog) if draft.changelog else None,
+        changelog_record_count=None if draft.changelog is None else sum(e.file.row_count for e in draft.changelog),
         index_manifest=index,
         commit_user=identity.user,
         writer_version=WRITER_VERSION,

@@ -61,7 +61,7 @@ def commit_compaction(
         return Draft(
             kind=CommitKind.COMPACT,
             entries=[*gone, *(e for m in messages for e in m.entries())],
-            changelog=[e for m in messages for e in m.changelog_entries()],
+            changelog=[e for m in messages for e in m.changelog_entries()] or None,
             index_entries=kept if len(kept) < len(index) else None,
             schema=schema,
             properties=properties or {},

@@ -47,7 +47,7 @@ class Draft:
 
     ``rewrite_base``: rewrite the base manifests without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
-    ``changelog``: additions of files with changes, for streaming readers.
+    ``changelog``: additions of files with changes, for streaming readers; None = they are told nothing of this commit.
     ``follow``: return this draft for a newer head if none of its inputs has changed; None = plan again.
     ``prepare``: called after the manifests are written, right before the snapshot is put, to write what it depends on
     (a schema version); may be called again. False = an input of the draft has changed: plan again. ``guard_options``:
@@ -56,7 +56,7 @@ class Draft:
 
     kind: CommitKind
     entries: Sequence[ManifestEntry]
-    changelog: Sequence[ManifestEntry] = ()
+    changelog: Sequence[ManifestEntry] | None = None
     index_entries: Sequence[IndexEntry] | None = None
     schema: TableSchema
     properties: Mapping[str, str] = field(default_factory=dict)

@@ -307,7 +307,7 @@ def commit_buckets(
         return Draft(
             kind=kind,
             entries=entries,
-            changelog=[e for m in changed for e in m.changelog_entries()],
+            changelog=[e for m in changed for e in m.changelog_entries()] or None,
             index_entries=index,
             schema=schema,
             properties=properties or {},

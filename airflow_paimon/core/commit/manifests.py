@@ -65,7 +65,7 @@ def changelog_list(
     files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
 ) -> tuple[str | None, int | None]:
     """Add the manifests of the changelog and their list; return its name and size, None without a changelog."""
-    if not draft.changelog:
+    if draft.changelog is None:
         return None, None
     rows = add_manifests(files, f"manifest-{stamp}-changelog", draft.changelog, draft.schema, options)
     return add_file(files, f"manifest-list-{stamp}-2", write_manifest_list(rows))

@@ -32,8 +32,8 @@ class Operation:
             ``function(spark, context, request)``.
         connector: The function for ``engine="connector"``, if any. Metadata operations need none.
         fold: For publishes: the function behind ``--rewrite``, passed as third argument.
-        on_rows: The last argument of a metadata operation that may have to read or write rows: the function of the data
-            layer that does.
+        on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
+            the data layer that do.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Operation:
     runs_on: RunsOn = "metadata"
     connector: str | None = None
     fold: str | None = None
-    on_rows: str | None = None
+    on_rows: tuple[str, ...] = ()
 
     @property
     def needs_spark(self) -> bool:
@@ -54,6 +54,7 @@ class Operation:
 _CORE, _JOBS, _CONNECTOR = "airflow_paimon.core", "airflow_paimon.spark.jobs", "airflow_paimon.spark.connector"
 _FOLD = "airflow_paimon.data.fold:fold_buckets"
 _REWRITE = "airflow_paimon.data.publish_row_ids:rewrite_files"
+_CHANGELOG = "airflow_paimon.data.publish_changelog:write_changelog"
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
@@ -106,7 +107,7 @@ OPERATIONS: dict[str, Operation] = {
             summary="Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
-            on_rows=_REWRITE,
+            on_rows=(_REWRITE, _CHANGELOG),
         ),
         Operation(
             name="fast_forward",
@@ -114,7 +115,7 @@ OPERATIONS: dict[str, Operation] = {
             summary="Publish a branch onto main; refused if main changed since the branch point.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
-            on_rows=_REWRITE,
+            on_rows=(_REWRITE, _CHANGELOG),
         ),
         Operation(
             name="replace_main",
@@ -122,13 +123,14 @@ OPERATIONS: dict[str, Operation] = {
             summary="Give main the whole state of a branch: rows, columns, options, and the branch's tags.",
             function=f"{_CORE}.branches.publish:publish_branch",
             fold=_FOLD,
-            on_rows=_REWRITE,
+            on_rows=(_REWRITE, _CHANGELOG),
         ),
         Operation(
             name="rollback_to",
             request=requests.RollbackTo,
             summary="Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
             function=f"{_CORE}.branches.rollback:rollback_to",
+            on_rows=(_CHANGELOG,),
         ),
         Operation(
             name="diff_branches",
@@ -177,7 +179,7 @@ OPERATIONS: dict[str, Operation] = {
             request=requests.CheckTable,
             summary="Find incomplete branches, missing protective tags, missing files and stale records.",
             function=f"{_CORE}.maintenance.check:check_table",
-            on_rows="airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",
+            on_rows=("airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",),
         ),
         Operation(
             name="repair_table",
@@ -275,12 +277,13 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
 
 
 def _helpers(operation: Operation, fold: Callable[..., Any] | None) -> tuple[Any, ...]:
-    """The functions of the data layer that an operation may need; the last one is imported when it is called."""
-    on_rows = operation.on_rows
-    if on_rows is None:
-        return ()
-    lazily: Callable[..., Any] = lambda *args: resolve(on_rows)(*args)  # noqa: E731
-    return (fold, lazily) if operation.fold else (lazily,)
+    """The functions of the data layer that an operation may need; all but the fold are imported when called."""
+    lazily = tuple(_imported_later(function) for function in operation.on_rows)
+    return (fold, *lazily) if operation.fold else lazily
+
+
+def _imported_later(function: str) -> Callable[..., Any]:
+    return lambda *args: resolve(function)(*args)
 
 
 def function_on_rows(request: Request) -> Callable[..., OperationResult]:

@@ -95,6 +95,12 @@ class Publish(Request):
     approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
     requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
     four_eyes: bool = flag("Refuse unless somebody other than --requested-by approved (--approved-by)", False)
+    changelog: str = flag(
+        "Whether streaming readers of a table with a changelog-producer get the changes; auto reads both sides of the "
+        "replaced buckets and writes what differs, none reads nothing",
+        "auto",
+        choices=("auto", "none"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
