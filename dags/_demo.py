@@ -27,12 +27,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path(os.environ.get("AIRFLOW_PAIMON_DEMO") or ROOT / ".demo")
 _FOREIGN = ("AIRFLOW__", "AIRFLOW_CON", "AIRFLOW_VAR_", "SPARK_", "PYSPARK_", "PYTHONPATH", "AWS_")
 
-# For a JVM that lives for some seconds on two cores.
-SMALL_SPARK = {
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-}
+# For JVMs that live for some seconds on two cores. They load Spark's classes from the tests' archive, if that is there.
+_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+if _CLASSES.exists():
+    _JVM += f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable -Xlog:all=error:stderr"
+SMALL_SPARK = f"{_JVM} -Dspark.sql.shuffle.partitions=2 -Dspark.ui.enabled=false"
 
 
 class Stopped(Exception):
@@ -124,9 +124,6 @@ def own_environment(folder: Path, warehouse: Path, settings: Mapping[str, str]) 
     for name in list(os.environ):
         if name.startswith(_FOREIGN):
             del os.environ[name]
-    spark = folder / "spark"
-    spark.mkdir(exist_ok=True)
-    (spark / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in SMALL_SPARK.items()))
     connections = {
         "PAIMON_DEFAULT": {"conn_type": "paimon", "extra": {"warehouse": str(warehouse)}},
         "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
@@ -140,7 +137,8 @@ def own_environment(folder: Path, warehouse: Path, settings: Mapping[str, str]) 
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "NO_PROXY": "127.0.0.1,localhost",
             "no_proxy": "127.0.0.1,localhost",
-            "SPARK_CONF_DIR": str(spark),
+            "SPARK_LAUNCHER_OPTS": _JVM,
+            "SPARK_SUBMIT_OPTS": SMALL_SPARK,
             "SPARK_LOCAL_IP": "127.0.0.1",
             # Spark's timestamps, and ours, are the same wherever this runs.
             "TZ": "UTC",
