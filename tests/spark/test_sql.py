@@ -13,13 +13,15 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import parse_type
-from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import in_process, read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
+from tests.data.test_changes import Follower
 from tests.spark.jobs.operations import in_tasks, run
 
 if TYPE_CHECKING:
@@ -318,6 +320,33 @@ def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path:
     assert counts(sql(spark, str(tmp_path), text)) == (0, 1, 0)
     assert counts(sql(spark, str(tmp_path), "DELETE FROM d.t", all_rows=True)) == (0, 9, 0)
     assert rows_of(table) == []
+
+
+@pytest.mark.parametrize("producer", ["input", "full-compaction"])
+def test_streaming_readers_get_what_statements_change(spark: SparkSession, tmp_path: Path, producer: str) -> None:
+    """On main, each change once; with full-compaction also the rows that no compaction has told, in the same bucket."""
+    table = make(tmp_path, "keyed", **{"bucket": "1", "write-only": "true"})
+    alter_table(table, [SetOption(key="changelog-producer", value=producer)])
+    stream = Follower(table, row_kind=True)
+    state = {(dt, k): (k, v, n, dt) for k, v, n, dt, _ in stream.all()}
+    assert len(state) == (20 if producer == "input" else 0)
+    merge = "MERGE INTO d.t USING (SELECT 3 k, 'a' dt) s ON t.k = s.k AND t.dt = s.dt WHEN MATCHED THEN DELETE"
+    for text, changes in (
+        ("UPDATE d.t SET v = 'new' WHERE k = 1", ["+U", "+U", "-U", "-U"]),
+        (merge, ["-D"]),
+        ("DELETE FROM d.t WHERE dt = 'b'", ["-D"] * 10),
+    ):
+        result = sql(spark, str(tmp_path), text)
+        told = stream.all()
+        if producer == "input":
+            assert sorted(kind for *_, kind in told) == changes
+            assert result["details"]["changelog_rows"] == len(changes)
+        for k, v, n, dt, kind in told:
+            assert state.get((dt, k)) == ((k, v, n, dt) if kind in ("-U", "-D") else None)
+            state.pop((dt, k), None)
+            if kind in ("+I", "+U"):
+                state[dt, k] = (k, v, n, dt)
+        assert sorted(state.values(), key=repr) == rows_of(table)
 
 
 def test_delete_of_whole_partitions_says_when_its_count_is_of_stored_rows(spark: SparkSession, tmp_path: Path) -> None:

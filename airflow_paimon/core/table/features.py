@@ -16,7 +16,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
 from airflow_paimon.core.table.aggregate_options import aggregate_problems
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import MAIN
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
@@ -278,9 +277,15 @@ def _append_problems(options: TableOptions) -> Iterator[Problem]:
         yield from _changelog_problems(options)
         if options.deletion_vectors:
             yield "chain tables with option deletion-vectors.enabled=true", _CONNECTOR
+    if options.text("changelog-producer", "none").lower() == "input":
+        yield "tables with changelog-producer=input (its changelog would be missing)", _CONNECTOR
+    yield from _producer_problems(options)
+
+
+def _producer_problems(options: TableOptions) -> Iterator[Problem]:
     producer = options.text("changelog-producer", "none").lower()
-    if producer == "input" or producer not in _PRODUCERS:
-        yield f"tables with changelog-producer={producer} (its changelog would be missing)", _CONNECTOR
+    if producer not in _PRODUCERS:
+        yield f"tables with changelog-producer={producer}", _CONNECTOR
 
 
 def _start_problems(options: TableOptions) -> Iterator[Problem]:
@@ -322,10 +327,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if schema.primary_keys:
         yield from _write_engine_problems(schema, options)
         yield from _key_table_write_problems(schema, options)
-        if by_buckets and branch == MAIN:  # what a branch brings to main is an overwrite, and says what it tells
-            yield from _changelog_problems(options)
-        if not by_buckets:
-            yield from _append_problems(options)
+        yield from _producer_problems(options) if by_buckets else _append_problems(options)
 
 
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
@@ -343,9 +345,7 @@ def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     yield from _engine_problems(schema, options)
     if options.chain_table:
         yield from _merge_problems(options)
-    producer = options.text("changelog-producer", "none").lower()
-    if producer not in _PRODUCERS:
-        yield f"tables with changelog-producer={producer}", _CONNECTOR
+    yield from _producer_problems(options)
 
 
 _PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})

@@ -23,6 +23,7 @@ from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.row_sorter import RowSorter
 from airflow_paimon.data.merge.versions import UPDATE_BEFORE, Indices
+from airflow_paimon.data.net_changelog import BucketState, with_net_changelog
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, distribute, write_rows
@@ -44,7 +45,8 @@ class Correction:
 
     ``live`` holds pickled ``LiveBucket``s under the partition's bytes as we write them, and the bucket; a task
     unpickles those that it has rows for. ``read`` reads them. ``drops_matches``: rows of kind ``-U`` only count: a
-    statement matched them and leaves them as they are.
+    statement matched them and leaves them as they are. ``tells``: streaming readers get the changes, on a table with a
+    changelog producer; ``live`` then has the rows of every bucket with files.
     """
 
     write: TableWrite
@@ -53,6 +55,7 @@ class Correction:
     read: TableRead | None = None
     dry_run: bool = False
     drops_matches: bool = False
+    tells: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +176,21 @@ def _rewrite(
     if known is None:
         total = write.buckets_of(key.partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         fresh = BucketSplit(key.partition, values, key.bucket, total, ())
-        return rewrite_bucket(write, fresh, None, changes, NEW_BUCKET)
+        return _told(correction, rewrite_bucket(write, fresh, None, changes, NEW_BUCKET), None)
     live: LiveBucket = pickle.loads(known)
     kept = None if live.split is None or correction.read is None else (correction.read, live.split)
-    return rewrite_bucket(write, replace(live.bucket, values=values), kept, changes, live.max_sequence)
+    message = rewrite_bucket(write, replace(live.bucket, values=values), kept, changes, live.max_sequence)
+    return _told(correction, message, kept)
+
+
+def _told(correction: Correction, message: CommitMessage, before: BucketState | None) -> CommitMessage:
+    """Add the changelog, against all files of the bucket, which the driver names as replaced."""
+    if not correction.tells:
+        return message
+    replaced = () if before is None else before[1].files
+    try:
+        found = with_net_changelog(correction.write, replace(message, replaced=replaced), before)
+    except BaseException:
+        discard_files(correction.write, [message])
+        raise
+    return replace(found, replaced=message.replaced)

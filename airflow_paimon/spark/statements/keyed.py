@@ -21,6 +21,7 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_snapshot
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -29,6 +30,7 @@ from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
+from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import ReadSplit, plan_read
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
@@ -87,14 +89,19 @@ def change_keyed(
             changed = inserted(spark, bound, plan.schema, ())
         else:
             empty = evaluation.run(evaluation.empty_target())
-            if takes_whole_partitions(bound, plan, empty):
+            if takes_whole_partitions(bound, plan, empty) and not _tells(table, plan.schema):
                 return drop_partitions(spark, bound, plan, write, empty.predicate, dry_run=dry_run)
             layer = plan_read(plan, predicate=empty.predicate, time_travel=True, whole_buckets=True)
             changed = evaluation.run(view_frame(spark, [layer])).rows
-        correction = _correction(plan, write, limits, dry_run)
+        correction = replace(_correction(plan, write, limits, dry_run), tells=_tells(table, plan.schema))
         with temporary_conf(spark, BATCH_CONF):
             results = _run(_with_kinds(changed), plan, correction)
     return _outcome(plan, write, results)
+
+
+def _tells(table: Table, schema: TableSchema) -> bool:
+    """Whether streaming readers get the changes with the commit. What a branch changes they get by its publish."""
+    return table.branch_name == MAIN and producer_of(schema) is not None
 
 
 def _refuse_merged_inserts(asked: Statement, table: Table, schema: TableSchema) -> None:

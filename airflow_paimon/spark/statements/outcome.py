@@ -56,6 +56,11 @@ class Outcome:
             "bytes_added": sum(f.file_size for f in new),
             "files_rewritten": len(rewritten),
             "bytes_rewritten": sum(f.file_size for f in rewritten),
+            **(
+                {"changelog_rows": told}
+                if (told := sum(f.row_count for m in self.messages for f in m.changelog))
+                else {}
+            ),
             "files_kept": len(kept),
             "bytes_kept": sum(f.file_size for f in kept),
         }
