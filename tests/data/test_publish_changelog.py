@@ -65,6 +65,7 @@ def test_a_publish_and_its_undo_tell_their_net_changes(tmp_path: Path, producer:
     correct(fix, [("a", 0, "x")], "-D")
     plan = operate(main, "merge_branch", branch="fix", dry_run=True).details["streaming_readers"]
     assert plan["see"] == "changes" and "get the net changes" in plan["note"]
+    assert "the publish reads 2 files, 0.0 MB" in plan["note"]
     assert not list(tmp_path.rglob("bucket-*/changelog-*"))
     done = operate(main, "merge_branch", branch="fix")
     assert told(main, done) == ["-D a0 v0", "-U a1 v1", "+U a1 new", "+I a7 more"]

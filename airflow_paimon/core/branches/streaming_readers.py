@@ -30,7 +30,12 @@ def streaming_readers(
         return {"changelog_producer": producer, "see": OVERWRITES, "note": _sentence(target, note)}
     refused = not_written(target, schema) if writes else None
     if writes and refused is None:
-        note = f"get the net changes, from the changelog of this snapshot (changelog-producer={producer})"
+        files = [e.file for c in changes for e in (*c.delete, *c.add)]
+        megabytes = sum(f.file_size for f in files) / 1e6
+        note = (
+            f"get the net changes, from the changelog of this snapshot (changelog-producer={producer}); for it the "
+            f"publish reads {len(files)} files, {megabytes:,.1f} MB (not with --changelog none)"
+        )
         later = sum(e.file.level < _told_from(schema) for c in changes for e in c.add)
         if later:
             note += f"; rows of {later} added files follow with the next compaction"
