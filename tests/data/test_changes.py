@@ -104,6 +104,15 @@ def contents(table: Table, version: int | None = None) -> list[Row]:
     return sorted(tuple(r.values()) for r in read_arrow(table, version=version).to_pylist())
 
 
+@pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
+def test_other_merge_engines_need_a_changelog_producer(tmp_path: Path, engine: str) -> None:
+    """As in Paimon: new files alone don't say what becomes of a row."""
+    table = table_at(tmp_path, keyed=True, **{"merge-engine": engine})
+    with pytest.raises(UnsupportedFeatureError, match=r"changelog-producer=lookup.*\(input is read as well"):
+        _ = Follower(table, row_kind=True).stream
+    assert Follower(table, row_kind=True, **{"changelog-producer": "input"}).stream.rules.has_changelog
+
+
 def test_where_a_stream_starts(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     put(table, ("a", 1, "x"))

@@ -59,6 +59,36 @@ def test_the_same_changes_as_java(java_oracle: JavaOracle, tmp_path: Path, produ
         assert sorted(ours.all()) == sorted(theirs)
 
 
+@pytest.mark.parametrize("engine", ["partial-update", "aggregation"])
+def test_the_records_as_they_were_written_of_other_merge_engines(
+    java_oracle: JavaOracle, tmp_path: Path, engine: str
+) -> None:
+    """With the producer input both give the records of the writers, and of a compaction nothing."""
+    columns = {"k": "INT NOT NULL", "n": "INT", "v": "STRING"}
+    options = {
+        "bucket": "2",
+        "changelog-producer": "input",
+        "merge-engine": engine,
+        "fields.n.aggregate-function": "sum",
+    }
+    if engine == "partial-update":
+        del options["fields.n.aggregate-function"]
+    java_oracle.create_table(tmp_path, "d.t", columns, primary_keys=["k"], options=options)
+    table = open_table(str(tmp_path), "d.t")
+    java_oracle.write(tmp_path, "d.t", [{"k": k, "n": 1, "v": "first"} for k in range(4)])
+    ours = Follower(table, row_kind=True)
+    java_oracle.open_stream_reader(tmp_path, "d.t", engine)
+    assert sorted(ours.all(), key=repr) == sorted(streamed(java_oracle, engine, table), key=repr)
+    java_oracle.write(tmp_path, "d.t", [{"k": 1, "n": 5, "v": None}, {"k": 1, "n": None, "v": "x"}, {"k": 7, "n": 2}])
+    java_oracle.do("compact", tmp_path, "d.t", full=True)
+    java_oracle.write(tmp_path, "d.t", [{"k": 1, "n": 3}])
+    told = ours.all()
+    assert sorted(told, key=repr) == sorted(streamed(java_oracle, engine, table), key=repr)
+    assert sorted(told, key=repr) == sorted(
+        [(1, 5, None, "+I"), (1, None, "x", "+I"), (7, 2, None, "+I"), (1, 3, None, "+I")], key=repr
+    )
+
+
 def test_java_keeps_what_a_stream_has_yet_to_read(java_oracle: JavaOracle, tmp_path: Path) -> None:
     java_oracle.create_table(tmp_path, "d.t", COLUMNS, partition_keys=["dt"])
     main = open_table(str(tmp_path), "d.t")

@@ -99,10 +99,11 @@ def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, 
             table=label,
         )
     producer = options.text("changelog-producer", "none").lower() if keyed else "none"
-    if keyed and options.merge_engine != "deduplicate" and producer not in ("lookup", "full-compaction"):
+    if keyed and options.merge_engine != "deduplicate" and producer == "none":
         raise UnsupportedFeatureError(
             f"{label}: its merge engine {options.merge_engine} makes a row of several changes, which a stream of new "
-            f"files can't tell; set changelog-producer=lookup or full-compaction",
+            f"files can't tell; set changelog-producer=lookup or full-compaction (input is read as well, but gives the "
+            f"records as they were written, not merged)",
             table=label,
         )
     rules = StreamRules(keyed=keyed, producer=producer, overwrites=_overwrites(options, keyed, row_kind))
