@@ -20,6 +20,7 @@ from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import data_file_path, legacy_schema
+from airflow_paimon.core.table.vector_files import Deletion
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
@@ -39,7 +40,7 @@ from airflow_paimon.data.row_columns import (
     stored_row_fields,
     with_row_columns,
 )
-from airflow_paimon.data.scan import Deletion, ReadSplit, TableRead
+from airflow_paimon.data.scan import ReadSplit, TableRead
 
 
 def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:

@@ -9,16 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, IndexEntry
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_numbered, check_readable
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, bucket_folder
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.vector_files import Deletion, find_deletions
 from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered, shown_files
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
@@ -35,9 +34,6 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge.column_files import plan_column_files
 from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, check_row_ids, row_bounds, with_row_columns
-
-Deletion = tuple[str, DeletionVectorRange]
-"""The index file with a deletion vector, and its position in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,19 +225,6 @@ def _sections(read: TableRead, files: Sequence[DataFile], *, merge: bool) -> lis
     if TableOptions(read.schema.options).data_evolution:
         return plan_column_files(files, read.label)
     return [Section(((f,),)) for f in files]
-
-
-def find_deletions(entries: Sequence[IndexEntry], schema: TableSchema) -> list[Deletion]:
-    """Find all deletion vectors of a snapshot."""
-    stored = StoredPartitions(schema) if TableOptions(schema.options).flag("index-file-in-data-file-dir") else None
-
-    def path(entry: IndexEntry) -> str:
-        folder = INDEX_DIR if stored is None else bucket_folder(schema, stored.values(entry.partition), entry.bucket)
-        return entry.external_path or f"{folder}/{entry.file_name}"
-
-    return [
-        (path(entry), where) for entry in entries for where in entry.deletion_vector_ranges or () if where is not None
-    ]
 
 
 def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]) -> list[Section]:

@@ -21,11 +21,12 @@ from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.scan import data_file_path
+from airflow_paimon.core.table.vector_files import Deletion
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, arrow_type
 from airflow_paimon.data.files.evolution import nested_ids
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS
-from airflow_paimon.data.scan import Deletion, ReadSplit, TableRead
+from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.row_positions import ROW_INDEX, FileKeys, with_row_columns, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -30,6 +30,7 @@ from airflow_paimon.core.table.scan import (
 )
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.vector_files import unreadable_vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,17 +173,17 @@ def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) ->
 def check_files_exist(
     view: Table,
     schema: TableSchema,
-    changes: Iterable[BucketChange],
+    changes: Sequence[BucketChange],
     index: Sequence[IndexEntry] = (),
     checked: set[str] | None = None,
 ) -> None:
-    """Refuse to publish a missing data or index file.
+    """Refuse to publish a missing data or index file, or deletion vectors that can't be read.
 
     ``checked``: names of files that an earlier attempt found, and that tags have retained since; this attempt adds its
     own.
 
     Raises:
-        FormatError: names the first missing file.
+        FormatError: names the first missing or damaged file.
     """
     known: set[str] = set() if checked is None else checked
     adds = [e for c in changes for e in c.add if e.file.file_name not in known]
@@ -194,6 +195,14 @@ def check_files_exist(
             f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
             table=view.name,
             details={"missing": lost[:20]},
+        )
+    form, taken = StoredPartitions(schema).canonical, {c.bucket for c in changes}
+    vectors = [i for i in indexes if BucketKey(form(i.partition), i.bucket) in taken]
+    for why in unreadable_vectors(view, schema, vectors):
+        raise FormatError(
+            f"{view.name}: deletion vectors to publish can't be read ({why}); nothing was published. Overwrite their "
+            f"partition on the branch",
+            table=view.name,
         )
     known |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
 

@@ -27,6 +27,7 @@ from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.requests.requests import CheckTable
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import (
+    INDEX_DIR,
     KEEP_TAG_PREFIX,
     MAIN,
     STAGING_BRANCH_PREFIX,
@@ -36,6 +37,7 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.vector_files import unreadable_vectors
 
 
 def check_table(context: Context, request: CheckTable, duplicates: FindDuplicates | None = None) -> OperationResult:
@@ -70,6 +72,7 @@ def find_all(
             findings += _guarded(view, hash_index_findings(view, verify_files=verify_files))
             if verify_files:
                 findings += _guarded(view, _file_findings(view))
+                findings += _guarded(view, _vector_findings(view))
         elif view.branch_name not in records:
             findings.append(without_schema(view))
     living = [v for v in views[1:] if v.exists()]
@@ -200,3 +203,19 @@ def _file_findings(view: Table) -> Iterator[Finding]:
                 message=message,
                 at_risk="reads of this state fail; deleting or expiring anything now could make it worse",
             )
+
+
+def _vector_findings(view: Table) -> Iterator[Finding]:
+    """Deletion vectors of the head that can't be read; missing files are findings of their own."""
+    schema, entries = view.schema(), read_index(view, view.latest_snapshot())
+    gone = set(missing_index_files(view, schema, entries))
+    there = [e for e in entries if f"{INDEX_DIR}/{e.file_name}" not in gone]
+    wrong = list(unreadable_vectors(view, schema, there))
+    if wrong:
+        yield Finding(
+            kind="deletion-vectors",
+            subject=view.branch_name,
+            severity=ERROR,
+            message=f"{view.label}: {len(wrong)} files with deletion vectors can't be read, e.g.: {wrong[0]}",
+            at_risk="reads of their partitions fail; to ignore them would bring deleted rows back",
+        )
