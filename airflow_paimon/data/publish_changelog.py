@@ -9,10 +9,11 @@ from airflow_paimon.core.table.features import check_file, check_index, check_me
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.vector_files import find_deletions
 from airflow_paimon.data.merge.sections import plan_sections
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.net_changelog import BucketState, ChangelogTarget, net_changelog
-from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, find_deletions
+from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of
 
 _States = tuple[list[BucketState], list[BucketState]]
 
