@@ -84,11 +84,12 @@ def _stacked(write: TableWrite, messages: Sequence[CommitMessage]) -> list[Commi
 
 
 def _renumbered(write: TableWrite, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
-    tied = _tied_tasks(write, messages)
+    # what a changelog tells last has to be what a read gives: the rows of the later task
+    tied = set(range(1, len(messages))) if any(m.changelog for m in messages) else _tied_tasks(write, messages)
     if not tied:
         return list(messages)
     log.info(
-        "%s: bucket %s: %s tasks wrote the same keys with the same sequence numbers; writing their files again",
+        "%s: bucket %s: %s tasks gave their rows numbers that others have; writing their files again",
         *(write.label, messages[0].bucket, len(tied)),
     )
     kept = [m for at, m in enumerate(messages) if at not in tied]
@@ -156,8 +157,24 @@ def _keys_and_numbers(
 
 def _shifted(write: TableWrite, message: CommitMessage, by: int) -> CommitMessage:
     """Rewrite a message's files with sequence numbers increased by ``by``."""
-    split = _split(write, message, message.new_files)
-    target = FileTarget(store=write.store, schema=write.schema, values=split.bucket.values, bucket=message.bucket)
+    return replace(
+        message,
+        new_files=_shifted_files(write, message, message.new_files, by),
+        changelog=_shifted_files(write, message, message.changelog, by, is_changelog=True),
+    )
+
+
+def _shifted_files(
+    write: TableWrite, message: CommitMessage, shifted: Sequence[DataFile], by: int, *, is_changelog: bool = False
+) -> tuple[DataFile, ...]:
+    split = _split(write, message, shifted)
+    target = FileTarget(
+        store=write.store,
+        schema=write.schema,
+        values=split.bucket.values,
+        bucket=message.bucket,
+        is_changelog=is_changelog,
+    )
     files: list[DataFile] = []
     for part in split.divided():  # a task may have written several runs with common keys
         writer = RollingWriter(target)
@@ -170,7 +187,7 @@ def _shifted(write: TableWrite, message: CommitMessage, by: int) -> CommitMessag
         except BaseException:
             writer.abandon()
             raise
-    return replace(message, new_files=tuple(files))
+    return tuple(files)
 
 
 def _read(write: TableWrite, batch_rows: int) -> TableRead:

@@ -7,7 +7,7 @@ key in a run are merged as in a read (docs/format.md, Data files). Nothing is vi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,16 +26,15 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_text import escape_path_name
-from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, encode_partition
-from airflow_paimon.core.table.paths import LONGEST_NAME
+from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
-from airflow_paimon.data.merge.sorted_runs import Part, runs_to_write
+from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
+from airflow_paimon.data.partition_values import check_partition_values
 
 BUFFER_BYTES = 256 << 20
 """Bytes that a primary-key bucket's writer holds in memory before it sorts and writes a run."""
@@ -70,6 +69,12 @@ class TableWrite:
     @property
     def is_keyed(self) -> bool:
         return bool(self.schema.primary_keys)
+
+    @property
+    def tells_input(self) -> bool:
+        """Whether streaming readers get the rows as they are given: what replaces others is told to nobody."""
+        producer = TableOptions(self.schema.options).text("changelog-producer", "none").lower()
+        return self.is_keyed and not self.replaces and producer == "input"
 
     @property
     def default_buckets(self) -> int:
@@ -215,37 +220,9 @@ def _partition_codes(
     sample = rows.take(pa.array(firsts))
     columns = [sample.column(f.name) for f in fields]
     values = list(zip(*(to_values(c, f.type) for c, f in zip(columns, fields, strict=True)), strict=True)) or [()]
-    _check_partition_values(write, values)
+    check_partition_values(write.store, write.schema, write.label, values)
     types = [f.type for f in fields]
     return combined, [(encode_partition(v, types), v) for v in values]
-
-
-def _check_partition_values(write: TableWrite, partitions: Sequence[tuple[Any, ...]]) -> None:
-    """Refuse the text that represents null: its rows would share null's folder, and no request could name them."""
-    reserved = {DEFAULT_PARTITION, TableOptions(write.schema.options).partition_default_name}
-    for values in partitions:
-        for key, value in zip(write.schema.partition_keys, values, strict=True):
-            if isinstance(value, str) and value in reserved:
-                raise InvalidInputError(
-                    f"{write.label}: partition column {key!r} holds the text {value!r}, which represents null in "
-                    f"partition names (option partition.default-name); write null, or another text",
-                    table=write.label,
-                )
-            _check_folder(write, key, value)
-
-
-def _check_folder(write: TableWrite, key: str, value: Any) -> None:
-    """Refuse a text that is too long for a folder name on file systems (object stores allow it)."""
-    if not isinstance(value, str) or not write.store.uri.startswith("file:"):
-        return
-    size = len(f"{escape_path_name(key)}={escape_path_name(value)}".encode())
-    if size > LONGEST_NAME:
-        raise InvalidInputError(
-            f"{write.label}: partition column {key!r} holds a text of {len(value)} characters ({value[:40]!r}...): its "
-            f"folder name would have {size} bytes, and the file system allows {LONGEST_NAME}; partition by a shorter "
-            f"value",
-            table=write.label,
-        )
 
 
 def _bucket_column(
@@ -306,6 +283,7 @@ class BucketWriter:
         self._plain = None if write.is_keyed else RollingWriter(self._target, self._sequence)
         self._runs: list[RollingWriter] = []
         self._files: list[DataFile] = []
+        self._changelog: list[DataFile] = []
         self._took_rows = False
 
     @property
@@ -340,6 +318,7 @@ class BucketWriter:
             bucket=self._key.bucket,
             total_buckets=self._total,
             new_files=tuple(self._files),
+            changelog=tuple(self._changelog),
         )
 
     def abandon(self) -> None:
@@ -358,8 +337,17 @@ class BucketWriter:
             for batch in rows.to_batches():
                 run.write(batch if keep_deletes else drop_retracts(batch))
             self._files += run.finish()
+        if self._write.tells_input:
+            self._tell()
         self._sequence += sum(b.num_rows if i is None else len(i) for b, i in self._buffer)
         self._buffer, self._buffer_bytes = [], 0
+
+    def _tell(self) -> None:
+        told = RollingWriter(replace(self._target, is_changelog=True))
+        self._runs.append(told)
+        for batch in changes_to_write(self._buffer, self._write.schema, self._sequence).to_batches():
+            told.write(batch)
+        self._changelog += told.finish()
 
     def _sorted(self) -> list[pa.Table]:
         try:

@@ -206,7 +206,7 @@ class Model:
 def lives() -> Iterator[tuple[str, dict[str, str]]]:
     for engine in ENGINES:
         for vectors in ({}, VECTORS) if engine != "first-row" else ({},):
-            for producer in ("none", "lookup", "full-compaction") if engine != "first-row" else ("none", "lookup"):
+            for producer in ("none", "lookup") if engine == "first-row" else ("none", "lookup", "full-compaction"):
                 if vectors or producer != "none" or engine == "first-row":
                     yield engine, {**vectors, "changelog_producer": producer}
 

@@ -75,7 +75,6 @@ WRITE: list[tuple[str, dict[str, Any]]] = [
     ("data-file.thin-mode=true", {"data_file__thin_mode": "true"}),
     ("data-file.external-paths", {"data_file__external_paths": "s3://x"}),
     ("rowkind.field=op", {"rowkind__field": "op"}),
-    ("changelog-producer=input", {"changelog_producer": "input"}),
     ("changelog-producer=other", {"changelog_producer": "other"}),
     ("write.sequence-number-init-mode=snapshot", {"write__sequence_number_init_mode": "snapshot"}),
     ("bucket-function.type=mod", {"bucket_function__type": "mod"}),
@@ -118,13 +117,10 @@ def test_not_written(what: str, options: dict[str, Any]) -> None:
     check_readable(schema(**options), table="d.t")
 
 
-def test_whole_buckets_are_written_where_appended_files_would_not_do() -> None:
-    told = {"changelog_producer": "input"}
-    check_writable(schema(**told), table="d.t", branch="fix", by_buckets=True)
-    with pytest.raises(UnsupportedFeatureError, match="input"):
-        check_writable(schema(**told), table="d.t", branch="fix")
+def test_whole_buckets_and_appends_are_written_with_each_producer() -> None:
     for producer in ("input", "lookup", "full-compaction"):
-        check_writable(schema(changelog_producer=producer), table="d.t", by_buckets=True)
+        for by_buckets in (False, True):
+            check_writable(schema(changelog_producer=producer), table="d.t", by_buckets=by_buckets)
     assert (
         "changelog-producer=other" in refusal(check_writable, {"changelog_producer": "other"}, by_buckets=True).message
     )
@@ -213,17 +209,16 @@ def test_cross_partition_keys_are_not_written() -> None:
 
 _MERGED: list[dict[str, Any]] = [{"merge_engine": "partial-update"}, {"merge_engine": "aggregation"}]
 _VECTORS = {"deletion_vectors__enabled": "true"}
-_WRITE_ONLY = {"write_only": "true"}
+_WRITE_ONLY, _INPUT = {"write_only": "true"}, {"changelog_producer": "input"}
 _LOOKUP, _FULL = {"changelog_producer": "lookup"}, {"changelog_producer": "full-compaction"}
 _SPECIAL = ("sequence__snapshot_ordering", "pk_clustering_override", "deletion_vectors__merge_on_read")
 _ROWS: dict[str, list[dict[str, Any]]] = {
     "append table": [{"keyed": False, **more} for more in ({}, {"row_tracking__enabled": "true"}, _VECTORS)],
     "primary key, fixed": [{}, {"bucket": "-1"}],
     "with `deletion-vectors": [_VECTORS, {**_VECTORS, "bucket": "-1"}],
-    "with `changelog-producer` `lookup`": [{**one, **more} for one in (_LOOKUP, _FULL) for more in ({}, _WRITE_ONLY)],
-    "with `changelog-producer=input`": [{"changelog_producer": "input"}],
+    "with `changelog-producer`": [{**one, **more} for one in (_INPUT, _LOOKUP, _FULL) for more in ({}, _WRITE_ONLY)],
     "`merge-engine` `partial-update`": _MERGED,
-    "the same": [{**one, **more} for one in _MERGED for more in (_VECTORS, _LOOKUP)],
+    "the same": [{**one, **more} for one in _MERGED for more in (_VECTORS, _LOOKUP, _INPUT)],
     "`merge-engine=first-row`": [{"merge_engine": "first-row"}],
     "primary key without": [{"partition_keys": ("v",)}],
     "`rowkind": [{"rowkind__field": "v"}],

@@ -104,3 +104,42 @@ def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: 
                 java_oracle.open_stream_reader(tmp_path, "d.t", reader)
             assert expected == told_rows(java_oracle, reader, known, read_arrow(table).schema), (life.options, done)
     assert written > 1
+
+
+INPUT = {"changelog-producer": "input", "bucket": "2"}
+
+
+def stream(java: JavaOracle, reader: str) -> list[tuple[Any, ...]]:
+    """What the stream tells next: the changes of each key in order."""
+    found: list[Any] = []
+    while (told := java.stream_read(reader)[0]).num_rows:
+        found += [tuple(r.values()) for r in told.to_pylist()]
+    return sorted(found, key=lambda row: row[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [INPUT, {**INPUT, **VECTORS, "bucket": "-1"}, {**INPUT, "sequence.field": "b", "ignore-delete": "true"}],
+    ids=str,
+)
+def test_our_changelog_of_the_input_is_javas(java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]) -> None:
+    """Of the same rows in two tables, one written by us, Java's streams tell the same changes in the same order."""
+    chance = chance_of(f"input/{options}")
+    life = life_of(chance, "deduplicate", options)
+    tables = {name: tmp_path / name for name in ("d.ours", "d.theirs")}
+    for name, folder in tables.items():
+        java_oracle.create_table(folder, name, life.columns, primary_keys=["k"], options=life.options)
+    ours, theirs = tables
+    for number in range(6):
+        rows = life.rows(chance)
+        put(open_table(str(tables[ours]), ours), rows)
+        java_oracle.write(tables[theirs], theirs, rows)
+        if number == 0:
+            for name, folder in tables.items():
+                java_oracle.open_stream_reader(folder, name, str(folder))
+        told = [stream(java_oracle, str(folder)) for folder in tables.values()]
+        assert told[0] == told[1]
+        assert told[0] or "ignore-delete" in options or number == 0
+        assert rows_in_one_form(java_oracle.read(tables[ours], ours)) == rows_in_one_form(
+            java_oracle.read(tables[theirs], theirs)
+        )

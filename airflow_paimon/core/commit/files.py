@@ -97,6 +97,7 @@ def commit_append(
         return Draft(
             kind=CommitKind.APPEND,
             entries=entries,
+            changelog=[e for m in messages for e in m.changelog_entries()],
             index_entries=with_hash_indexes_of(table, schema, head, messages),
             schema=schema,
             properties=properties or {},

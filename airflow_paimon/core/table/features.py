@@ -277,8 +277,6 @@ def _append_problems(options: TableOptions) -> Iterator[Problem]:
         yield from _changelog_problems(options)
         if options.deletion_vectors:
             yield "chain tables with option deletion-vectors.enabled=true", _CONNECTOR
-    if options.text("changelog-producer", "none").lower() == "input":
-        yield "tables with changelog-producer=input (its changelog would be missing)", _CONNECTOR
     yield from _producer_problems(options)
 
 

@@ -15,7 +15,7 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.engine import merge_slices, pick_winners
 from airflow_paimon.data.merge.rules import merge_rules
-from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.data.merge.sort_keys import order_values, sort_keys
 from airflow_paimon.data.merge.versions import DELETE, UPDATE_BEFORE, Indices
 
 Part = tuple[pa.RecordBatch, Indices | None]
@@ -59,6 +59,20 @@ def _merged_run(parts: Sequence[Part], schema: TableSchema, first_number: int) -
         return rows
     keys = sort_keys([[s.column(n) for n in rules.keys] for s in slices])
     return pa.Table.from_batches([merge_slices(slices, keys, rules)])
+
+
+def changes_to_write(parts: Sequence[Part], schema: TableSchema, first_number: int) -> pa.Table:
+    """Return what a writer tells streaming readers with ``changelog-producer=input``: all rows that the table's options
+    don't ignore, not merged, by key and in the order in which they would be merged."""
+    rules, deciding = merge_rules(schema), deciding_rows(parts, schema)
+    kept = not_ignored(deciding, schema)
+    if not len(kept):
+        return gathered(parts, kept).append_column(SEQUENCE_NUMBER, pa.array(kept))
+    found = deciding.take(pa.array(kept))
+    ranks = np.unique(sort_keys([[found.column(n) for n in rules.keys]])[0], return_inverse=True)[1]
+    values = [v for n in rules.sequence for v in order_values(found.column(n), rules.descending)]
+    order = kept[np.lexsort([kept, *values[::-1], ranks])]
+    return gathered(parts, order).append_column(SEQUENCE_NUMBER, pa.array(first_number + order))
 
 
 def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, Indices]:
