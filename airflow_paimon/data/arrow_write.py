@@ -20,6 +20,7 @@ from airflow_paimon.core.commit.committer import (
 from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.commit.idempotency import REFUSALS, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.since import has_moving_keys
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
@@ -32,8 +33,8 @@ from airflow_paimon.data.compact_written import compact_written
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.discarded_files import discard_files
-from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 
 log = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ def commit_in_tries(
         write = plan_write(table, overwrite=mode != "append", chained=True, tasks=tasks)
         messages = write_files(write)
         try:
-            messages = with_hash_indexes(write.dynamic, messages)
+            messages = completed(table, write, messages, mode, partition)
             receipt = commit_write(
                 table, write, messages, mode, partition, identity, on_stale, only_planned=read_head()
             )
@@ -230,13 +231,14 @@ def commit_write(
     specs: Overwrite = None if partition is None else [partition]
     if mode == "dynamic_overwrite" and write.schema.partition_keys:
         specs = "dynamic"
+    stays = specs is not None  # and a key of what stays may not come with the rows
     return commit_overwrite(
         table,
         messages,
         partitions=specs,
         identity=identity,
         guard_options=options,
-        read=(write.planned_on,) if only_planned else None,
+        read=(write.planned_on,) if only_planned or (stays and has_moving_keys(write.schema)) else None,
     )
 
 

@@ -28,6 +28,7 @@ from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.key_places import KeyPlaces, read_places
 
 _CACHED_BYTES = 1 << 30
 _cache: OrderedDict[tuple[str, ...], Packed] = OrderedDict()
@@ -39,7 +40,7 @@ class DynamicBuckets:
     """What a write has to know of a table's dynamic buckets. Picklable.
 
     ``indexes``: the hash indexes of each partition (in canonical form), one a bucket. ``unindexed``: buckets with files
-    but without an index.
+    but without an index. ``places``: where the keys live whose partition may change; such a table has no index.
     """
 
     store: Store
@@ -48,6 +49,7 @@ class DynamicBuckets:
     rules: BucketRules
     indexes: Mapping[bytes, tuple[IndexEntry, ...]] = field(default_factory=dict)
     unindexed: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)
+    places: KeyPlaces | None = None
 
     def assigner(self, partition: bytes) -> Assigner:
         """Return an assigner for a partition.
@@ -55,6 +57,8 @@ class DynamicBuckets:
         Raises:
             FormatError: its index is damaged; a write could put a key into a second bucket.
         """
+        if self.places is not None:
+            return Assigner(self.places.packed(partition), self.places.numbers(partition), self.rules)
         entries = self.indexes.get(partition, ())
         if self.unindexed.get(partition):
             raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")
@@ -120,12 +124,17 @@ def plan_dynamic_buckets(
     tasks: int,
     apart: bool,
 ) -> DynamicBuckets | None:
-    """Read which hash indexes a table has. ``head``: None = none, every key is new; ``live``: its live files.
+    """Read which hash indexes a table has, or where its keys live. ``head``: None = none, every key is new; ``live``:
+    its live files.
 
     ``tasks`` and ``apart`` are those of ``bucket_rules``. None: the table has no dynamic buckets.
     """
     if not has_dynamic_buckets(schema):
         return None
+    rules = bucket_rules(TableOptions(schema.options), tasks=tasks, apart=apart)
+    if schema.crosses_partitions:
+        places = read_places(table, schema, head)
+        return DynamicBuckets(store=table.store, label=table.label, schema=schema, rules=rules, places=places)
     form = StoredPartitions(schema).canonical
     indexes: dict[bytes, tuple[IndexEntry, ...]] = {}
     for entry in read_index(table, head):
@@ -140,7 +149,7 @@ def plan_dynamic_buckets(
         store=table.store,
         label=table.label,
         schema=schema,
-        rules=bucket_rules(TableOptions(schema.options), tasks=tasks, apart=apart),
+        rules=rules,
         indexes=indexes,
         unindexed=lacking,
     )
@@ -175,8 +184,8 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
 
     A bucket without files needs no index.
     """
-    if dynamic is None:
-        return list(messages)
+    if dynamic is None or dynamic.places is not None:
+        return [replace(m, hashes=b"") if m.hashes else m for m in messages]
     form = StoredPartitions(dynamic.schema).canonical
     added: dict[BucketKey, list[bytes]] = {}
     for message in messages:

@@ -168,7 +168,7 @@ def distribute(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) ->
     if write.dynamic is None:
         buckets = _bucket_column(write, rows, codes, names)
     else:
-        buckets = _hashed(write, rows, codes, names, lambda p, hashes: assigners.of(p).assign(hashes))
+        buckets = _hashed(write, rows, codes, names, lambda p, *row: assigners.of(p).assign(*row))
     span = int(buckets.max()) + 1
     groups = codes.astype(np.int64) * span + buckets
     order = np.argsort(groups, kind="stable")
@@ -192,7 +192,7 @@ def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int
         buckets = _bucket_column(write, rows, codes, names)
     else:
         known = Assigners(write.dynamic)
-        buckets = _hashed(write, rows, codes, names, lambda p, hashes: known.of(p).share_of(hashes))
+        buckets = _hashed(write, rows, codes, names, lambda p, *row: known.of(p).share_of(*row))
     return (stable[codes] + buckets) & np.int64(0x7FFFFFFFFFFFFFFF)
 
 
@@ -247,17 +247,23 @@ def _hashed(
     rows: pa.RecordBatch,
     codes: npt.NDArray[np.int64],
     partitions: Sequence[bytes],
-    number: Callable[[bytes, Hashes], npt.NDArray[np.int64]],
+    number: Callable[[bytes, Hashes, npt.NDArray[np.int64] | None], npt.NDArray[np.int64]],
 ) -> npt.NDArray[np.int64]:
-    """Return ``number`` of each row; it gets the rows of a partition as hashes of their trimmed primary keys."""
-    fields = [write.schema.field(n) for n in write.schema.trimmed_primary_keys]
-    hashes = hash_rows([rows.column(f.name) for f in fields], [f.type for f in fields])
+    """Return ``number`` of each row; it gets the rows of a partition as hashes of their keys, and their known buckets
+    where nothing but a look-up of the key finds them."""
+    places = write.dynamic.places if write.dynamic is not None else None
+    known: npt.NDArray[np.int64] | None = None
+    if places is not None:
+        hashes, known = places.hashes(rows), places.known_buckets(rows, partitions, codes)
+    else:
+        fields = [write.schema.field(n) for n in write.schema.trimmed_primary_keys]
+        hashes = hash_rows([rows.column(f.name) for f in fields], [f.type for f in fields])
     if len(partitions) == 1:
-        return number(partitions[0], hashes)
+        return number(partitions[0], hashes, known)
     out = np.empty(rows.num_rows, np.int64)
     for code, partition in enumerate(partitions):
         mask = codes == code
-        out[mask] = number(partition, hashes[mask])
+        out[mask] = number(partition, hashes[mask], known[mask] if known is not None else None)
     return out
 
 

@@ -46,9 +46,9 @@ from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.compact_written import compact_written
 from airflow_paimon.data.discarded_files import discard_files
-from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.layers import Layer, plan_table_read
+from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.task_messages import merged_messages
@@ -336,7 +336,7 @@ class PaimonWriter(DataSourceArrowWriter):
         if self._write is not None:
             files = merged_messages(self._write, [t.messages for t in messages if isinstance(t, TaskFiles)])
             try:
-                files = with_hash_indexes(self._write.dynamic, files)
+                files = completed(self._table, self._write, files, self._mode, self._partition)
                 receipt = commit_write(
                     self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale
                 )

@@ -198,13 +198,20 @@ def test_defaults_of_nested_columns_are_not_written() -> None:
     check_writable(schema(default="1"), table="d.t")
 
 
-def test_cross_partition_keys_are_not_written() -> None:
-    made = schema()
-    crossed = TableSchema(id=0, fields=made.fields, highest_field_id=9, primary_keys=("k",), partition_keys=("v",),
-                          options=made.options)  # fmt: skip
-    with pytest.raises(UnsupportedFeatureError, match="cross-partition upsert"):
+@pytest.mark.parametrize(
+    "options, appends_only", [({"sequence__field": "v"}, False), ({"changelog_producer": "input"}, True)]
+)
+def test_keys_that_move_between_partitions(options: dict[str, str], appends_only: bool) -> None:
+    """An append would have to change the old partition in a way that these options don't show, or forbid."""
+    crossed = schema(partition_keys=("v",), bucket="-1", **options)
+    with pytest.raises(UnsupportedFeatureError):
         check_writable(crossed, table="d.t")
-    check_readable(crossed, table="d.t")
+    if appends_only:
+        check_writable(crossed, table="d.t", branch="fix", by_buckets=True)
+    else:
+        with pytest.raises(UnsupportedFeatureError, match="lacks partition columns"):
+            check_writable(crossed, table="d.t", branch="fix", by_buckets=True)
+    check_writable(schema(partition_keys=("v",), sequence__field="v"), table="d.t")
 
 
 _MERGED: list[dict[str, Any]] = [{"merge_engine": "partial-update"}, {"merge_engine": "aggregation"}]
@@ -220,7 +227,7 @@ _ROWS: dict[str, list[dict[str, Any]]] = {
     "`merge-engine` `partial-update`": _MERGED,
     "the same": [{**one, **more} for one in _MERGED for more in (_VECTORS, _LOOKUP, _INPUT)],
     "`merge-engine=first-row`": [{"merge_engine": "first-row"}],
-    "primary key without": [{"partition_keys": ("v",)}],
+    "primary key without": [{"partition_keys": ("v",), "bucket": n} for n in ("2", "-1")],
     "`rowkind": [{"rowkind__field": "v"}],
     "`data-file.thin": [{"data_file__thin_mode": "true"}],
     "`sequence.snapshot": [{key: "true"} for key in _SPECIAL],

@@ -32,6 +32,8 @@ import org.apache.paimon.catalog.Catalog;
 import org.apache.paimon.catalog.CatalogContext;
 import org.apache.paimon.catalog.CatalogFactory;
 import org.apache.paimon.catalog.Identifier;
+import org.apache.paimon.crosspartition.GlobalIndexAssigner;
+import org.apache.paimon.crosspartition.IndexBootstrap;
 import org.apache.paimon.data.BinaryRow;
 import org.apache.paimon.data.BinaryString;
 import org.apache.paimon.data.Decimal;
@@ -382,7 +384,11 @@ public final class PaimonOracle {
      * A primary-key table with bucket = -1 keeps in index files which bucket a key lives in. A job of parallelism n has
      * n `assigners` of new buckets, each with buckets of its own.
      */
-    private static RowWriter rowWriter(FileStoreTable table, TableWriteImpl<?> write, String user, int assigners) {
+    private RowWriter rowWriter(FileStoreTable table, TableWriteImpl<?> write, String user, int assigners)
+            throws Exception {
+        if (table.bucketMode() == BucketMode.KEY_DYNAMIC) {
+            return keyDynamic(table, write);
+        }
         if (table.bucketMode() != BucketMode.HASH_DYNAMIC) {
             return write::write;
         }
@@ -400,6 +406,27 @@ public final class PaimonOracle {
             int assigner = BucketAssigner.computeAssigner(partition.hashCode(), hash, assigners, assigners);
             write.write(row, all.get(assigner).assign(partition, hash));
         };
+    }
+
+    /** A key that does not tell its partition: the writer reads the keys of the whole table first, and fails on two. */
+    private RowWriter keyDynamic(FileStoreTable table, TableWriteImpl<?> write) throws Exception {
+        GlobalIndexAssigner assigner = new GlobalIndexAssigner(table);
+        assigner.open(0, ioManager, 1, 0, (row, bucket) -> {
+            try {
+                write.write(row, bucket);
+            } catch (Exception e) {
+                throw new RuntimeException(e);
+            }
+        });
+        new IndexBootstrap(table).bootstrap(1, 0, key -> {
+            try {
+                assigner.bootstrapKey(key);
+            } catch (Exception e) {
+                throw new RuntimeException(e);
+            }
+        });
+        assigner.endBoostrap(true);
+        return assigner::processInput;
     }
 
     private static ManifestCommittable committable(long identifier, List<CommitMessage> messages, JsonNode request) {

@@ -20,9 +20,9 @@ CONNECTOR = "0.9.0"
 
 BUNDLE_JAR = JARS_DIR / f"paimon-bundle-{BUNDLE}.jar"
 CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
-HADOOP_JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "jcl-over-slf4j", "lz4-java")
-"""Beside the bundle, the Java engine needs these (the last two for ORC and for spilling merges); every PySpark ships
-them."""
+HADOOP_JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "jcl-over-slf4j", "lz4-java", "rocksdbjni")
+"""Beside the bundle, the Java engine needs these (the last three for ORC, for spilling merges, and for keys that
+move between partitions); every PySpark ships them."""
 
 MINIMUM_JAVA = 17
 

@@ -18,6 +18,7 @@ from airflow_paimon.core.branches.publish_plan import (
     check_bucket_counts,
     check_deletion_vectors,
     check_hash_indexes,
+    check_moving_keys,
     check_sequences,
     fast_forward_buckets,
     highest_sequence,
@@ -292,6 +293,7 @@ def _check_sequences(
     schema = g.main_schemas[-1]
     if not schema.primary_keys or request.writers_stopped:
         return
+    check_moving_keys(context.table.name, changes, schema, name)
     form = StoredPartitions(schema).canonical
     check_hash_indexes(context.table.name, changes, g.sides.theirs, read_index(context.table, g.head), form, name)
     if TableOptions(schema.options).sequence_fields:

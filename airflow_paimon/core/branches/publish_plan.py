@@ -65,7 +65,7 @@ def key_scope(schema: TableSchema) -> Scope:
     buckets = TableOptions(schema.options).bucket
     if not schema.primary_keys or buckets > 0:
         return lambda bucket: bucket
-    if set(schema.partition_keys) <= set(schema.primary_keys):
+    if not schema.crosses_partitions:
         return lambda bucket: bucket.partition
     return lambda bucket: None
 
@@ -251,6 +251,29 @@ def check_hash_indexes(
             f"--writers-stopped when no writer is open",
             table=table,
             details={"buckets": sorted(other)[:MAX_LISTED], "bucket_count": len(other)},
+        )
+
+
+def check_moving_keys(
+    table: str, changes: Sequence[BucketChange], schema: TableSchema, name_bucket: Any, whose: str = "the branch"
+) -> None:
+    """Refuse rows for partitions between which keys may move: a writer that stays open remembers where each key lives.
+
+    Nothing in the metadata says whether a key has moved; a file that goes may be the delete of a moved one.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    if not schema.crosses_partitions or TableOptions(schema.options).bucket > 0:
+        return
+    names = sorted(name_bucket(c.bucket) for c in changes)
+    if names:
+        raise UnsafeOperationError(
+            f"{table}: {_listed(names)} of {whose} may hold keys that were in other partitions, as the primary key "
+            f"lacks partition columns: a writer that stays open remembers the partition of each key, and would add a "
+            f"second row. Use --writers-stopped when no writer is open",
+            table=table,
+            details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
         )
 
 

@@ -12,6 +12,7 @@ from airflow_paimon.core.branches.publish_plan import (
     Sides,
     check_bucket_counts,
     check_hash_indexes,
+    check_moving_keys,
     key_scope,
     merge_buckets,
     neutral_kinds,
@@ -94,6 +95,7 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
         changes = state_buckets(theirs)
     if not request.writers_stopped:
         form, whose = StoredPartitions(schema).canonical, f"snapshot {target.id}"
+        check_moving_keys(view.label, changes, schema, name, whose)
         check_hash_indexes(view.label, changes, theirs, read_index(view, head), form, name, whose)
     _check_row_ids(view, schema, target, changes)
     return Decision(

@@ -84,7 +84,7 @@ def _key_problems(schema: TableSchema, options: TableOptions) -> list[str]:
         problems.append("a primary key is required")
     if not schema.partition_keys:
         problems.append("it must be partitioned")
-    elif schema.primary_keys and not set(schema.partition_keys) <= set(schema.primary_keys):
+    elif schema.crosses_partitions:
         problems.append("the primary key must include the partition columns")
     if options.bucket <= 0:
         problems.append(f"option bucket must be greater than 0, it is {options.bucket}")

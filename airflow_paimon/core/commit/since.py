@@ -45,7 +45,8 @@ def check_assigned(
     planned: Snapshot | None,
     head: Snapshot | None,
 ) -> None:
-    """Refuse rows whose dynamic buckets were chosen on a snapshot after which their partitions got commits.
+    """Refuse rows whose dynamic buckets were chosen on a snapshot after which their partitions got commits; where keys
+    may move between partitions, after which any partition got one.
 
     Raises:
         ConflictError: choose the buckets again, on the new head.
@@ -55,7 +56,8 @@ def check_assigned(
     if head is not None and planned is not None and head.identity == planned.identity:
         return
     stored = StoredPartitions(schema)
-    selection = stored.those(m.partition for m in messages)
+    moving = has_moving_keys(schema)
+    selection = stored.where(lambda _: True) if moving else stored.those(m.partition for m in messages)
     changed = next(iter(entries_since(table, planned, head, selection)), None) if head is not None else None
     where = stored.text(changed.partition) if changed is not None else None
     if where is None and _indexes(table, planned, selection) == _indexes(table, head, selection):
@@ -68,8 +70,14 @@ def check_assigned(
 
 
 def has_dynamic_buckets(schema: TableSchema) -> bool:
-    """Return whether each new key gets a bucket that an index remembers."""
+    """Return whether each new key gets a bucket that the next writer has to find again: in an index, or, where the key
+    does not tell the partition (``has_moving_keys``), among the keys of the whole table."""
     return bool(schema.primary_keys) and TableOptions(schema.options).bucket == -1
+
+
+def has_moving_keys(schema: TableSchema) -> bool:
+    """Return whether a key has one row in the whole table, and a write may move it to another partition."""
+    return schema.crosses_partitions and has_dynamic_buckets(schema)
 
 
 def with_hash_indexes_of(

@@ -56,6 +56,11 @@ class TableSchema:
         return rest or self.primary_keys
 
     @property
+    def crosses_partitions(self) -> bool:
+        """Whether the primary key lacks partition columns, so that it does not tell a row's partition."""
+        return bool(self.primary_keys) and not set(self.partition_keys) <= set(self.primary_keys)
+
+    @property
     def key_fields(self) -> tuple[DataField, ...]:
         return tuple(self.field(name) for name in self.trimmed_primary_keys)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from airflow_paimon.core.commit.since import has_dynamic_buckets
+from airflow_paimon.core.commit.since import has_dynamic_buckets, has_moving_keys
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
@@ -20,9 +20,8 @@ from airflow_paimon.core.table.table import Table
 def hash_index_findings(view: Table, *, verify_files: bool) -> Iterator[Finding]:
     """Check the head of a branch. Without ``verify_files`` the index files are not read, only their list."""
     schema, head = view.schema(), view.latest_snapshot()
-    crosses = not set(schema.partition_keys) <= set(schema.primary_keys)  # has no index
     options = TableOptions(schema.options)
-    if head is None or not has_dynamic_buckets(schema) or crosses or options.chain_table:
+    if head is None or not has_dynamic_buckets(schema) or has_moving_keys(schema) or options.chain_table:
         return
     stored = StoredPartitions(schema)
     buckets: dict[bytes, set[int]] = {}

@@ -11,7 +11,7 @@ of them gets all rows of its shares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,14 +77,20 @@ def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
     Raises:
         FormatError: a hash is in two buckets.
     """
-    parts = [(hashes.astype(np.int64) << _BUCKET_BITS) | bucket for bucket, hashes in indexes]
-    packed: Packed = distinct(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+    packed = pack_all(indexes)
     twice = np.flatnonzero(packed[1:] >> _BUCKET_BITS == packed[:-1] >> _BUCKET_BITS)
     if len(twice):
         one, other = (int(packed[at]) & _BUCKET_MASK for at in (twice[0], twice[0] + 1))
         raise FormatError(
             f"{len(twice)} key hashes are in the index of two buckets, the first of them in {one} and {other}"
         )
+    return packed
+
+
+def pack_all(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
+    """Like ``pack``, where a hash may be in several buckets: ``look_up`` finds the lowest one."""
+    parts = [(hashes.astype(np.int64) << _BUCKET_BITS) | bucket for bucket, hashes in indexes]
+    packed: Packed = distinct(np.concatenate(parts)) if parts else np.empty(0, np.int64)
     return packed
 
 
@@ -110,15 +116,20 @@ class Assigner:
         self._filled: dict[int, int] = {}
         self._added: dict[int, list[Hashes]] = {}
 
-    def share_of(self, hashes: Hashes) -> npt.NDArray[np.int64]:
-        """Return the share of each hash: that of its bucket, if it is known."""
+    def share_of(self, hashes: Hashes, known: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
+        """Return the share of each hash: that of its bucket, if it is known. ``known``: as in ``assign``."""
+        if known is not None:
+            return self._where_unknown(hashes, known, known % self._shares, self.share_of)
         each = distinct(hashes)
         found = self._look_up(each)
         shares: Packed = np.where(found < 0, np.abs(each.astype(np.int64)), found) % self._shares
         return shares[np.searchsorted(each, hashes)]
 
-    def assign(self, hashes: Hashes) -> npt.NDArray[np.int64]:
-        """Return the bucket of each hash."""
+    def assign(self, hashes: Hashes, known: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
+        """Return the bucket of each hash. ``known``: the buckets of those rows whose key was found, else -1; a key that
+        was not found may go where another one with its hash is."""
+        if known is not None:
+            return self._where_unknown(hashes, known, known, self.assign)
         each = distinct(hashes)
         buckets = self._look_up(each)
         unknown = buckets < 0
@@ -127,6 +138,20 @@ class Assigner:
             buckets[unknown] = self._place(new)
             self._remember(new, buckets[unknown])
         return buckets[np.searchsorted(each, hashes)]
+
+    @staticmethod
+    def _where_unknown(
+        hashes: Hashes,
+        known: npt.NDArray[np.int64],
+        values: npt.NDArray[np.int64],
+        find: Callable[[Hashes], npt.NDArray[np.int64]],
+    ) -> npt.NDArray[np.int64]:
+        unknown = known < 0
+        if not unknown.any():
+            return values
+        out = values.copy()
+        out[unknown] = find(hashes[unknown])
+        return out
 
     def added(self) -> Mapping[int, Hashes]:
         """Return the hashes that ``assign`` has given a bucket to, by bucket."""

@@ -325,6 +325,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if schema.primary_keys:
         yield from _write_engine_problems(schema, options)
         yield from _key_table_write_problems(schema, options)
+        yield from _moving_key_problems(schema, options, by_buckets)
         yield from _producer_problems(options) if by_buckets else _append_problems(options)
 
 
@@ -354,14 +355,23 @@ def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Ite
     if options.text("write.sequence-number-init-mode", "scan").lower() not in ("scan", "file"):
         mode = options.text("write.sequence-number-init-mode")
         yield f"tables with write.sequence-number-init-mode={mode}", _CONNECTOR
-    if not set(schema.partition_keys) <= set(schema.primary_keys):
-        yield "tables whose primary key lacks partition columns (cross-partition upsert)", _CONNECTOR
     if options.bucket == -1 and options.chain_table:
         yield "chain tables with dynamic buckets (bucket=-1)", "use a fixed number of buckets"
     if options.bucket == -1 and options.flag("index-file-in-data-file-dir"):
         yield "dynamic buckets with option index-file-in-data-file-dir", _CONNECTOR
     if options.bucket == -2:
         yield "primary-key tables with postponed buckets (bucket=-2)", _CONNECTOR
+
+
+def _moving_key_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:
+    """Tables with one row of a key in all partitions: what an append would have to do in the old partition too."""
+    if not schema.crosses_partitions or options.bucket != -1:
+        return
+    what = "tables whose primary key lacks partition columns, with"
+    if options.sequence_fields:  # not allowed by Paimon; it could keep the row in the old partition
+        yield f"{what} sequence.field", "reset it"
+    if not by_buckets and options.text("changelog-producer", "none").lower() == "input":
+        yield f"{what} changelog-producer=input", _CONNECTOR
 
 
 def _changelog_problems(options: TableOptions) -> Iterator[Problem]:

@@ -44,7 +44,7 @@ def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
         problem = "tables with data-evolution.enabled=true", "write the corrected rows to main"
     elif schema.primary_keys and options.bucket == -2:
         problem = "primary-key tables with postponed buckets (bucket=-2)", "write the corrected rows to main"
-    elif schema.primary_keys and not set(schema.partition_keys) <= set(schema.primary_keys) and mode == "overwrite":
+    elif schema.crosses_partitions and mode == "overwrite":
         # a key of the rows may live in another partition, where an overwrite of this one leaves it
         problem = "--mode overwrite of tables whose primary key lacks a partition column", "use --mode upsert"
     if problem is not None:

@@ -37,6 +37,7 @@ from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
 from airflow_paimon.data.layers import Layer
+from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
@@ -309,6 +310,7 @@ def _finish(
         would = bool(results) or (request.mode == "overwrite" and bool(base.live.splits))
         return base.result(context, request, details, changed=would)
     try:
+        check_corrected(base.table, base.write, messages)
         messages = with_hash_indexes(base.write.dynamic, messages)
         receipt = commit_buckets(
             *(base.table, messages),

@@ -10,9 +10,11 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.commit.since import has_moving_keys
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.spark.statements.append import change_append
 from airflow_paimon.spark.statements.keyed import change_keyed
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
@@ -70,6 +72,8 @@ def commit_statement(
     for number in range(1, TRIES + 1):
         outcome = evaluate(spark, statement, table, tables, limits=limits)
         try:
+            if outcome.inserted:
+                check_corrected(table, outcome.write, outcome.messages)
             receipt = _commit(table, statement, outcome, identity, properties(outcome))
         except REFUSALS as error:
             outcome.discard()
@@ -88,7 +92,12 @@ def _commit(
 ) -> Receipt:
     common: dict[str, Any] = {"identity": identity, "properties": properties, "operation": statement.kind}
     if table.schema().primary_keys:
+        kept = has_moving_keys(outcome.write.schema) and not outcome.inserted  # each key where it was
         return commit_buckets(
-            table, outcome.messages, assigned=(outcome.write.planned_on,), vectors=outcome.read.index_entries, **common
+            table,
+            outcome.messages,
+            assigned=None if kept else (outcome.write.planned_on,),
+            vectors=outcome.read.index_entries,
+            **common,
         )
     return commit_rewrite(table, outcome.messages, read=outcome.read, **common)

@@ -21,7 +21,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.compact_written import compact_written
 from airflow_paimon.data.discarded_files import discard_files
-from airflow_paimon.data.dynamic_buckets import with_hash_indexes
+from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform
@@ -99,7 +99,7 @@ def commit_batch(table: Table, write: TableWrite, files: list[CommitMessage], qu
     try:
         identity, landed = begin_batch(table, query, batch)
         if landed is None:
-            files = with_hash_indexes(write.dynamic, files)
+            files = completed(table, write, files, "append")
         replayed = landed is not None
         if landed is None:
             receipt = commit_write(table, write, files, "append", None, identity)

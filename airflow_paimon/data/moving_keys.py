@@ -1,0 +1,245 @@
+"""Keeps one row of each key in a table whose primary key does not tell the partition (dynamic buckets).
+
+What a write has put into its files is compared with where the keys live: the driver reads the keys of the new files
+again, as only it sees what all tasks have written. An upsert deletes a key where it lives and inserts it anew, as
+Paimon's does; an overwrite or a correction of a key that another partition keeps is refused. The commit of all of them
+holds on an unchanged table only. See docs/format.md, Dynamic buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.since import has_moving_keys
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import parse_partition_spec
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.dynamic_buckets import with_hash_indexes
+from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
+from airflow_paimon.data.files.values import repeated
+from airflow_paimon.data.key_places import KeyPlaces, Places, read_places
+from airflow_paimon.data.merge.rules import merge_rules
+from airflow_paimon.data.merge.versions import DELETE, is_retract
+from airflow_paimon.data.read import read_stored
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.write import BucketWriter, TableWrite
+
+
+def completed(
+    table: Table,
+    write: TableWrite,
+    messages: Sequence[CommitMessage],
+    mode: str,
+    partition: Mapping[str, Any] | None = None,
+) -> list[CommitMessage]:
+    """Return what a write commits: with the new hash indexes of dynamic buckets, or, where keys may move between
+    partitions, with the deletes of the keys that were elsewhere.
+
+    Raises:
+        InvalidInputError: a key would have two rows; it is named, and both partitions.
+    """
+    if not has_moving_keys(write.schema):
+        return with_hash_indexes(write.dynamic, messages)
+    messages = with_hash_indexes(write.dynamic, messages)
+    new = _NewKeys(table, write, messages)
+    new.refuse_twice()
+    if mode == "append":
+        assert write.dynamic is not None and write.dynamic.places is not None
+        return [*messages, *_moved(new, write.dynamic.places)]
+    stored = StoredPartitions(write.schema)
+    if partition is not None:
+        goes = stored.selection([parse_partition_spec(partition, stored.keys, stored.types)])
+    elif mode == "dynamic_overwrite":
+        goes = stored.those(m.partition for m in messages)
+    else:
+        return messages  # nothing stays
+    new.refuse_elsewhere(read_places(table, write.schema, write.planned_on), lambda key: not goes(key.partition))
+    return messages
+
+
+def check_corrected(table: Table, write: TableWrite, messages: Sequence[CommitMessage]) -> None:
+    """Check that no key of buckets that were written again is in another one.
+
+    Raises:
+        InvalidInputError: a key would have two rows; it is named, and both partitions.
+    """
+    if not has_moving_keys(write.schema):
+        return
+    assert write.dynamic is not None and write.dynamic.places is not None
+    form = StoredPartitions(write.schema).canonical
+    replaced = {BucketKey(form(m.partition), m.bucket) for m in messages}
+    new = _NewKeys(table, write, messages)
+    new.refuse_twice()
+    new.refuse_elsewhere(write.dynamic.places, lambda key: key not in replaced)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Merged rows of one bucket's new files: the key columns, and which of them are deletes."""
+
+    bucket: BucketKey
+    keys: pa.RecordBatch
+    deletes: npt.NDArray[np.bool_]
+
+
+class _NewKeys:
+    """The keys of the files that a write has made."""
+
+    def __init__(self, table: Table, write: TableWrite, messages: Sequence[CommitMessage]) -> None:
+        self.write = write
+        self.schema: TableSchema = write.schema
+        self.stored = StoredPartitions(self.schema)
+        self._read, self._splits = self._plan(table, messages)
+        self.rows = [r for at in range(len(self._splits)) for r in self._keys_of(at)]
+        self.places = KeyPlaces(self.schema, ((r.bucket, [r.keys.filter(pa.array(~r.deletes))]) for r in self.rows))
+
+    def _plan(self, table: Table, messages: Sequence[CommitMessage]) -> tuple[TableRead, list[ReadSplit]]:
+        by_bucket: dict[BucketKey, list[CommitMessage]] = {}
+        for message in messages:
+            if message.new_files:
+                by_bucket.setdefault(BucketKey(self.stored.canonical(message.partition), message.bucket), []).append(
+                    message
+                )
+        splits = tuple(
+            BucketSplit(key.partition, self.stored.values(key.partition), key.bucket, -1,
+                        tuple(f for m in found for f in m.new_files))
+            for key, found in by_bucket.items()
+        )  # fmt: skip
+        plan = ScanPlan(table, self.write.planned_on, self.schema, splits)
+        return plan_read(plan, time_travel=True, layered=True, whole_buckets=True)
+
+    def _batches(self, at: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read these columns of a bucket's new rows, merged, and the kind of each row."""
+        split, names = self._splits[at], merge_rules(self.schema).columns(columns)
+        fields = [self.schema.field(n) for n in names if n not in self.schema.partition_keys]
+        constant = dict(zip(self.schema.partition_keys, split.bucket.values, strict=True))
+        for batch in read_stored(self._read, split, (*fields, SEQUENCE_FIELD, VALUE_KIND_FIELD)):
+            given = [
+                repeated(constant[n], self.schema.field(n).type, batch.num_rows) if n in constant else batch.column(n)
+                for n in columns
+            ]
+            yield pa.RecordBatch.from_arrays([*given, batch.column(VALUE_KIND)], names=[*columns, VALUE_KIND])
+
+    def _keys_of(self, at: int) -> Iterator[_Rows]:
+        bucket = self._splits[at].bucket
+        for batch in self._batches(at, self.schema.primary_keys):
+            deletes = is_retract(batch.column(VALUE_KIND))
+            yield _Rows(BucketKey(bucket.partition, bucket.bucket), batch, deletes)
+
+    def whole_rows(self, buckets: Iterable[BucketKey]) -> Iterator[tuple[BucketKey, pa.RecordBatch]]:
+        """Read all columns of the new rows of some buckets."""
+        wanted = set(buckets)
+        for at, split in enumerate(self._splits):
+            key = BucketKey(split.bucket.partition, split.bucket.bucket)
+            if key in wanted:
+                yield from ((key, batch) for batch in self._batches(at, self.schema.field_names))
+
+    def refuse_twice(self) -> None:
+        """Refuse rows that hold a key in two partitions."""
+        for key, one, other in self.places.twice(1):
+            names = " and ".join(sorted({self.stored.text(one.partition), self.stored.text(other.partition)}))
+            raise self._refusal(f"the rows hold the key {key} in {names}", "keep one of its rows")
+
+    def refuse_elsewhere(self, known: KeyPlaces, stays: Callable[[BucketKey], bool]) -> None:
+        """Refuse keys that live in a bucket that ``stays``."""
+        kept = np.array([*map(stays, known.buckets), False])
+        for rows in self.rows:
+            found = known.find(rows.keys)
+            hits = np.flatnonzero(kept[found] & ~rows.deletes)
+            if len(hits):
+                there = self.stored.text(known.buckets[found[hits[0]]].partition)
+                raise self._refusal(
+                    f"the rows hold the key {known.text(rows.keys, int(hits[0]))} in "
+                    f"{self.stored.text(rows.bucket.partition)}, and {there}, which stays, has it as well",
+                    f"delete it there first or in the same statement, overwrite {there} too, or upsert the row "
+                    f"with write_table or write_arrow, which moves it",
+                )
+
+    def _refusal(self, what: str, way_out: str) -> InvalidInputError:
+        key = ", ".join(self.schema.primary_keys)
+        return InvalidInputError(
+            f"{self.write.label}: {what}; the primary key ({key}) lacks partition columns, so the table has one row of "
+            f"each key: {way_out}",
+            table=self.write.label,
+        )
+
+    def refuse_merged(self, key: str, here: str, there: str) -> InvalidInputError:
+        """Say that a key can't move, as its row would be merged where it lives."""
+        options = TableOptions(self.schema.options)
+        why = "ignore-delete" if options.ignore_delete else f"merge-engine={options.merge_engine}"
+        return self._refusal(
+            f"the rows hold the key {key} in {here}, and it lives in {there}, which it can't leave with {why}",
+            f"write its row with the values of {there}",
+        )
+
+
+def _moved(new: _NewKeys, known: KeyPlaces) -> list[CommitMessage]:
+    """Write a delete for each key that lives in another partition than the one that the rows have it in."""
+    leaving: dict[BucketKey, list[pa.RecordBatch]] = {}
+    if any(len(_movers(new, known, rows.bucket, rows.keys)) for rows in new.rows):
+        for bucket, batch in new.whole_rows({r.bucket for r in new.rows}):
+            chosen = _movers(new, known, bucket, batch)
+            found = known.find(batch)[chosen]
+            _refuse_bound(new, known, bucket, batch, chosen, found)
+            for at in np.unique(found).tolist():
+                rows = batch.take(pa.array(chosen[found == at]))
+                leaving.setdefault(known.buckets[at], []).append(_deletes(new, rows, known.buckets[at]))
+    return _write_deletes(new, leaving)
+
+
+def _movers(new: _NewKeys, known: KeyPlaces, bucket: BucketKey, rows: pa.RecordBatch) -> Places:
+    """Return the positions of rows whose key lives in another partition.
+
+    A delete of a key that the same write inserts elsewhere is not one: only the insert counts.
+    """
+    found = known.find(rows)
+    elsewhere = np.array([b.partition != bucket.partition for b in known.buckets] + [False])[found]
+    inserted = new.places.find(rows) >= 0
+    return np.flatnonzero(elsewhere & ~(is_retract(rows.column(VALUE_KIND)) & inserted))
+
+
+def _refuse_bound(
+    new: _NewKeys, known: KeyPlaces, bucket: BucketKey, rows: pa.RecordBatch, chosen: Places, found: Places
+) -> None:
+    options = TableOptions(new.schema.options)
+    if len(chosen) and (options.merge_engine != "deduplicate" or options.ignore_delete):
+        there = new.stored.text(known.buckets[found[0]].partition)
+        key = known.text(rows, int(chosen[0]))
+        raise new.refuse_merged(key, new.stored.text(bucket.partition), there)
+
+
+def _deletes(new: _NewKeys, rows: pa.RecordBatch, bucket: BucketKey) -> pa.RecordBatch:
+    """Turn rows into deletes of their keys in another partition, as Paimon writes them."""
+    constant = dict(zip(new.schema.partition_keys, new.stored.values(bucket.partition), strict=True))
+    columns = [
+        repeated(constant[f.name], f.type, rows.num_rows) if f.name in constant else rows.column(f.name)
+        for f in new.schema.fields
+    ]
+    kinds = pa.array(np.full(rows.num_rows, DELETE, np.int8))
+    return pa.RecordBatch.from_arrays([*columns, kinds], names=[*new.schema.field_names, VALUE_KIND])
+
+
+def _write_deletes(new: _NewKeys, leaving: Mapping[BucketKey, Sequence[pa.RecordBatch]]) -> list[CommitMessage]:
+    writers: list[BucketWriter] = []
+    try:
+        for bucket, batches in leaving.items():
+            values = new.stored.values(bucket.partition)
+            writers.append(BucketWriter(new.write, bucket.partition, values, bucket.bucket))
+            for batch in batches:
+                writers[-1].add(batch)
+        return [writer.finish() for writer in writers]
+    except BaseException:
+        for writer in writers:
+            writer.abandon()
+        raise
