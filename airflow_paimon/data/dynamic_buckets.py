@@ -134,6 +134,7 @@ def plan_dynamic_buckets(
     rules = bucket_rules(TableOptions(schema.options), tasks=tasks, apart=apart)
     if schema.crosses_partitions:
         places = read_places(table, schema, head)
+        _refuse_double_keys(table, schema, places)
         return DynamicBuckets(store=table.store, label=table.label, schema=schema, rules=rules, places=places)
     form = StoredPartitions(schema).canonical
     indexes: dict[bytes, tuple[IndexEntry, ...]] = {}
@@ -153,6 +154,18 @@ def plan_dynamic_buckets(
         indexes=indexes,
         unindexed=lacking,
     )
+
+
+def _refuse_double_keys(table: Table, schema: TableSchema, places: KeyPlaces) -> None:
+    """Refuse to write where a look-up would find one of two rows."""
+    text = StoredPartitions(schema).text
+    for key, one, other in places.twice(1):
+        raise FormatError(
+            f"{table.label} can't be written, as the key {key} is in {text(one.partition)} and in "
+            f"{text(other.partition)}: overwrite one of the partitions without it (write_table or write_arrow with "
+            f"mode=overwrite)",
+            table=table.name,
+        )
 
 
 class Assigners:

@@ -30,6 +30,8 @@ from airflow_paimon.data.scan import plan_read
 MOST_KEYS = 50_000_000
 """Rows in a snapshot's files beyond which its keys are not read into memory."""
 
+_LISTED = 100
+
 Places = npt.NDArray[np.int64]
 """For each row the position of its bucket in ``KeyPlaces.buckets``; -1: the key is unknown."""
 
@@ -138,6 +140,21 @@ def _bits(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _comparable(value: pa.Scalar) -> object:
     return _bits(pa.array([value.as_py()], value.type))[0].as_py()
+
+
+def double_keys(view: Table, head: Snapshot) -> list[tuple[str, str, str]] | None:
+    """Return up to 100 keys that two partitions have, and the partitions; None: there are too many keys to compare.
+
+    Raises:
+        FormatError: a file is missing or corrupt.
+    """
+    schema = view.schema()
+    try:
+        places = read_places(view, schema, head)
+    except UnsupportedFeatureError:
+        return None
+    text = StoredPartitions(schema).text
+    return [(key, text(one.partition), text(other.partition)) for key, one, other in places.twice(_LISTED)]
 
 
 def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> KeyPlaces:

@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.files import commit_append
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -184,6 +190,24 @@ def test_more_keys_than_fit_into_memory(table: Table, monkeypatch: pytest.Monkey
     with pytest.raises(UnsupportedFeatureError, match="the files hold 2 rows, more than the 1"):
         write_arrow(table, rows("x3=a"))
     write_arrow(table, rows("x1=b x2=b"), mode="overwrite")  # which has to know no key
+
+
+def test_a_key_in_two_partitions_is_found_and_can_be_taken_away(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another engine has written without a look at the other partitions."""
+    write_arrow(table, rows("x1=a x2=a"))
+    write = plan_write(table)
+    files = write_rows(write, [conform_rows(rows("y1=b y3=b"), write.schema, "t")])
+    commit_append(table, files, planned_on=write.planned_on)
+    [finding] = run(table, "check_table").details["findings"]
+    assert finding["id"] == "key-in-two-partitions:main" and "k=1 in p=x and p=y" in finding["message"]
+    for p in "xyz":
+        with pytest.raises(FormatError, match=r"the key k=1 is in p=x and in p=y: overwrite one"):
+            write_arrow(table, rows(f"{p}1=c"))
+    write_arrow(table, rows("y3=b"), mode="overwrite", partition={"p": "y"})
+    assert run(table, "check_table").details["findings"] == []
+    assert shown(table) == "x1=a x2=a y3=b"
+    monkeypatch.setattr(key_places, "MOST_KEYS", 1)
+    assert [f["id"] for f in run(table, "check_table").details["findings"]] == ["keys-not-compared:main"]
 
 
 def test_fixed_buckets_keep_a_key_in_each_partition(tmp_path: Path) -> None:

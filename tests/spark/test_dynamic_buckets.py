@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
@@ -147,3 +147,56 @@ def test_a_batch_of_a_stream_is_committed_once_with_its_index(tmp_path: Path) ->
     batch(2, range(30, 40))
     check_indexes(table)
     assert len(rows_of(table)) == 31
+
+
+@pytest.mark.parametrize("place", ["here", "in tasks"])
+def test_keys_that_move_between_partitions(spark: SparkSession, tmp_path: Path, place: str) -> None:
+    """The key lacks the partition column: inserts move it, corrections and statements don't leave it in two."""
+    options = {"bucket": "-1", "dynamic-bucket.target-row-num": "7"}
+    keys = {"partition_keys": ["dt"], "primary_keys": ["k"]}
+    table = create_table(str(tmp_path), "d.t", COLUMNS, options=options, **keys)
+
+    def keyed(view: Table, model: dict[int, tuple[str, str]]) -> None:
+        assert rows_of(view) == sorted((k, v, dt) for k, (v, dt) in model.items())
+
+    with ExitStack() as stack:
+        if place == "in tasks":
+            stack.enter_context(temporary_conf(spark, TASKS))
+            stack.enter_context(in_tasks())
+        frame = spark.createDataFrame([(k, "a", "abc"[k % 3]) for k in range(40)], "k bigint, v string, dt string")
+        write_table(frame.repartition(4), str(tmp_path), "d.t")
+        model = {k: ("a", "abc"[k % 3]) for k in range(40)}
+        sql(spark, str(tmp_path), "INSERT INTO d.t SELECT k, 'moved', 'b' FROM d.t WHERE k < 12")
+        keyed(table, model := model | dict.fromkeys(range(12), ("moved", "b")))
+        sql(spark, str(tmp_path), "UPDATE d.t SET v = 'updated' WHERE k % 4 = 0")
+        keyed(table, model := {k: ("updated" if k % 4 == 0 else v, dt) for k, (v, dt) in model.items()})
+        merge = """
+            MERGE INTO d.t USING (SELECT explode(sequence(30L, 50L)) AS k, '{dt}' AS dt) s ON {on}
+            WHEN MATCHED THEN UPDATE SET v = 'merged' WHEN NOT MATCHED THEN INSERT (k, v, dt) VALUES (s.k, 'new', s.dt)
+        """
+        with pytest.raises(InvalidInputError, match=r"the key k=\d+ in dt=c, and dt=., which stays, has it as well"):
+            sql(spark, str(tmp_path), merge.format(dt="c", on="t.k = s.k AND t.dt = s.dt"))
+        keyed(table, model)
+        sql(spark, str(tmp_path), merge.format(dt="c", on="t.k = s.k"))
+        keyed(
+            table, model := model | {k: ("merged", model[k][1]) if k in model else ("new", "c") for k in range(30, 51)}
+        )
+        run(tmp_path, "create_branch", branch="fix", snapshot=table.latest_snapshot_id())
+        fix = table.branch("fix")
+        with pytest.raises(InvalidInputError, match="which stays, has it as well"):
+            correct(spark, tmp_path, "SELECT 13L AS k, 'x' AS v, 'c' AS dt", mode="upsert")
+        with pytest.raises(InvalidInputError, match="which stays, has it as well"):
+            correct(spark, tmp_path, "SELECT 13L AS k, 'x' AS v, 'c' AS dt", partitions=["dt=c"])
+        keyed(fix, model)
+        query = """
+            SELECT 13L AS k, 'x' AS v, 'c' AS dt, '+I' AS _row_kind UNION ALL SELECT 13L, 'x', 'b', '-D'
+            UNION ALL SELECT 99L, 'x', 'a', '+I'
+        """
+        correct(spark, tmp_path, query, mode="upsert")
+        keyed(fix, model := model | {13: ("x", "c"), 99: ("x", "a")})
+        query = "SELECT k, 'both' AS v, CASE WHEN k % 2 = 0 THEN 'a' ELSE 'b' END AS dt FROM branch WHERE dt <> 'c'"
+        correct(spark, tmp_path, query, partitions=["dt=a", "dt=b"])
+        keyed(fix, model := {k: (v, dt) if dt == "c" else ("both", "ab"[k % 2]) for k, (v, dt) in model.items()})
+        run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+        sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k % 5 = 0")
+        keyed(table, {k: v for k, v in model.items() if k % 5})

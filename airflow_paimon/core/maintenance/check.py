@@ -20,6 +20,7 @@ from airflow_paimon.core.maintenance.check_branches import (
 )
 from airflow_paimon.core.maintenance.check_hash_indexes import hash_index_findings
 from airflow_paimon.core.maintenance.check_history import history_findings, journal_findings, temporary_findings
+from airflow_paimon.core.maintenance.check_moving_keys import FindDoubleKeys, moving_key_findings
 from airflow_paimon.core.maintenance.check_row_ids import FindDuplicates, row_id_findings
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.context import Context
@@ -40,12 +41,22 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.vector_files import unreadable_vectors
 
 
-def check_table(context: Context, request: CheckTable, duplicates: FindDuplicates | None = None) -> OperationResult:
+def check_table(
+    context: Context,
+    request: CheckTable,
+    duplicates: FindDuplicates | None = None,
+    double_keys: FindDoubleKeys | None = None,
+) -> OperationResult:
     """Check all branches, tags, hints and journals of a table; changes nothing.
 
     ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
-    findings = find_all(context.table, context.now_ms, verify_files=request.verify_files, duplicates=duplicates)
+    findings = find_all(
+        *(context.table, context.now_ms),
+        verify_files=request.verify_files,
+        duplicates=duplicates,
+        double_keys=double_keys,
+    )
     head = context.table.latest_snapshot_id()
     serious = [f for f in findings if f.severity != INFO]
     details = {
@@ -58,9 +69,15 @@ def check_table(context: Context, request: CheckTable, duplicates: FindDuplicate
 
 
 def find_all(
-    table: Table, now_ms: int, *, verify_files: bool, duplicates: FindDuplicates | None = None
+    table: Table,
+    now_ms: int,
+    *,
+    verify_files: bool,
+    duplicates: FindDuplicates | None = None,
+    double_keys: FindDoubleKeys | None = None,
 ) -> list[Finding]:
-    """Gather the findings of a table, errors first. ``duplicates`` compares row ids; it reads them from the files."""
+    """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys; both read
+    them from the files."""
     views = [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
     records = unfinished_branches(table)
     findings = _guarded(table, unfinished_findings(table, records))
@@ -71,6 +88,7 @@ def find_all(
             findings += _guarded(view, row_id_findings(view, duplicates if verify_files else None))
             findings += _guarded(view, hash_index_findings(view, verify_files=verify_files))
             if verify_files:
+                findings += _guarded(view, moving_key_findings(view, double_keys))
                 findings += _guarded(view, _file_findings(view))
                 findings += _guarded(view, _vector_findings(view))
         elif view.branch_name not in records:

@@ -179,7 +179,10 @@ OPERATIONS: dict[str, Operation] = {
             request=requests.CheckTable,
             summary="Find incomplete branches, missing protective tags, missing files and stale records.",
             function=f"{_CORE}.maintenance.check:check_table",
-            on_rows=("airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",),
+            on_rows=(
+                "airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",
+                "airflow_paimon.data.key_places:double_keys",
+            ),
         ),
         Operation(
             name="repair_table",
