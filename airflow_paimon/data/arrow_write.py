@@ -57,8 +57,9 @@ def write_arrow(
     ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
     (a dict of typed values or their texts, None = null, or a text such as ``dt=2026-11-18/region=eu``; may be partial);
     ``dynamic_overwrite`` replaces the partitions that occur in the rows. A column ``_row_kind`` (``+I -U +U -D``)
-    expresses deletes. With ``operation_id`` a retry returns the first try's result and writes nothing; the same id with
-    other rows is refused.
+    expresses deletes. Rows appended to a table with ``merge-engine`` partial-update or aggregation may lack columns
+    that can be null: they are null, as in an INSERT with a list of columns. With ``operation_id`` a retry returns
+    the first try's result and writes nothing; the same id with other rows is refused.
 
     ``on_stale`` applies to the delta branch of a chain table: a write to a partition hidden by a full one is refused
     (``refuse``, the default of ``append``), or done, and the full partitions that become stale are listed in
@@ -206,7 +207,7 @@ def _batches(data: pa.Table | pa.RecordBatch, write: TableWrite) -> Iterator[pa.
     """Check and return the rows in pieces, as a whole column of long texts can exceed the size of an Arrow array."""
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
     for batch in table.to_batches(max_chunksize=_BATCH_ROWS) or [table]:
-        yield conform_rows(batch, write.schema, write.label)
+        yield conform_rows(batch, write.schema, write.label, partial=write.partial)
 
 
 def commit_write(

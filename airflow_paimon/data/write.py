@@ -25,6 +25,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
 from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.merge_options import fills_missing_columns
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, live_entries
@@ -75,6 +76,11 @@ class TableWrite:
         """Whether streaming readers get the rows as they are given: what replaces others is told to nobody."""
         producer = TableOptions(self.schema.options).text("changelog-producer", "none").lower()
         return self.is_keyed and not self.replaces and producer == "input"
+
+    @property
+    def partial(self) -> bool:
+        """Whether rows may lack columns: see ``fills_missing_columns``."""
+        return not self.replaces and fills_missing_columns(self.schema)
 
     @property
     def default_buckets(self) -> int:

@@ -38,6 +38,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.streaming.changes_plan import ROW_KIND_OPTION
+from airflow_paimon.core.table.merge_options import fills_missing_columns
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
@@ -53,7 +54,7 @@ from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
-from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
@@ -327,7 +328,7 @@ class PaimonWriter(DataSourceArrowWriter):
                 pass
             return TaskFiles(())
         with forgetting_zip_importers():
-            return TaskFiles(tuple(write_rows(write, (conform(b, write.schema, write.label) for b in iterator))))
+            return TaskFiles(tuple(write_rows(write, (conform_for(write, b) for b in iterator))))
 
     @forgetting_zip_importers()
     @verified_commits()
@@ -367,7 +368,9 @@ def _plan_writer(
     check_mode(table, mode, partition)
     policy = parse_on_stale(table, on_stale)
     require_committable(table)
-    conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
+    stored = table.schema()
+    partial = mode == "append" and fills_missing_columns(stored)
+    conform(to_arrow_schema(schema).empty_table(), stored, table.label, partial=partial)
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     asked = digest_of([mode, partition, columns])
     with attempt(table, operation_id, table.branch_name, asked) as tried:

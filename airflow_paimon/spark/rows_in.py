@@ -48,7 +48,7 @@ def temporary_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[N
                 spark.conf.set(name, old)
 
 
-def check_frame(frame: DataFrame, schema: TableSchema, label: str) -> None:
+def check_frame(frame: DataFrame, schema: TableSchema, label: str, *, partial: bool = False) -> None:
     """Refuse a DataFrame whose columns or types do not fit, before anything runs.
 
     Raises:
@@ -56,12 +56,19 @@ def check_frame(frame: DataFrame, schema: TableSchema, label: str) -> None:
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    conform(to_arrow_schema(frame.schema).empty_table(), schema, label)
+    conform(to_arrow_schema(frame.schema).empty_table(), schema, label, partial=partial)
 
 
-def conform(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
+def conform(
+    rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str, *, partial: bool = False
+) -> pa.RecordBatch:
     """Check rows from Spark and return them in the table's types (``conform_rows``)."""
-    return conform_rows(from_shipped(rows, schema), schema, label)
+    return conform_rows(from_shipped(rows, schema), schema, label, partial=partial)
+
+
+def conform_for(write: TableWrite, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Check rows that a task writes (``conform``); where the table merges rows they may lack columns."""
+    return conform(rows, write.schema, write.label, partial=write.partial)
 
 
 def from_shipped(rows: pa.Table | pa.RecordBatch, schema: TableSchema) -> pa.Table | pa.RecordBatch:

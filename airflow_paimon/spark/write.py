@@ -13,6 +13,7 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.merge_options import fills_missing_columns
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id, partition_argument
@@ -21,7 +22,14 @@ from airflow_paimon.data.write import TableWrite, write_rows
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.plan_text import plan_text
-from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf, without_group
+from airflow_paimon.spark.rows_in import (
+    BATCH_CONF,
+    check_frame,
+    conform_for,
+    distributed,
+    temporary_conf,
+    without_group,
+)
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import cores_of, map_in_arrow
 
@@ -48,7 +56,8 @@ def write_table(
     """Write the rows of a DataFrame with one commit and return the operation's result (docs/design.md, One result).
 
     Modes, ``partition``, ``_row_kind``, ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Columns are
-    matched by name; none may be missing, unknown or of another type. If two rows of the DataFrame have the same key,
+    matched by name; none may be unknown or of another type, nor missing but as in ``write_arrow``. If two rows of the
+    DataFrame have the same key,
     either may win unless ``sequence.field`` decides. Task retries and speculation may leave unreferenced files, never
     duplicate rows. If another writer changes the same buckets meanwhile, the DataFrame is computed and written again.
 
@@ -67,7 +76,8 @@ def write_table(
     partition = None if partition is None else partition_argument(table, partition)
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
-    check_frame(frame, table.schema(), table.label)
+    schema = table.schema()
+    check_frame(frame, schema, table.label, partial=mode == "append" and fills_missing_columns(schema))
     written = write_once(
         table,
         OPERATION,
@@ -98,10 +108,9 @@ def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -
 
 def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
     """Write the rows in tasks; return what the driver commits, for each task its successful attempt."""
-    schema, label = write.schema, write.label
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return ship(lambda: write_rows(write, (conform(without_group(b), schema, label) for b in batches)))
+        return ship(lambda: write_rows(write, (conform_for(write, without_group(b)) for b in batches)))
 
     with temporary_conf(frame.sparkSession, BATCH_CONF), task_errors(write.label):
         return collect(map_in_arrow(distributed(frame, write), work, SCHEMA))

@@ -56,6 +56,24 @@ def test_rows_of_a_key_are_merged_before_they_are_stored(tmp_path: Path, bucket:
     assert shown(table) == [(1, 110, "z"), (2, 1, "y"), (3, None, None)]
 
 
+@pytest.mark.parametrize("options", [PARTIAL, SUM])
+def test_rows_that_are_merged_may_lack_columns(tmp_path: Path, options: dict[str, str]) -> None:
+    table = table_of(tmp_path, options)
+    keys = pa.array([1, 2], pa.int32())
+    write_arrow(table, pa.table({"k": keys, "a": pa.array([5, 6], pa.int32())}))
+    write_arrow(table, pa.table({"b": ["x"], "k": keys[:1]}))
+    assert shown(table) == [(1, 5, "x"), (2, 6, None)]
+    for mode in ("overwrite", "dynamic_overwrite"):
+        with pytest.raises(InvalidInputError, match="missing columns b"):
+            write_arrow(table, pa.table({"k": keys, "a": keys}), mode=mode)
+
+
+def test_rows_that_replace_others_have_all_columns(tmp_path: Path) -> None:
+    table = table_of(tmp_path, {})
+    with pytest.raises(InvalidInputError, match="missing columns b"):
+        write_arrow(table, pa.table({"k": pa.array([1], pa.int32()), "a": pa.array([5], pa.int32())}))
+
+
 def test_partial_rows_fill_the_columns_that_they_give(tmp_path: Path) -> None:
     table = table_of(tmp_path, PARTIAL)
     write_arrow(table, arrow([(1, 1, None), (1, None, "x"), (2, 2, "y")]))

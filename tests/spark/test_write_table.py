@@ -188,6 +188,20 @@ def test_rows_that_do_not_fit_are_refused_by_name(spark: SparkSession, tmp_path:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+def test_rows_that_are_merged_may_lack_columns(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"merge-engine": "partial-update", "bucket": "1"}
+    columns = [("k", "BIGINT NOT NULL"), ("a", "STRING"), ("b", "STRING"), ("c", "STRING")]
+    table = create_table(str(tmp_path), "d.t", columns, primary_keys=["k"], options=options)
+    register(spark)
+    write_table(frame(spark, [(1, "a"), (2, "a")], "k bigint, a string"), str(tmp_path), "d.t")
+    given = frame(spark, [(2, "b")], "k bigint, b string")
+    given.write.format("airflow_paimon").options(warehouse=str(tmp_path), table="d.t").mode("append").save()
+    sql(spark, str(tmp_path), "INSERT INTO d.t (c, k) VALUES ('c', 1)")
+    assert rows_of(table) == [(1, "a", None, "c"), (2, "a", "b", None)]
+    with pytest.raises(InvalidInputError, match="missing columns b, c"):
+        write_table(frame(spark, [(1, "a")], "k bigint, a string"), str(tmp_path), "d.t", mode="overwrite")
+
+
 def test_the_same_operation_id_writes_once(spark: SparkSession, tmp_path: Path) -> None:
     table = make_table(tmp_path)
     rows = frame(spark, [(1, "x", "a")])

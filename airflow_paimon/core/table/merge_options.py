@@ -32,6 +32,11 @@ def sequence_groups(schema: TableSchema) -> Iterator[tuple[tuple[str, ...], tupl
                 yield fields, tuple(c for c in text.split(",") if c in known)
 
 
+def fills_missing_columns(schema: TableSchema) -> bool:
+    """Whether a row that lacks columns is merged with the row that is there, so that the table keeps their values."""
+    return bool(schema.primary_keys) and TableOptions(schema.options).merge_engine in ("partial-update", "aggregation")
+
+
 def looks_up(schema: TableSchema) -> bool:
     """Whether of a key's versions above level 0 only that on the lowest level counts: it contains those below it.
 

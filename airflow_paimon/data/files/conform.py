@@ -25,11 +25,14 @@ _SQL_NAMES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING
 _BYTES = ("BINARY", "VARBINARY", "BYTES")
 
 
-def conform_rows(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
+def conform_rows(
+    rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str, *, partial: bool = False
+) -> pa.RecordBatch:
     """Return one batch with the table's columns in order and ``_VALUE_KIND`` after them.
 
     A column ``_row_kind`` (``+I -U +U -D``) gives the kind; without it all rows are inserts. Nulls of a column with a
-    default value become that value, and a column with one may be missing.
+    default value become that value, and a column with one may be missing. ``partial``: so may every column that can be
+    null, but those of the primary key and the partition; it is null then.
 
     Raises:
         InvalidInputError: a column is unknown, missing, of another type, null where NOT NULL, too long or out of range;
@@ -39,7 +42,13 @@ def conform_rows(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: st
     if len(given) != len(rows.schema.names):
         raise InvalidInputError(f"{label}: the rows to write have two columns of the same name", table=label)
     unknown = [n for n in rows.schema.names if n not in schema.field_names and n != ROW_KIND]
-    missing = [f.name for f in schema.fields if f.name not in given and f.default_value is None]
+    needed = {*schema.primary_keys, *schema.partition_keys}
+    missing = [
+        f.name
+        for f in schema.fields
+        if f.name not in given and f.default_value is None
+        if not partial or f.name in needed or not f.type.nullable
+    ]
     if unknown or missing:
         what = [f"unknown columns {', '.join(unknown)}"] if unknown else []
         what += [f"missing columns {', '.join(missing)}"] if missing else []

@@ -24,7 +24,7 @@ from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
-from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.tasks import forgetting_zip_importers
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ def plan_stream_writer(table: Table, schema: StructType, overwrite: bool) -> Pai
             table=table.name,
         )
     require_committable(table)
-    conform(to_arrow_schema(schema).empty_table(), table.schema(), table.label)
-    return PaimonStreamWriter(table, plan_write(table, apart=True))
+    write = plan_write(table, apart=True)
+    conform(to_arrow_schema(schema).empty_table(), write.schema, table.label, partial=write.partial)
+    return PaimonStreamWriter(table, write)
 
 
 class PaimonStreamWriter(DataSourceStreamArrowWriter):
@@ -72,7 +73,7 @@ class PaimonStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
         write = self._write
         with forgetting_zip_importers():
-            messages = tuple(write_rows(write, (conform(b, write.schema, write.label) for b in iterator)))
+            messages = tuple(write_rows(write, (conform_for(write, b) for b in iterator)))
         context = TaskContext.get()
         return StreamFiles((context.getLocalProperty(QUERY_ID) if context is not None else None) or "", messages)
 

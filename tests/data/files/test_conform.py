@@ -108,6 +108,23 @@ def test_nulls_and_missing_columns_take_the_default() -> None:
         conformed("INT", pa.array([None], pa.int32()), default="x")
 
 
+def test_rows_that_are_merged_may_lack_columns() -> None:
+    """But none that the key, the partition or NOT NULL asks for."""
+    fields = {"k": "INT NOT NULL", "p": "STRING", "a": "INT", "b": "BIGINT NOT NULL", "c": "STRING"}
+    made = tuple(
+        DataField(i, n, parse_type(t), None, "7" if n == "a" else None) for i, (n, t) in enumerate(fields.items())
+    )
+    schema = TableSchema(id=0, fields=made, highest_field_id=9, primary_keys=("k",), partition_keys=("p",), options={})
+    rows = pa.table({"k": pa.array([1], pa.int32()), "b": [2], "p": ["x"]})
+    found = conform_rows(rows, schema, "d.t", partial=True).to_pylist()
+    assert found == [{"k": 1, "p": "x", "a": 7, "b": 2, "c": None, "_VALUE_KIND": 0}]
+    with pytest.raises(InvalidInputError, match="missing columns c;"):
+        conform_rows(rows, schema, "d.t")
+    for name in ("k", "p", "b"):
+        with pytest.raises(InvalidInputError, match=f"missing columns {name};"):
+            conform_rows(rows.drop_columns([name]), schema, "d.t", partial=True)
+
+
 def test_columns_must_be_the_tables() -> None:
     with pytest.raises(InvalidInputError, match=r"unknown columns x, y and missing columns c"):
         conform_rows(pa.table({"x": [1], "y": [1]}), schema_of("INT"), "d.t")
