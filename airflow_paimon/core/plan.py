@@ -91,6 +91,18 @@ class DropPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildIndexes:
+    """A commit gives the buckets of a partition new hash indexes. ``path`` is ``branch: partition``; ``partition`` in
+    canonical form.
+    """
+
+    path: str
+    branch: str
+    partition: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutSnapshot:
     """A commit publishes a snapshot under an id that must be free. Its uuid and time do not count into ``plan_id``."""
 
@@ -101,7 +113,7 @@ class PutSnapshot:
 
 FileAction = PutNew | Replace | Delete | DeleteTree
 """Actions that ``execute`` carries out, on one file or folder each."""
-CommitAction = SetTag | ReplaceBucket | DropPartition | PutSnapshot
+CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | PutSnapshot
 """Actions of the committer: a plan lists them, and a commit carries them out."""
 Action = FileAction | CommitAction
 

@@ -105,7 +105,8 @@ class DynamicBuckets:
         where = f"partition {stored.text(partition)}" if self.schema.partition_keys else "the table"
         return FormatError(
             f"{self.label}: {where} can't be written, as a key could get into two buckets: {why}. Read the rows of "
-            f"{where} and write them with mode=overwrite: that gives each key one bucket, and a new index",
+            f"{where} and write them with mode=overwrite: that gives each key one bucket, and a new index. Or stop the "
+            f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
             table=self.label,
             details={"partition": stored.text(partition)},
         )

@@ -92,13 +92,15 @@ class CheckTableOperator(PaimonOperator):
     Find incomplete branches, missing protective tags, missing files and stale operation records, in ``details``.
 
     :param verify_files: also look whether every referenced data file exists (templated)
+    :param verify_keys: also read all keys of a table with dynamic buckets, and compare them with the index (templated)
     """
 
     operation = "check_table"
 
-    def __init__(self, *, verify_files: bool | str = True, **kwargs: Any) -> None:
+    def __init__(self, *, verify_files: bool | str = True, verify_keys: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.verify_files = verify_files
+        self.verify_keys = verify_keys
 
 
 class RemoveOrphanFilesOperator(PaimonOperator):

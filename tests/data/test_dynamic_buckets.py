@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity, restore_partitions
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, restore_partitions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append
-from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.maintenance.rebuild_hash_indexes import rebuild_hash_indexes
 from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -23,6 +27,7 @@ from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.fold import fold_buckets
+from airflow_paimon.data.key_hashes import key_hashes
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
 from tests.core.tables import run
@@ -198,6 +203,83 @@ def test_a_damaged_index_stops_writes_until_the_partition_is_written_anew(table:
     assert shown(table)["x", 1] == "d" and len(shown(table)) == 10
     check_indexes(table)
     assert run(table, "check_table").details["ok"]
+
+
+def _lose(table: Table) -> None:
+    """An index without some keys of its bucket: what another writer's commit leaves of ours."""
+    head = table.latest_snapshot()
+    index = read_index(table, head)
+    name = f"index-{uuid.uuid4()}-0"
+    table.store.create(f"index/{name}", table.store.read(f"index/{index[0].file_name}")[8:])
+    fewer = index[0]._replace(file_name=name, row_count=index[0].row_count - 2, file_size=index[0].file_size - 8)
+    commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=(), index_entries=[fewer, *index[1:]],
+                                  schema=table.schema()))  # fmt: skip
+
+
+def findings(table: Table, **asked: Any) -> dict[str, dict[str, Any]]:
+    return {f["id"]: f for f in run(table, "check_table", **asked).details["findings"]}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "lost"])
+def test_an_index_is_built_anew_from_the_keys_of_the_files(table: Table, damage: str) -> None:
+    """Also those of deleted rows, whose records are in the bucket. Only when it is asked for, as writers must stop."""
+    write_arrow(table, rows(range(8), "a"))
+    write_arrow(table, rows([1], "y", "y"))
+    gone = rows([2], "gone")
+    write_arrow(table, gone.append_column("_row_kind", pa.array(["-D"])))
+    (DAMAGES[damage][0] if damage in DAMAGES else _lose)(table)
+    head, before = table.latest_snapshot(), shown(table)
+    name = "hash-index:main"
+    assert (name in findings(table)) == (damage != "lost")
+    found = findings(table, verify_keys=True)[name]
+    assert "stop the table's writers" in found["repair"] and found["by_name_only"]
+    assert ("lacks 2 of its 4 key hashes" in found["message"]) == (damage == "lost")
+    assert not run(table, "repair_table").changed
+    planned = run(table, "repair_table", finding=(name,), dry_run=True).details["plan"]["actions"]
+    assert [a["path"] for a in planned] == ["main: p=x", "main: p=y"] if damage == "forgotten" else ["main: p=x"]
+    assert table.latest_snapshot() == head
+    run(table, "repair_table", finding=(name,))
+    assert run(table, "check_table", verify_keys=True).details["ok"]
+    check_indexes(table)
+    assert shown(table) == before
+    write_arrow(table, rows(range(12), "b"))
+    assert set(shown(table).values()) == {"b", "y"} and len(shown(table)) == 13
+    check_indexes(table)
+    with pytest.raises(InvalidInputError, match="no finding"):
+        run(table, "repair_table", finding=(name,))
+
+
+def test_keys_in_two_buckets_are_found_and_no_index_hides_them(table: Table) -> None:
+    write_arrow(table, rows(range(8), "a"))
+    (message,) = files_of_tasks(plan_write(table), rows([1], "b"))[0]
+    folder, other = Path(table.store.uri.removeprefix("file://")) / "p=x", 1 - message.bucket
+    for file in message.new_files:
+        (folder / f"bucket-{message.bucket}" / file.file_name).rename(folder / f"bucket-{other}" / file.file_name)
+    commit_append(table, [replace(message, bucket=other)], planned_on=table.latest_snapshot())
+    found = findings(table, verify_keys=True)
+    assert "1 key hashes are in files of two buckets" in found["keys-in-two-buckets:main"]["message"]
+    assert found["keys-in-two-buckets:main"]["repair"] is None
+    before = index_files(table)
+    with pytest.raises(UnsafeOperationError, match=r"p=x are in the wrong buckets.*mode=overwrite"):
+        rebuild_hash_indexes(table, {s.partition for s in plan_scan(table).splits}, key_hashes)
+    assert index_files(table) == before
+    write_arrow(table, rows(range(8), "c"), mode="overwrite", partition={"p": "x"})
+    assert run(table, "check_table", verify_keys=True).details["ok"]
+
+
+def test_a_commit_meanwhile_stops_the_repair(table: Table) -> None:
+    write_arrow(table, rows(range(8), "a"))
+    _forget(table)
+    before = index_files(table)
+
+    def slowly(view: Table, head: Snapshot, partitions: Any) -> Any:
+        write_arrow(view, rows([1], "other", "y"))
+        return key_hashes(view, head, partitions)
+
+    with pytest.raises(ConflictError, match="stop the writers"):
+        rebuild_hash_indexes(table, {s.partition for s in plan_scan(table).splits}, slowly)
+    assert len(index_files(table) - before) == 1  # that of the other partition
+    assert "hash-index:main" in findings(table)
 
 
 def test_a_publish_of_new_keys_asks_whether_writers_are_stopped(table: Table) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
+from tests.core.tables import run
 from tests.data.hash_indexes import DYNAMIC, SAME_HASH, check_indexes, indexed
 from tests.data.tables import rows_of
+from tests.data.test_dynamic_buckets import _copy, _forget, _lose
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World
 from tests.randomness import chance
@@ -74,6 +76,22 @@ def test_java_finds_the_keys_that_we_have_written(world: World) -> None:
     write_arrow(world.main, arrow(rows(" ".join(f"x{i}=again" for i in range(40)) + " x901=again")))
     world.write(rows(" ".join(f"x{i}=last" for i in range(40))))
     assert [v for p, k, v in distinct(world) if p == "x" and k < 100] == ["last"] * 40
+
+
+@pytest.mark.parametrize("damage", ["forgotten", "lost", "twice"])
+def test_java_goes_on_after_an_index_was_built_anew(world: World, damage: str) -> None:
+    """With the damaged one its next upsert puts known keys into other buckets, or fails."""
+    make(world)
+    world.write(rows(" ".join(f"x{i}=java" for i in range(12)) + " y1=java"))
+    write_arrow(world.main, arrow(rows("x3=ours x12=ours")))
+    {"forgotten": _forget, "lost": _lose, "twice": _copy}[damage](world.main)
+    assert not run(world.main, "check_table", verify_keys=True).details["ok"]
+    run(world.main, "repair_table", finding=("hash-index:main",))
+    assert run(world.main, "check_table", verify_keys=True).details["ok"]
+    world.write(rows(" ".join(f"x{i}=again" for i in range(16)) + " y1=again y2=again"))
+    assert [v for _, _, v in distinct(world)] == ["again"] * 18
+    write_arrow(world.main, arrow(rows(" ".join(f"x{i}=last" for i in range(20)))))
+    assert len(distinct(world)) == 22
 
 
 def test_keys_with_one_hash_stay_in_one_bucket(world: World) -> None:

@@ -18,7 +18,7 @@ from airflow_paimon.core.maintenance.check_branches import (
     unfinished_findings,
     without_schema,
 )
-from airflow_paimon.core.maintenance.check_hash_indexes import hash_index_findings
+from airflow_paimon.core.maintenance.check_hash_indexes import KeyHashes, hash_index_findings
 from airflow_paimon.core.maintenance.check_history import history_findings, journal_findings, temporary_findings
 from airflow_paimon.core.maintenance.check_moving_keys import FindDoubleKeys, moving_key_findings
 from airflow_paimon.core.maintenance.check_row_ids import FindDuplicates, row_id_findings
@@ -46,6 +46,7 @@ def check_table(
     request: CheckTable,
     duplicates: FindDuplicates | None = None,
     double_keys: FindDoubleKeys | None = None,
+    keys: KeyHashes | None = None,
 ) -> OperationResult:
     """Check all branches, tags, hints and journals of a table; changes nothing.
 
@@ -56,6 +57,7 @@ def check_table(
         verify_files=request.verify_files,
         duplicates=duplicates,
         double_keys=double_keys,
+        keys=keys if request.verify_keys else None,
     )
     head = context.table.latest_snapshot_id()
     serious = [f for f in findings if f.severity != INFO]
@@ -75,9 +77,11 @@ def find_all(
     verify_files: bool,
     duplicates: FindDuplicates | None = None,
     double_keys: FindDoubleKeys | None = None,
+    keys: KeyHashes | None = None,
 ) -> list[Finding]:
-    """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys; both read
-    them from the files."""
+    """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys, ``keys``
+    gives the keys of dynamic buckets: they read rows.
+    """
     views = [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
     records = unfinished_branches(table)
     findings = _guarded(table, unfinished_findings(table, records))
@@ -86,7 +90,7 @@ def find_all(
             findings += _guarded(view, incomplete_branches(view))
             findings += _guarded(view, history_findings(view))
             findings += _guarded(view, row_id_findings(view, duplicates if verify_files else None))
-            findings += _guarded(view, hash_index_findings(view, verify_files=verify_files))
+            findings += _guarded(view, hash_index_findings(view, verify_files=verify_files, keys=keys))
             if verify_files:
                 findings += _guarded(view, moving_key_findings(view, double_keys))
                 findings += _guarded(view, _file_findings(view))

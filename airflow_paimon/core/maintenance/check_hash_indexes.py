@@ -1,13 +1,19 @@
-"""Findings about the hash indexes of dynamic buckets: missing, double, damaged, or with a hash in two buckets."""
+"""Findings about the hash indexes of dynamic buckets: missing, double, damaged, without keys of their bucket, or with a
+hash in two buckets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from airflow_paimon.core.commit.since import has_dynamic_buckets, has_moving_keys
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index
+from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import RebuildIndexes
 from airflow_paimon.core.requests.findings import ERROR, Finding
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.options import TableOptions
@@ -16,9 +22,16 @@ from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
+HASH_INDEX = "hash-index"
+KeyHashes = Callable[[Table, Snapshot, Collection[bytes] | None], Iterator[tuple[bytes, Mapping[int, Hashes]]]]
+"""Reads of each partition (in canonical form; None: all) the hashes of all keys in the files of each bucket, deleted
+ones included. Implemented by the data layer."""
 
-def hash_index_findings(view: Table, *, verify_files: bool) -> Iterator[Finding]:
-    """Check the head of a branch. Without ``verify_files`` the index files are not read, only their list."""
+
+def hash_index_findings(view: Table, *, verify_files: bool, keys: KeyHashes | None = None) -> Iterator[Finding]:
+    """Check the head of a branch. Without ``verify_files`` the index files are not read, only their list; without
+    ``keys`` they are not compared with the rows.
+    """
     schema, head = view.schema(), view.latest_snapshot()
     options = TableOptions(schema.options)
     if head is None or not has_dynamic_buckets(schema) or has_moving_keys(schema) or options.chain_table:
@@ -32,21 +45,75 @@ def hash_index_findings(view: Table, *, verify_files: bool) -> Iterator[Finding]
         if entry.index_type == INDEX_TYPE:
             indexes.setdefault(stored.canonical(entry.partition), []).append(entry)
     wrong = {
-        stored.text(partition): why
+        partition: why
         for partition, entries in indexes.items()
         if (why := _fault(view, buckets.get(partition, set()), entries, verify_files)) is not None
     }
+    twice: dict[bytes, str] = {}
+    for partition, found in keys(view, head, None) if keys is not None else ():
+        if (doubled := _doubled(found)) is not None:
+            twice[partition] = doubled
+        elif partition not in wrong and (lacking := _lacking(view, found, indexes[partition])) is not None:
+            wrong[partition] = lacking
+    rebuilt = [p for p in sorted(wrong) if p in buckets and p not in twice]
     if wrong:
-        name, why = min(wrong.items())
+        yield _wrong_indexes(
+            view, {stored.text(p): why for p, why in wrong.items()}, [(p, stored.text(p)) for p in rebuilt]
+        )
+    if twice:
+        name, why = min((stored.text(p), why) for p, why in twice.items())
         yield Finding(
-            kind="hash-index",
+            kind="keys-in-two-buckets",
             subject=view.branch_name,
             severity=ERROR,
-            message=f"{view.label}: the hash indexes of {len(wrong)} partitions don't fit their dynamic buckets, e.g. "
-            f"of {name or '()'}: {why}",
-            at_risk="writes here refuse these partitions, those of other engines may put a key into a second bucket; "
-            "INSERT OVERWRITE of their rows makes new indexes",
+            message=f"{view.label}: keys of {len(twice)} partitions are in two dynamic buckets, e.g. of "
+            f"{name or '()'}: {why}",
+            at_risk="reads return such a key twice; INSERT OVERWRITE of the partition's rows, each key once, helps",
         )
+
+
+def _wrong_indexes(view: Table, wrong: Mapping[str, str], rebuilt: Sequence[tuple[bytes, str]]) -> Finding:
+    name, why = min(wrong.items())
+    where = f"{view.branch_name}: "
+    return Finding(
+        kind=HASH_INDEX,
+        subject=view.branch_name,
+        severity=ERROR,
+        message=f"{view.label}: the hash indexes of {len(wrong)} partitions don't fit their dynamic buckets, e.g. "
+        f"of {name or '()'}: {why}",
+        at_risk="writes here refuse these partitions, those of other engines may put a key into a second bucket",
+        repair="stop the table's writers, then build the indexes anew from the keys of the files" if rebuilt else None,
+        actions=tuple(
+            RebuildIndexes(
+                path=where + text, branch=view.branch_name, partition=partition, reason=f"{text or '()'}: {wrong[text]}"
+            )
+            for partition, text in rebuilt
+        ),
+        by_name_only=True,
+    )
+
+
+def _doubled(found: Mapping[int, Hashes]) -> str | None:
+    try:
+        pack(found.items())
+    except FormatError as error:
+        return error.message.replace("in the index of two buckets", "in files of two buckets")
+    return None
+
+
+def _lacking(view: Table, found: Mapping[int, Hashes], entries: Sequence[IndexEntry]) -> str | None:
+    for entry in entries:
+        mine = found.get(entry.bucket)
+        if mine is not None:
+            known = read_hash_index(_data(view, [entry])[0], entry.row_count, name=entry.file_name)
+            lacking = int((~np.isin(mine, known)).sum())
+            if lacking:
+                return f"that of bucket {entry.bucket} lacks {lacking} of its {len(mine)} key hashes"
+    return None
+
+
+def _data(view: Table, entries: Sequence[IndexEntry]) -> Sequence[bytes]:
+    return view.store.read_many([e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries])
 
 
 def _fault(view: Table, buckets: set[int], entries: Sequence[IndexEntry], verify_files: bool) -> str | None:
@@ -59,13 +126,12 @@ def _fault(view: Table, buckets: set[int], entries: Sequence[IndexEntry], verify
     if not verify_files:
         return None
     try:
-        blobs = view.store.read_many([e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries])
         pack(
             (entry.bucket, read_hash_index(data, entry.row_count, name=entry.file_name))
-            for entry, data in zip(entries, blobs, strict=True)
+            for entry, data in zip(entries, _data(view, entries), strict=True)
         )
     except NotFoundError:
-        return None  # one of the missing files, a finding of its own
+        return "an index file is missing"
     except FormatError as error:
         return error.message
     return None

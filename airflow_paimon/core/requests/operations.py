@@ -54,6 +54,7 @@ class Operation:
 _CORE, _JOBS, _CONNECTOR = "airflow_paimon.core", "airflow_paimon.spark.jobs", "airflow_paimon.spark.connector"
 _FOLD = "airflow_paimon.data.fold:fold_buckets"
 _REWRITE = "airflow_paimon.data.publish_row_ids:rewrite_files"
+_KEYS = "airflow_paimon.data.key_hashes:key_hashes"
 _CHANGELOG = "airflow_paimon.data.publish_changelog:write_changelog"
 
 OPERATIONS: dict[str, Operation] = {
@@ -182,6 +183,7 @@ OPERATIONS: dict[str, Operation] = {
             on_rows=(
                 "airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",
                 "airflow_paimon.data.key_places:double_keys",
+                _KEYS,
             ),
         ),
         Operation(
@@ -189,6 +191,7 @@ OPERATIONS: dict[str, Operation] = {
             request=requests.RepairTable,
             summary="Repair the findings of check_table.",
             function=f"{_CORE}.maintenance.repair:repair_table",
+            on_rows=(_KEYS,),
         ),
         Operation(
             name="create_chain_table",

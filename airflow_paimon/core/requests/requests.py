@@ -250,6 +250,7 @@ class RemoveOrphanFiles(Request):
 class CheckTable(Request):
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)
+    verify_keys: bool = flag("Also read all keys of tables with dynamic buckets and compare them with the index", False)
 
 
 @dataclass(frozen=True, kw_only=True)
