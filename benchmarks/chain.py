@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -38,7 +37,7 @@ from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.spark.jobs.compact_chain_table import _groups, compact_chain_table
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_tasks
-from benchmarks.spark_read_write import in_turns, report, session
+from benchmarks.spark_read_write import Took, in_turns, report, session, timed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,23 +209,21 @@ def bench_growth(spark: SparkSession, table: Table, small: Table) -> None:
 
 def bench_operation(spark: SparkSession, tables: dict[str, tuple[Table, int]]) -> None:
     """The whole operation, planning and commit included, among few and many other partitions, alternating."""
-    best: dict[str, float] = {}
+    best: dict[str, Took] = {}
     for table, others in tables.values():
         put_others(table, others, "2026-01-31")
     for number in range(RUNS + 1):
         for warehouse, (table, others) in tables.items():
             took = operation(spark, table, warehouse)
             name = f"among {others:,} other partitions"
-            best[name] = min(best.get(name, took), took) if number > 1 else took
+            best[name] = best[name].least(took) if number > 1 else took
     report("the whole operation", best)
 
 
-def operation(spark: SparkSession, table: Table, warehouse: str) -> float:
+def operation(spark: SparkSession, table: Table, warehouse: str) -> Took:
     values = {"warehouse": warehouse, "table": "d.t", "partition": f"dt={LAST}"}
     request = build_request("compact_chain_table", values)
-    started = time.perf_counter()
-    compact_chain_table(spark, Context(request, open_table(warehouse, "d.t"), 0, 0.0), request)
-    took = time.perf_counter() - started
+    took = timed(lambda: compact_chain_table(spark, Context(request, open_table(warehouse, "d.t"), 0, 0.0), request))
     drop_partitions(table.branch("snapshot"), [{"dt": LAST}])
     return took
 

@@ -10,8 +10,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,22 +138,55 @@ def drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def in_turns(works: dict[str, Work], runs: int) -> dict[str, float]:
-    """Return the best time of each in seconds; the first run of each is a warm-up and not counted."""
-    best = dict.fromkeys(works, float("inf"))
+@dataclass(frozen=True)
+class Took:
+    """Seconds: the least of several runs. ``cpu``: of this process, its JVM and Spark's Python workers together."""
+
+    wall: float = float("inf")
+    cpu: float = float("inf")
+
+    def least(self, other: Took) -> Took:
+        return Took(min(self.wall, other.wall), min(self.cpu, other.cpu))
+
+
+def in_turns(works: Mapping[str, Work], runs: int) -> dict[str, Took]:
+    """Return the best times of each; the first run of each is a warm-up and not counted."""
+    best = dict.fromkeys(works, Took())
     for number in range(runs + 1):
         for name, work in works.items():
-            started = time.perf_counter()
-            work()
-            took = time.perf_counter() - started
-            best[name] = min(best[name], took) if number else best[name]
+            took = timed(work)
+            best[name] = best[name].least(took) if number else best[name]
     return best
 
 
-def report(what: str, best: dict[str, float]) -> None:
+def timed(work: Work) -> Took:
+    started, used = time.perf_counter(), _cpu_of_processes()
+    work()
+    return Took(time.perf_counter() - started, _cpu_of_processes() - used)
+
+
+def _cpu_of_processes() -> float:
+    """CPU seconds that this process, its children and theirs have used so far."""
+    stats = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            stats.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
+    family = {os.getpid()}
+    for _ in stats:
+        more = {number for number, fields in stats if int(fields[1]) in family} - family
+        family |= more
+        if not more:
+            break
+    ticks = sum(int(t) for number, fields in stats if number in family for t in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def report(what: str, best: Mapping[str, Took]) -> None:
+    """Print the times, and their ratios to the first one's."""
     base = next(iter(best.values()))
-    for name, seconds in best.items():
-        print(f"{what}: {name}: {seconds:.2f} s, {seconds / base:.2f}x", flush=True)
+    for name, took in best.items():
+        ratios = f"{took.wall / base.wall:.2f}x, CPU {took.cpu:.2f} s, {took.cpu / max(base.cpu, 0.01):.2f}x"
+        print(f"{what}: {name}: {took.wall:.2f} s, {ratios}", flush=True)
 
 
 if __name__ == "__main__":

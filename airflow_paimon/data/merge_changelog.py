@@ -21,7 +21,7 @@ from airflow_paimon.data.diff.keyed import changed_rows
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.merge.engine import Deduplicate
 from airflow_paimon.data.merge.rules import merge_rules
-from airflow_paimon.data.merge.runs import align_runs
+from airflow_paimon.data.merge.runs import align_runs, runs_at_once
 from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge.versions import is_retract
@@ -89,8 +89,10 @@ def merged_with_changes(
         alone = replace(split, sections=(Section(((file,),)),), deletions=deletions_of(split.deletions, [file]))
         stored = read_stored(read, alone, [*keys, *_expiring(read)], quiet)
         runs.append(marked((b.select(rules.keys) for b in stored), _NEW))
-    for slices, own in align_runs(runs, replace(rules, engine=Deduplicate())):
-        yield _step(slices, own, rules.keys, changelog.skips_equal)
+    plain = replace(rules, engine=Deduplicate())
+    with runs_at_once(runs, plain) as few:  # the two sides stay apart: they come first
+        for slices, own in align_runs(few, plain):
+            yield _step(slices, own, rules.keys, changelog.skips_equal)
 
 
 def _expiring(read: TableRead) -> list[Any]:

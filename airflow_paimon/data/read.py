@@ -29,6 +29,7 @@ from airflow_paimon.data.files.pruning import keep, partition_bounds, row_group_
 from airflow_paimon.data.files.read import FileBatch, RowFilter, read_data_file
 from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.merge.column_files import beside, columns_of_files
+from airflow_paimon.data.merge.many_runs import MOST_RUNS
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.sections import Section
@@ -40,7 +41,7 @@ from airflow_paimon.data.row_columns import (
     stored_row_fields,
     with_row_columns,
 )
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows
 
 
 def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
@@ -82,7 +83,9 @@ def read_stored(
         yield from reader.stored(section, tuple(fields), seen)
 
 
-_FULL_RUNS, _LEAST_ROWS = 8, 4096
+_FULL_RUNS, _LEAST_ROWS = 8, 512
+_MERGE_BYTES = 512 << 20
+"""Of a merging read whose rows are wide; others need less."""
 _KeepRowGroup = Callable[[pq.FileMetaData, int], bool]
 
 
@@ -174,8 +177,9 @@ class _SplitReader:
 
     def _rows_at_once(self, section: Section) -> int:
         """The batch size: one batch of each run is in memory, so the more runs, the smaller the batches."""
-        some = self._read.batch_rows * _FULL_RUNS // max(len(section.runs), _FULL_RUNS)
-        return max(some, min(self._read.batch_rows, _LEAST_ROWS))
+        runs = max(_FULL_RUNS, min(len(section.runs), MOST_RUNS))
+        rows = min(self._read.batch_rows, fitting_rows(self._read, section.files, _MERGE_BYTES).batch_rows)
+        return max(rows * _FULL_RUNS // runs, min(rows, _LEAST_ROWS))
 
     def _run(
         self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str] | None, batch_rows: int

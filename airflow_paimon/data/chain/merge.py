@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
-from airflow_paimon.data.merge.runs import align_runs
+from airflow_paimon.data.merge.runs import align_runs, runs_at_once
 from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
 from airflow_paimon.data.merge.versions import CHAIN_POSITION, Indices, gather, is_retract
 
@@ -40,19 +40,26 @@ def merge_changes(
         FormatError: an input is not sorted by the key.
     """
     inputs = [*([base] if base is not None else []), *changes]
-    for slices, keys in align_runs(inputs, rules):
-        has_base = CHAIN_POSITION not in slices[0].schema.names
-        rest, rest_keys = (slices[1:], keys[1:]) if has_base else (slices, keys)
-        for target, width in enumerate(parts):
-            own, own_keys = _up_to(rest, rest_keys, width)
-            if not own:
-                rows = slices[0].select(columns).slice(0, None if has_base else 0)
-            elif has_base:
-                rows = _overlay(slices[0], keys[0], own, own_keys, rules, columns)
-            else:
-                rows = merge_slices(own, own_keys, rules).select(columns)
-            if rows.num_rows:
-                yield target, rows
+    with runs_at_once(inputs, rules) as few:
+        for slices, keys in align_runs(few, rules):
+            for target, width in enumerate(parts):
+                rows = _rows_of(slices, keys, width, rules, columns)
+                if rows.num_rows:
+                    yield target, rows
+
+
+def _rows_of(
+    slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], width: int, rules: MergeRules, columns: Sequence[str]
+) -> pa.RecordBatch:
+    """Return the rows of the target that takes the first ``width`` positions of the chain."""
+    has_base = CHAIN_POSITION not in slices[0].schema.names
+    rest, rest_keys = (slices[1:], keys[1:]) if has_base else (slices, keys)
+    own, own_keys = _up_to(rest, rest_keys, width)
+    if not own:
+        return slices[0].select(columns).slice(0, None if has_base else 0)
+    if has_base:
+        return _overlay(slices[0], keys[0], own, own_keys, rules, columns)
+    return merge_slices(own, own_keys, rules).select(columns)
 
 
 def _up_to(

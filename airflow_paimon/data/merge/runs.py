@@ -7,26 +7,37 @@ removed from all of them, merged with numpy, and returned in key order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices
+from airflow_paimon.data.merge.many_runs import few_runs
 from airflow_paimon.data.merge.sort_keys import Keys, are_stable, sort_keys
 from airflow_paimon.data.merge.versions import drop_retracts
 
 
 def merge_runs(runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules) -> Iterator[pa.RecordBatch]:
-    """Merge sorted runs, oldest first, into batches of live rows in key order. One batch of each run is in memory.
+    """Merge sorted runs, oldest first, into batches of live rows in key order. One batch of each run is in memory, of
+    ``MOST_RUNS`` runs at most.
 
     Raises:
         FormatError: a run is not sorted by the key.
     """
-    for slices, keys in align_runs(runs, rules):
-        merged = merge_slices(slices, keys, rules)
-        if merged.num_rows:
-            yield merged
+    with runs_at_once(runs, rules) as few:
+        for slices, keys in align_runs(few, rules):
+            merged = merge_slices(slices, keys, rules)
+            if merged.num_rows:
+                yield merged
+
+
+def runs_at_once(
+    runs: Sequence[Iterator[pa.RecordBatch]], rules: MergeRules
+) -> AbstractContextManager[Sequence[Iterator[pa.RecordBatch]]]:
+    """Return as few runs as may be open at once, with all versions of these; see ``few_runs``."""
+    return few_runs(runs, lambda some: align_runs(some, rules))
 
 
 def align_runs(
