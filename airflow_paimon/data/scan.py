@@ -207,8 +207,7 @@ def _may_hold_points(read: TableRead, split: BucketSplit) -> bool:
     if not points or any(name not in points for name in schema.bucket_keys):
         return True
     keys = [schema.field(name) for name in schema.bucket_keys]
-    options = TableOptions(schema.options)
-    if options.bucket <= 0 or options.text("bucket-function.type", "default") != "default":
+    if TableOptions(schema.options).bucket <= 0:
         return True
     stored = [{f.id: f.type.root for f in read.schemas[i].fields} for i in {f.schema_id for f in split.files}]
     if any(types.get(key.id) != key.type.root for types in stored for key in keys):

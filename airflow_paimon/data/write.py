@@ -242,7 +242,7 @@ def _bucket_column(
     totals = np.array([write.buckets_of(p) for p in partitions])
     out = np.zeros(rows.num_rows, np.int64)
     for total in np.unique(totals).tolist():
-        found = bucket_of_rows(columns, types, total)
+        found = bucket_of_rows(columns, types, total, TableOptions(write.schema.options).bucket_function)
         mask = totals[codes] == total
         out[mask] = found[mask]
     return out

@@ -393,7 +393,7 @@ def test_options_of_expiry_that_name_no_time_are_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("option", [
     {"pk_clustering_override": "true"}, {"sequence__snapshot_ordering": "true"},
-    {"data_file__thin_mode": "true"},
+    {"data_file__external_paths": "file:///elsewhere"},
 ], ids=str)  # fmt: skip
 def test_tables_that_would_be_merged_otherwise_are_refused(tmp_path: Path, option: dict[str, str]) -> None:
     table = make_table(tmp_path, COLUMNS, primary_keys=["k"], bucket="1", **option)

@@ -145,11 +145,11 @@ def test_tables_without_a_producer_are_read_as_before(tmp_path: Path) -> None:
 def test_a_table_that_can_not_be_merged_is_published_without(tmp_path: Path) -> None:
     main, fix = with_branch(tmp_path, "input")
     correct(fix, [("a", 1, "new")])
-    alter_table(main, [SetOption(key="data-file.thin-mode", value="true")])
+    alter_table(main, [SetOption(key="data-file.external-paths", value="file:///elsewhere")])
     done = operate(main, "merge_branch", branch="fix")
     readers = done.details["streaming_readers"]
-    assert readers["see"] == "nothing" and "data-file.thin-mode" in readers["note"]
-    assert "data-file.thin-mode" in " ".join(done.details["warnings"])
+    assert readers["see"] == "nothing" and "data-file.external-paths" in readers["note"]
+    assert "data-file.external-paths" in " ".join(done.details["warnings"])
 
 
 def test_columns_that_come_with_the_publish(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.arrow_values import Column, canonical
-from airflow_paimon.core.format.binary_row import header_bytes, is_compact
+from airflow_paimon.core.format.binary_row import encode_row, header_bytes, is_compact
 from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.table.bucket_functions import DEFAULT, function_problem, hive_hash, hive_hashes
 
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
@@ -54,13 +55,21 @@ def bucket_of(row: bytes, num_buckets: int) -> int:
     return abs(hash_row(row[4:])) % num_buckets
 
 
+def bucket_of_values(row: Sequence[Any], types: Sequence[DataType], num_buckets: int, function: str = DEFAULT) -> int:
+    """Return the bucket of a row, from the values of its bucket key as metadata holds them: see ``bucket_of_rows``."""
+    check_bucket_function(function, types)
+    if function == "mod":
+        return int((row[0] or 0) % num_buckets)
+    if function == "hive":
+        return (hive_hash(row, types) & 0x7FFFFFFF) % num_buckets
+    return bucket_of(encode_row(row, types), num_buckets)
+
+
 def check_bucket_function(function: str, types: Sequence[DataType]) -> None:
     """Raise ``UnsupportedFeatureError`` for a ``bucket-function.type`` that is unknown or doesn't fit the key."""
-    if function == "mod":
-        if len(types) != 1 or types[0].root not in ("INT", "BIGINT"):
-            raise UnsupportedFeatureError("bucket-function.type=mod needs a bucket key of one INT or BIGINT column")
-    elif function != "default":
-        raise UnsupportedFeatureError(f"bucket-function.type={function} is not supported, only default and mod are")
+    problem = function_problem(function, types)
+    if problem is not None:
+        raise UnsupportedFeatureError(problem)
 
 
 def bucket_of_rows(
@@ -79,6 +88,9 @@ def bucket_of_rows(
         keys = pc.fill_null(canonical(arrays[0], types[0]), 0).to_numpy()
         modulo: npt.NDArray[np.int32] = np.mod(keys.astype(np.int64), num_buckets).astype(np.int32)
         return modulo
+    if function == "hive":
+        hashed: npt.NDArray[np.int32] = (hive_hashes(arrays, types) & np.uint32(0x7FFFFFFF)).astype(np.int32)
+        return hashed % np.int32(num_buckets)
     remainder = np.fmod(hash_rows(arrays, types).astype(np.int64), num_buckets)
     buckets: npt.NDArray[np.int32] = np.abs(remainder).astype(np.int32)
     return buckets

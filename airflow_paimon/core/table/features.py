@@ -15,6 +15,7 @@ from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
 from airflow_paimon.core.table.aggregate_options import aggregate_problems
+from airflow_paimon.core.table.bucket_functions import function_problem
 from airflow_paimon.core.table.options import TableOptions
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
@@ -194,6 +195,10 @@ def is_chain_main(options: TableOptions, branch: str) -> bool:
     return options.chain_table and all(names) and branch.lower() not in {n.lower() for n in names}
 
 
+def _is_text(schema: TableSchema, name: str) -> bool:
+    return name in schema.field_names and schema.field(name).type.root in ("CHAR", "VARCHAR", "STRING")
+
+
 def _strange_type(data_type: DataType) -> str | None:
     if isinstance(data_type, AtomicType):
         return None if data_type.root in _PLAIN_TYPES else data_type.root
@@ -230,8 +235,6 @@ _REWRITE_RULES: tuple[_Rule, ...] = (
 _WRITE_RULES: tuple[_Rule, ...] = (
     ("data-evolution.enabled", _is_on, _CONNECTOR),
     ("data-file.external-paths", _is_set, _CONNECTOR),
-    ("data-file.thin-mode", _is_on, _CONNECTOR),
-    ("rowkind.field", _is_set, _CONNECTOR),
     ("sequence.auto-padding", _is_set, _CONNECTOR),
     ("postpone.batch-write-fixed-bucket", _is_on, _CONNECTOR),
 )
@@ -314,12 +317,15 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _WRITE_RULES)
     if options.chain_table and not chained:
         yield "branches of chain tables (option chain-table.enabled)", "use the chain operators"
-    function = options.text("bucket-function.type", "default").lower()
-    if function != "default" and options.bucket > 0:
-        yield f"tables with bucket-function.type={function}", _CONNECTOR
+    if options.bucket > 0 and set(schema.bucket_keys) <= set(schema.field_names):
+        function, types = options.bucket_function, [schema.field(n).type for n in schema.bucket_keys]
+        if function_problem(function, types) is not None:
+            yield f"tables with bucket-function.type={function} and this bucket key", _CONNECTOR
     for field in schema.fields:
         if field.default_value is not None and not isinstance(field.type, AtomicType):
             yield f"default values of nested columns (column {field.name!r})", _CONNECTOR
+    if options.text("rowkind.field") and schema.primary_keys and not _is_text(schema, options.text("rowkind.field")):
+        yield f"tables with rowkind.field={options.text('rowkind.field')}, which is not a text column", "reset it"
     if options.bucket > 0 and not schema.bucket_keys:
         yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
@@ -348,7 +354,7 @@ def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
 
 
 _PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})
-_STORAGE_OPTIONS = ("data-file.external-paths", "data-file.thin-mode")
+_STORAGE_OPTIONS = ("data-file.external-paths",)
 
 
 def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:

@@ -104,6 +104,11 @@ class TableOptions:
         return self.text("file.format", "parquet").lower()
 
     @property
+    def bucket_function(self) -> str:
+        """How the bucket of a row follows from its bucket key, where the number of buckets is fixed."""
+        return self.text("bucket-function.type", "default").lower()
+
+    @property
     def merge_engine(self) -> str:
         return self.text("merge-engine", "deduplicate").lower()
 

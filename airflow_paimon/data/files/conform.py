@@ -30,9 +30,10 @@ def conform_rows(
 ) -> pa.RecordBatch:
     """Return one batch with the table's columns in order and ``_VALUE_KIND`` after them.
 
-    A column ``_row_kind`` (``+I -U +U -D``) gives the kind; without it all rows are inserts. Nulls of a column with a
-    default value become that value, and a column with one may be missing. ``partial``: so may every column that can be
-    null, but those of the primary key and the partition; it is null then.
+    A column ``_row_kind`` (``+I -U +U -D``) gives the kind, else the column that ``rowkind.field`` names; without both
+    all rows are inserts. Nulls of a column with a default value become that value, and a column with one may be
+    missing. ``partial``: so may every column that can be null, but those of the primary key and the partition; it is
+    null then.
 
     Raises:
         InvalidInputError: a column is unknown, missing, of another type, null where NOT NULL, too long or out of range;
@@ -58,25 +59,29 @@ def conform_rows(
         )
     keys = set(schema.primary_keys)
     columns = [_column(rows, f, label, required=f.name in keys) for f in schema.fields]
-    columns.append(_kinds(rows, schema, label))
+    columns.append(_kinds(rows, schema, columns, label))
     names = [*schema.field_names, VALUE_KIND]
     types = [*(arrow_type(f.type) for f in schema.fields), pa.int8()]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(zip(names, types, strict=True))))
 
 
-def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, label: str) -> pa.Array:
-    if ROW_KIND not in rows.schema.names:
+def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, columns: Sequence[pa.Array], label: str) -> pa.Array:
+    """``columns``: those of the schema, in order."""
+    named = schema.options.get("rowkind.field") if schema.primary_keys else None
+    name = ROW_KIND
+    if ROW_KIND in rows.schema.names:
+        texts = _one(rows.column(ROW_KIND))
+        if pa.types.is_dictionary(texts.type):
+            texts = texts.dictionary_decode()
+    elif named is not None and named in schema.field_names:
+        name, texts = f"column {named!r} (rowkind.field)", pc.utf8_upper(columns[schema.field_names.index(named)])
+    else:
         return pa.array(np.zeros(rows.num_rows, np.int8))
-    texts = _one(rows.column(ROW_KIND))
-    if pa.types.is_dictionary(texts.type):
-        texts = texts.dictionary_decode()
     known = pa.array(ROW_KINDS)
     kinds = pc.index_in(texts.cast(pa.string()), value_set=known).cast(pa.int8())
     if kinds.null_count:
         strange = texts.filter(kinds.is_null())[0].as_py()
-        raise InvalidInputError(
-            f"{label}: {ROW_KIND} must be one of {' '.join(ROW_KINDS)}, not {strange!r}", table=label
-        )
+        raise InvalidInputError(f"{label}: {name} must be one of {' '.join(ROW_KINDS)}, not {strange!r}", table=label)
     if not schema.primary_keys and pc.any(pc.is_in(kinds, value_set=_RETRACTS)).as_py():
         raise InvalidInputError(
             f"{label} has no primary key, so rows can't be deleted by {ROW_KIND}: overwrite the partition instead",

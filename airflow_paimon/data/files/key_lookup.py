@@ -21,7 +21,8 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, DataType
-from airflow_paimon.core.table.bucket import bucket_of
+from airflow_paimon.core.table.bucket import bucket_of_values
+from airflow_paimon.core.table.bucket_functions import function_problem
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.data.files.arrow_types import arrow_type
@@ -160,12 +161,17 @@ def buckets_of_points(points: Points, schema: TableSchema, total_buckets: int) -
     if not keys or any(name not in points for name in keys) or total_buckets < 1:
         return None
     types = [schema.field(name).type for name in keys]
+    function = TableOptions(schema.options).bucket_function
+    if function_problem(function, types) is not None:
+        return None
     count = 1
     for name in keys:
         count *= len(points[name])
     if count > MAX_POINTS:
         return None
-    return frozenset(bucket_of(encode_row(row, types), total_buckets) for row in product(*(points[n] for n in keys)))
+    return frozenset(
+        bucket_of_values(row, types, total_buckets, function) for row in product(*(points[n] for n in keys))
+    )
 
 
 def matching_rows(points: Points, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray | None:

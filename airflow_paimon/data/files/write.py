@@ -188,6 +188,8 @@ class _OpenFile:
         self._target = target
         self._path = path
         self._fields = file_fields(target.value_fields, target.key_fields)
+        if TableOptions(target.schema.options).flag("data-file.thin-mode"):  # a key is there once, as a value
+            self._fields = self._fields[len(target.key_fields) :]
         self._schema = write_schema(self._fields)
         self._sink = target.store.open_output(path)
         codec, level = compression(target.schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
-from airflow_paimon.core.table.bucket import bucket_of, bucket_of_rows, hash_row, hash_rows
+from airflow_paimon.core.table.bucket import bucket_of, bucket_of_rows, bucket_of_values, hash_row, hash_rows
 from tests.core.format.row_cases import VECTORS, arrow_array, typed_values
 
 
@@ -96,9 +97,45 @@ def test_mod() -> None:
         bucket_of_rows([pa.array(["x"])], [AtomicType("STRING")], 5, "mod")
 
 
-def test_hive_is_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="hive"):
-        bucket_of_rows([pa.array([1])], [AtomicType("BIGINT")], 5, "hive")
+HIVE: list[tuple[str, pa.DataType, list[Any], list[int]]] = [
+    ("INT", pa.int32(), [7, -1, None], [7, 2**32 - 1, 0]),
+    ("STRING", pa.string(), ["hello", "", None], [99162322, 0, 0]),
+    ("BYTES", pa.binary(), [bytes([1, 2, 3]), b"\xff", None], [1026, 2**32 - 1, 0]),
+    ("DECIMAL(4, 2)", pa.decimal128(4, 2), [Decimal("12.34"), Decimal("-0.50"), Decimal(0)], [38256, 2**32 - 154, 0]),
+    ("DECIMAL(38, 0)", pa.decimal128(38, 0), [Decimal(2**64), Decimal(10), None], [31 * 961, 310, 0]),
+    ("BIGINT", pa.int64(), [2**32 + 5, -1, None], [4, 0, 0]),
+    ("DOUBLE", pa.float64(), [-0.0, 1.0, None], [0, 0x3FF00000, 0]),
+    ("FLOAT", pa.float32(), [-0.0, 1.0, float("nan")], [0, 0x3F800000, 0x7FC00000]),
+    ("BOOLEAN", pa.bool_(), [True, False, None], [1, 0, 0]),
+    ("DATE", pa.date32(), [dt.date(1970, 1, 3), dt.date(1969, 12, 31), None], [2, 2**32 - 1, 0]),
+]
+
+
+def test_hive() -> None:
+    """Hashes by Java's rules of String, BigDecimal, Double; the last column changes fastest."""
+    columns, types = [], []
+    hashed = [0, 0, 0]
+    for text, arrow_type, values, each in HIVE:
+        columns.append(pa.array(values, arrow_type))
+        types.append(parse_type(text))
+        hashed = [(31 * h + c) % 2**32 for h, c in zip(hashed, each, strict=True)]
+        for total in (1, 5, 97):
+            expected = [(h & 0x7FFFFFFF) % total for h in hashed]
+            assert bucket_of_rows(columns, types, total, "hive").tolist() == expected, text
+            rows = zip(*(to_values(c, t) for c, t in zip(columns, types, strict=True)), strict=True)
+            assert [bucket_of_values(row, types, total, "hive") for row in rows] == expected, text
+    sample = (31 * (31 * (31 * 7 + 99162322) + 1026) + 38256) & 0x7FFFFFFF  # (7, "hello", 0x010203, 12.34)
+    first = [c.slice(0, 1) for c in columns[:4]]
+    assert bucket_of_rows(first, types[:4], 2**31 - 1, "hive").tolist() == [sample % (2**31 - 1)]
+    with pytest.raises(UnsupportedFeatureError, match="no hash of TIMESTAMP"):
+        bucket_of_rows([pa.array([1], pa.timestamp("ms"))], [AtomicType("TIMESTAMP", (3,))], 5, "hive")
+
+
+@pytest.mark.parametrize("function", ["default", "mod", "hive"])
+def test_one_row_and_many(function: str) -> None:
+    keys = [17, -3, 0, 2**31 - 1, -(2**31)]
+    many = bucket_of_rows([pa.array(keys, pa.int32())], [AtomicType("INT")], 5, function).tolist()
+    assert many == [bucket_of_values([k], [AtomicType("INT")], 5, function) for k in keys]
 
 
 @pytest.mark.parametrize(
