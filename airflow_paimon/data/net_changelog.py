@@ -116,9 +116,7 @@ def net_changelog(
 
     All reads have the same columns. Raises as ``with_net_changelog``.
     """
-    told_before, told_after = (_told_states(target, side) for side in (before, after))
-    if not _differ(told_before, told_after):
-        return {}
+    told_before, told_after = _without_common(*(_told_states(target, side) for side in (before, after)))
     split = (*before, *after)[0][1].bucket
     writers: dict[int, RollingWriter] = {}
     try:
@@ -159,13 +157,24 @@ def _told_states(target: ChangelogTarget, states: Sequence[BucketState]) -> list
     return out
 
 
-def _differ(before: Sequence[BucketState], after: Sequence[BucketState]) -> bool:
-    """Return whether two states have other files, or other deletion vectors."""
-    sides = [
-        {(s.bucket.bucket, s.bucket.total_buckets, frozenset(f.file_name for f in s.files), s.deletions) for _, s in x}
-        for x in (before, after)
-    ]
-    return sides[0] != sides[1]
+def _without_common(*sides: list[BucketState]) -> list[list[BucketState]]:
+    """Leave out what two states have in common: sections of the same files, with the same deletion vectors."""
+    common = set.intersection(*({_content(part) for _, s in side for part in s.divided()} for side in sides))
+    out = []
+    for side in sides:
+        left = [(read, split, [p for p in split.divided() if _content(p) not in common]) for read, split in side]
+        out.append([(read, _together(split, parts)) for read, split, parts in left if parts])
+    return out
+
+
+def _content(part: ReadSplit) -> object:
+    return part.bucket.bucket, frozenset(f.file_name for f in part.files), part.deletions
+
+
+def _together(split: ReadSplit, parts: Sequence[ReadSplit]) -> ReadSplit:
+    files = [f for part in parts for f in part.files]
+    sections = tuple(section for part in parts for section in part.sections)
+    return replace(split, sections=sections, deletions=deletions_of(split.deletions, files))
 
 
 def _changes(

@@ -20,6 +20,7 @@ from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan,
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.net_changelog import BucketState, ChangelogTarget, net_changelog, with_net_changelog
@@ -190,3 +191,22 @@ def in_bucket(folder: Path, state: BucketState, bucket: int) -> BucketState:
 
 def count(state: BucketState) -> int:
     return len({r["k"] for batch in read_versions(*state) for r in batch.to_pylist()})
+
+
+def test_files_that_stay_and_share_no_key_are_not_read(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1")
+    for first in (0, 100):
+        upsert(table, *(("a", k, "old") for k in range(first, first + 3)))
+        replace_level(table, 5)
+    upsert(table, ("a", 101, "new"))
+    (after,) = states(table)
+    old = tuple(s for s in after[1].sections if not s.needs_merge)
+    (section,) = (s for s in after[1].sections if s.needs_merge)
+    before = after[0], replace(after[1], sections=(*old, Section((section.runs[0],))))
+    (path,) = (p for p in tmp_path.rglob("data-*") if p.name == old[0].files[0].file_name)
+    path.unlink()
+    producer = producer_of(with_producer(table.schema(), "input"))
+    assert producer is not None
+    target = ChangelogTarget(store=table.store, schema=table.schema(), producer=producer)
+    found = net_changelog(target, [before], [after])
+    assert [f.row_count for files in found.values() for f in files] == [2]
