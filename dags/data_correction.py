@@ -238,6 +238,14 @@ PARAMS = {
         title="Writers are stopped",
         description="Promise that no writer of main stays open over the publish: then sequence numbers don't matter.",
     ),
+    "changelog": Param(
+        "auto",
+        enum=["auto", "none"],
+        section=MORE,
+        title="Streaming readers",
+        description="On a table with a changelog-producer, auto reads both sides of what is published and tells "
+        "streaming readers the changes; none tells them nothing. The approval says what they see.",
+    ),
     "engine": Param(
         "embedded",
         enum=["embedded", "connector"],
@@ -446,6 +454,7 @@ with DAG(
         "undo_retention": "{{ params.undo_retention }}",
         "rewrite": "{{ params.rewrite }}",
         "writers_stopped": "{{ params.writers_stopped }}",
+        "changelog": "{{ params.changelog }}",
         "spark_conf": given("spark_conf"),
         "spark_options": given("spark_options"),
         "outlets": [AssetAlias("data_correction")],

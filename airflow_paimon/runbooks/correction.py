@@ -212,6 +212,7 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
         # A rewrite happens when it is published, not in a plan.
         writers_stopped=params["writers_stopped"] or params["rewrite"],
         expected_branch_snapshot=branch_snapshot,
+        changelog=params.get("changelog", "auto"),
         dry_run=True,
     )
     return dict(run_operation(request).details)

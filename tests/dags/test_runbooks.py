@@ -26,7 +26,8 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
     error_to_json,
 )
-from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.runbooks import advice, correction, leftovers, undo
@@ -175,7 +176,7 @@ def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> No
     assert planned["target_snapshot"] == 2
     preview = run(main, "rollback_to", tag=planned["tag"], keep_later=True, dry_run=True)
     told = undo.describe_plan(params, planned, preview.to_json())
-    assert "dt=1/bucket-0" in told["markdown"]
+    assert "dt=1/bucket-0" in told["markdown"] and "Streaming readers of d.t skip this snapshot" in told["markdown"]
     assert "(1 partition)" in told["subject"]
     result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
     assert before < names(main)
@@ -276,6 +277,24 @@ def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehou
         correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 3)
     with pytest.raises(ConflictError, match="not at 2 as approved"):
         correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 2)
+
+
+@pytest.mark.parametrize(
+    ("producer", "changelog", "seen"),
+    [
+        ("none", "auto", "Streaming readers of d.t skip this snapshot, as any OVERWRITE, unless"),
+        ("lookup", "auto", "Streaming readers of d.t get the net changes"),
+        ("lookup", "none", "Streaming readers of d.t don't get these changes"),
+    ],
+)
+def test_the_approver_reads_what_streaming_readers_see(
+    warehouse: Path, producer: str, changelog: str, seen: str
+) -> None:
+    main, _ = corrected(warehouse)
+    alter_table(main, [SetOption(key="changelog-producer", value=producer)])
+    params = form("data_correction", {"table": "d.t", "publish": "merge", "changelog": changelog})
+    plan = correction.plan_merge(params, planned(main), 3)
+    assert seen in correction.publish_facts("merge", "fix", plan)
 
 
 def test_the_outcome_after_a_failure(warehouse: Path) -> None:
