@@ -16,15 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
-from airflow_paimon.data.merge.rules import replacing_rules
+from airflow_paimon.data.merge.rules import merge_rules, replacing_rules
 from airflow_paimon.data.merge.runs import merge_runs
+from airflow_paimon.data.merge.sorted_runs import check_kinds
+from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite
@@ -42,6 +44,8 @@ def rewrite_bucket(
     live: tuple[TableRead, ReadSplit] | None,
     changes: Iterable[pa.RecordBatch],
     max_sequence: int = NEW_BUCKET,
+    *,
+    merges: bool = False,
 ) -> CommitMessage:
     """Write the new content of a bucket: its live rows, if ``live`` is given, with the changes merged in.
 
@@ -51,7 +55,11 @@ def rewrite_bucket(
     loses, as in any Paimon write; with equal fields the change wins. Rows that stay keep their sequence numbers as far
     as those are not above ``max_sequence``.
 
+    A change replaces the row of its key; with ``merges`` the table's merge engine makes one row of both, as it does
+    of appended rows after a compaction.
+
     Raises:
+        InvalidInputError: deletes, to which the merge engine gives no meaning.
         FormatError: a live file is missing or corrupt. The written files are deleted.
     """
     target = FileTarget(
@@ -64,7 +72,7 @@ def rewrite_bucket(
     )
     writer = RollingWriter(target)
     try:
-        for batch in _rows(write, live, changes, max_sequence):
+        for batch in _rows(write, live, changes, max_sequence, merges):
             writer.write(batch)
         files = writer.finish()
     except BaseException:
@@ -84,6 +92,7 @@ def _rows(
     live: tuple[TableRead, ReadSplit] | None,
     changes: Iterable[pa.RecordBatch],
     max_sequence: int,
+    merges: bool,
 ) -> Iterator[pa.RecordBatch]:
     if not write.is_keyed:
         names = list(write.schema.field_names)
@@ -91,9 +100,14 @@ def _rows(
             yield from _ordered(read_versions(*live), names)
         yield from _ordered(iter(changes), names)
         return
-    runs = [*([read_versions(*live)] if live is not None else []), _changed_run(changes)]
+    rules = replacing_rules(write.schema)
+    stored = [] if live is None else [read_versions(*live)]
+    if merges and TableOptions(write.schema.options).merge_engine != "deduplicate":
+        rules = merge_rules(write.schema)
+        stored = [map(drop_retracts, run) for run in stored]
+        changes = _with_meaning(write, changes)
     names = [*write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
-    for batch in merge_runs([_ordered(run, names) for run in runs], replacing_rules(write.schema)):
+    for batch in merge_runs([_ordered(run, names) for run in (*stored, _changed_run(changes))], rules):
         numbers = np.minimum(batch.column(SEQUENCE_NUMBER).to_numpy(), max_sequence)
         at = batch.schema.get_field_index(SEQUENCE_NUMBER)
         yield batch.set_column(at, SEQUENCE_NUMBER, pa.array(numbers, pa.int64()))
@@ -107,6 +121,15 @@ def _ordered(run: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.Rec
 def _changed_run(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in changes:
         yield batch.append_column(SEQUENCE_NUMBER, pa.array(np.full(batch.num_rows, _ABOVE_ALL, np.int64)))
+
+
+def _with_meaning(write: TableWrite, changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in changes:
+        try:
+            check_kinds(batch.column(VALUE_KIND).to_numpy(), write.schema)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{write.label}: {error.message}", table=write.label) from None
+        yield batch
 
 
 def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:

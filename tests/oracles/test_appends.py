@@ -17,6 +17,8 @@ from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
+from tests.core.tables import run as operate
+from tests.data.corrections import correct
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.merge_lives import Life, a_life
 from tests.oracles.processes import OracleError
@@ -54,12 +56,16 @@ def life_of(chance: Any, engine: str, options: dict[str, str]) -> Life:
     return life
 
 
-def by_java_alone(java: JavaOracle, folder: Path, rows: list[dict[str, Any]]) -> list[Any] | str:
-    """What a copy of the table reads as when Java writes the rows and compacts."""
+def by_java_alone(
+    java: JavaOracle, folder: Path, rows: list[dict[str, Any]], *, compacted: bool = False
+) -> list[Any] | str:
+    """What a copy of the table reads as when Java writes the rows and compacts, ``compacted``: before as well."""
     copy = folder / "d.db" / "twin"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder / "d.db" / "t", copy)
     try:
+        if compacted:
+            java.do("compact", folder, "d.twin", full=True, options={"write-only": "false"})
         java.write(folder, "d.twin", rows, options={"write-only": "true"})
         java.do("compact", folder, "d.twin", full=True)
         return rows_in_one_form(java.read(folder, "d.twin"))
@@ -104,6 +110,41 @@ def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: 
                 java_oracle.open_stream_reader(tmp_path, "d.t", reader)
             assert expected == told_rows(java_oracle, reader, known, read_arrow(table).schema), (life.options, done)
     assert written > 1
+
+
+@pytest.mark.parametrize(("engine", "options"), CASES[3:], ids=str)
+def test_our_upserts_on_branches_are_javas_writes(
+    java_oracle: JavaOracle, tmp_path: Path, engine: str, options: dict[str, str]
+) -> None:
+    """A published upsert gives the rows that Java would have written onto a compacted main, and Java goes on."""
+    chance = chance_of(f"upserts/{engine}/{options}")
+    life = life_of(chance, engine, options)
+    java_oracle.create_table(tmp_path, "d.t", life.columns, primary_keys=["k"], options=life.options)
+    table = open_table(str(tmp_path), "d.t")
+    put(table, [{**row, "_row_kind": "+I"} for row in life.rows(chance)])
+    written = 0
+    for _ in range(4):
+        step(java_oracle, tmp_path, "d.t", life, chance)
+        rows = list({r["k"]: r for r in life.rows(chance)}.values())
+        expected = by_java_alone(java_oracle, tmp_path, rows, compacted=True)
+        operate(table, "create_branch", branch="fix", snapshot=table.latest_snapshot_id())
+        try:
+            correct(table, "fix", rows, mode="upsert")
+        except InvalidInputError as error:
+            assert "have no meaning" in error.message
+            operate(table, "delete_branch", branch="fix")
+            continue
+        written += 1
+        operate(table, "merge_branch", branch="fix", writers_stopped=True)
+        operate(table, "delete_branch", branch="fix")
+        touched = {r["k"] for r in rows}
+        assert of_keys(expected, touched) == of_keys(rows_in_one_form(java_oracle.read(tmp_path, "d.t")), touched)
+        assert rows_in_one_form(java_oracle.read(tmp_path, "d.t")) == rows_in_one_form(read_arrow(table))
+    assert written
+
+
+def of_keys(rows: list[Any] | str, keys: set[int]) -> Any:
+    return [r for r in rows if r[0] in keys] if not isinstance(rows, str) else rows
 
 
 INPUT = {"changelog-producer": "input", "bucket": "2"}

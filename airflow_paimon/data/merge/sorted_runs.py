@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
@@ -43,15 +44,7 @@ def _merged_run(parts: Sequence[Part], schema: TableSchema, first_number: int) -
     rules = replace(merge_rules(schema), keep_deletes=True)
     deciding = deciding_rows(parts, schema)
     kept = not_ignored(deciding, schema)
-    kinds = deciding.column(VALUE_KIND).to_numpy()[kept]
-    refused = np.flatnonzero(np.isin(kinds, rules.engine.refused_kinds))
-    if len(refused):
-        engine = TableOptions(schema.options).merge_engine
-        raise InvalidInputError(
-            f"rows of kind {ROW_KINDS[int(kinds[refused[0]])]} have no meaning in a table with merge-engine={engine} "
-            f"and its options; leave them out, or set an option that defines them, such as "
-            f"{engine}.remove-record-on-delete, or ignore-retract for a column's aggregate function"
-        )
+    check_kinds(deciding.column(VALUE_KIND).to_numpy()[kept], schema)
     order = np.argsort(sort_keys([[deciding.column(n) for n in rules.keys]])[0][kept], kind="stable")
     rows = gathered(parts, kept[order]).append_column(SEQUENCE_NUMBER, pa.array(first_number + kept[order]))
     slices = rows.to_batches()
@@ -59,6 +52,22 @@ def _merged_run(parts: Sequence[Part], schema: TableSchema, first_number: int) -
         return rows
     keys = sort_keys([[s.column(n) for n in rules.keys] for s in slices])
     return pa.Table.from_batches([merge_slices(slices, keys, rules)])
+
+
+def check_kinds(kinds: npt.NDArray[np.int8], schema: TableSchema) -> None:
+    """Refuse deletes to which the table's merge engine gives no meaning.
+
+    Raises:
+        InvalidInputError: names the kind.
+    """
+    refused = np.flatnonzero(np.isin(kinds, merge_rules(schema).engine.refused_kinds))
+    if len(refused):
+        engine = TableOptions(schema.options).merge_engine
+        raise InvalidInputError(
+            f"rows of kind {ROW_KINDS[int(kinds[refused[0]])]} have no meaning in a table with merge-engine={engine} "
+            f"and its options; leave them out, or set an option that defines them, such as "
+            f"{engine}.remove-record-on-delete, or ignore-retract for a column's aggregate function"
+        )
 
 
 def changes_to_write(parts: Sequence[Part], schema: TableSchema, first_number: int) -> pa.Table:

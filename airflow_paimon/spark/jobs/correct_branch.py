@@ -294,7 +294,14 @@ def _correction(request: CorrectBranch, base: _Base) -> Correction:
         if key not in live:  # emptied on the branch since
             gone = BucketSplit(key.partition, (), key.bucket, base.write.buckets_of(key.partition), ())
             live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
-    return Correction(write=base.write, choice=base.choice, live=live, read=read, dry_run=request.dry_run)
+    return Correction(
+        write=base.write,
+        choice=base.choice,
+        live=live,
+        read=read,
+        dry_run=request.dry_run,
+        merges=request.mode == "upsert",
+    )
 
 
 def _finish(

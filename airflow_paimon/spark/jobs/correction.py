@@ -12,7 +12,6 @@ from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     InvalidInputError,
     UnsafeOperationError,
-    UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -21,7 +20,6 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.jobs.correction_sources import text_digest
@@ -167,20 +165,8 @@ def properties(request: CorrectBranch, details: dict[str, object]) -> dict[str, 
     return out | ({"airflow-paimon.operation-id": request.operation_id} if request.operation_id else {})
 
 
-def _check_merge(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:
-    """Refuse an upsert that the merge engine would merge with the rows that are there: a correction replaces them."""
-    engine = TableOptions(schema.options).merge_engine
-    if request.engine == "embedded" and request.mode == "upsert" and engine != "deduplicate":
-        raise UnsupportedFeatureError(
-            f"{branch.label}: with merge-engine={engine} the embedded engine upserts no rows, as they would be merged "
-            f"with those that are there; UPDATE or MERGE them, use mode overwrite, or engine=connector",
-            table=branch.name,
-        )
-
-
 def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:
     """Refuse an upsert without keys, and an overwrite that names no partition of a partitioned table."""
-    _check_merge(branch, schema, request)
     if request.mode == "upsert" and not schema.primary_keys:
         raise InvalidInputError(
             f"{branch.label} has no primary key to upsert by; use --mode overwrite with --partitions", table=branch.name

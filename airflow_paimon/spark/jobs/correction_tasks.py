@@ -45,8 +45,8 @@ class Correction:
 
     ``live`` holds pickled ``LiveBucket``s under the partition's bytes as we write them, and the bucket; a task
     unpickles those that it has rows for. ``read`` reads them. ``drops_matches``: rows of kind ``-U`` only count: a
-    statement matched them and leaves them as they are. ``tells``: streaming readers get the changes, on a table with a
-    changelog producer; ``live`` then has the rows of every bucket with files.
+    statement matched them and leaves them as they are. ``merges``: see ``rewrite_bucket``. ``tells``: streaming readers
+    get the changes, on a table with a changelog producer; ``live`` then has the rows of every bucket with files.
     """
 
     write: TableWrite
@@ -55,6 +55,7 @@ class Correction:
     read: TableRead | None = None
     dry_run: bool = False
     drops_matches: bool = False
+    merges: bool = False
     tells: bool = False
 
 
@@ -176,10 +177,12 @@ def _rewrite(
     if known is None:
         total = write.buckets_of(key.partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         fresh = BucketSplit(key.partition, values, key.bucket, total, ())
-        return _told(correction, rewrite_bucket(write, fresh, None, changes, NEW_BUCKET), None)
+        new = rewrite_bucket(write, fresh, None, changes, NEW_BUCKET, merges=correction.merges)
+        return _told(correction, new, None)
     live: LiveBucket = pickle.loads(known)
     kept = None if live.split is None or correction.read is None else (correction.read, live.split)
-    message = rewrite_bucket(write, replace(live.bucket, values=values), kept, changes, live.max_sequence)
+    bucket = replace(live.bucket, values=values)
+    message = rewrite_bucket(write, bucket, kept, changes, live.max_sequence, merges=correction.merges)
     return _told(correction, message, kept)
 
 

@@ -2,7 +2,8 @@
 
 That is what corrections do (docs/design.md, A running writer keeps winning), with two differences: what the statement
 says holds whatever the merge engine, ``sequence.field`` or ``ignore-delete`` would make of a change; and a row may not
-be matched twice.
+be matched twice. Only the rows of an INSERT are merged with those that are there, where that is what the merge engine
+is for (not deduplicate).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import pyarrow as pa
 
 from airflow_paimon.core.branches.publish_plan import highest_sequence
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.table.options import TableOptions
@@ -81,8 +81,8 @@ def change_keyed(
     """
     write = plan_write(table, tasks=cores_of(spark), by_buckets=True)
     plan = plan_snapshot(table, write.planned_on, write.schema)
-    _refuse_merged_inserts(asked, table, write.schema)
-    write = replace(write, schema=without_merging(write.schema))
+    merges = asked.insert is not None and TableOptions(plan.schema.options).merge_engine != "deduplicate"
+    write = replace(write, schema=without_defaults(plan.schema) if merges else without_merging(plan.schema))
     with statement_errors(asked, table.name), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
         evaluation = Evaluation(spark, bound, plan.schema, (), whole=True)
         if bound.insert is not None:
@@ -93,7 +93,8 @@ def change_keyed(
                 return drop_partitions(spark, bound, plan, write, empty.predicate, dry_run=dry_run)
             layer = plan_read(plan, predicate=empty.predicate, time_travel=True, whole_buckets=True)
             changed = evaluation.run(view_frame(spark, [layer])).rows
-        correction = replace(_correction(plan, write, limits, dry_run), tells=_tells(table, plan.schema))
+        correction = _correction(plan, write, limits, dry_run)
+        correction = replace(correction, tells=_tells(table, plan.schema), merges=merges)
         with temporary_conf(spark, BATCH_CONF):
             results = _run(_with_kinds(changed), plan, correction)
     return _outcome(plan, write, results)
@@ -104,25 +105,15 @@ def _tells(table: Table, schema: TableSchema) -> bool:
     return table.branch_name == MAIN and producer_of(schema) is not None
 
 
-def _refuse_merged_inserts(asked: Statement, table: Table, schema: TableSchema) -> None:
-    """Refuse an INSERT INTO whose rows the merge engine would merge with those that are there; here they replace."""
-    engine = TableOptions(schema.options).merge_engine
-    if asked.insert is not None and engine != "deduplicate":
-        raise UnsupportedFeatureError(
-            f"{table.label}: with merge-engine={engine} the rows of an INSERT would be merged with those that are "
-            f"there, which the embedded engine does not do; MERGE them",
-            table=table.name,
-        )
-
-
 def without_merging(schema: TableSchema) -> TableSchema:
-    """Return the schema by which a change replaces the row that is there, whatever the table's options say.
-
-    Without default values as well: a statement that says NULL means it.
-    """
+    """Return the schema by which a change replaces the row that is there, whatever the table's options say."""
     options = {k: v for k, v in schema.options.items() if not any(part in k for part in _MERGE_OPTIONS)}
-    fields = tuple(replace(f, default_value=None) for f in schema.fields)
-    return replace(schema, options=options, fields=fields)
+    return replace(without_defaults(schema), options=options)
+
+
+def without_defaults(schema: TableSchema) -> TableSchema:
+    """Return the schema without default values: a statement that says NULL means it."""
+    return replace(schema, fields=tuple(replace(f, default_value=None) for f in schema.fields))
 
 
 def _with_kinds(rows: DataFrame) -> DataFrame:

@@ -518,7 +518,7 @@ def test_tables_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("place")
 def test_tables_whose_rows_are_aggregated(spark: SparkSession, tmp_path: Path) -> None:
-    """Statements and SELECTs see sums, and what they set is the sum; rows of an upsert would be added to it."""
+    """Statements and SELECTs see sums, and what they set is the sum; rows of an upsert or INSERT are added to it."""
     columns = [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")]
     options = {"bucket": "1", "merge-engine": "aggregation", "fields.v.aggregate-function": "listagg"}
     main = create_table(str(tmp_path), "d.t", columns, partition_keys=["dt"], primary_keys=["dt", "k"], options=options)
@@ -527,10 +527,10 @@ def test_tables_whose_rows_are_aggregated(spark: SparkSession, tmp_path: Path) -
     run(tmp_path, "create_tag", tag="base")
     run(tmp_path, "create_branch", branch="fix", tag="base")
     fix = main.branch("fix")
-    with pytest.raises(UnsupportedFeatureError, match=r"merge-engine=aggregation.*UPDATE or MERGE"):
-        correct(spark, tmp_path, "SELECT 1 AS k, 'new' AS v, 'a' AS dt", mode="upsert")
-    with pytest.raises(UnsupportedFeatureError, match=r"merge-engine=aggregation.*INSERT.*MERGE them"):
-        correct(spark, tmp_path, "INSERT INTO branch VALUES (1, 'new', 'a')")
+    correct(spark, tmp_path, "SELECT 0 AS k, 'upsert' AS v, 'a' AS dt", mode="upsert")
+    correct(spark, tmp_path, "INSERT INTO branch VALUES (0, 'insert', 'a')")
+    assert (0, "x,y,upsert,insert", "a") in rows_of(fix)
+    correct(spark, tmp_path, "UPDATE branch SET v = 'x,y' WHERE k = 0 AND dt = 'a'")
     correct(spark, tmp_path, "UPDATE branch SET v = concat(v, '!') WHERE k = 1 AND v = 'x,y'")
     correct(spark, tmp_path, "DELETE FROM branch WHERE k = 2 AND dt = 'a'")
     assert rows_of(fix) == [(0, "x,y", "a"), (0, "x,y", "b"), (1, "x,y!", "a"), (1, "x,y!", "b"), (2, "x,y", "b")]
