@@ -20,6 +20,7 @@ from airflow_paimon.core.branches.publish_plan import (
     check_hash_indexes,
     check_moving_keys,
     check_sequences,
+    check_snapshot_numbers,
     fast_forward_buckets,
     highest_sequence,
     key_scope,
@@ -291,6 +292,7 @@ def _check_sequences(
 ) -> None:
     """Read the base's manifests only if the replaced files are not sufficient."""
     schema = g.main_schemas[-1]
+    check_snapshot_numbers(context.table.name, changes, schema, g.head.id + 1, name)
     if not schema.primary_keys or request.writers_stopped:
         return
     check_moving_keys(context.table.name, changes, schema, name)

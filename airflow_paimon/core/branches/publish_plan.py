@@ -17,6 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.plan import Action, PutNew, PutSnapshot, ReplaceBucket, SetTag
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
+from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import BranchPaths
@@ -251,6 +252,30 @@ def check_hash_indexes(
             f"--writers-stopped when no writer is open",
             table=table,
             details={"buckets": sorted(other)[:MAX_LISTED], "bucket_count": len(other)},
+        )
+
+
+def check_snapshot_numbers(
+    table: str, changes: Sequence[BucketChange], schema: TableSchema, publish: int, name_bucket: Any
+) -> None:
+    """Refuse rows whose numbers, the ids of the branch's snapshots, are above that of the publish (``publish``).
+
+    With ``sequence.snapshot-ordering`` main's next commits would lose to them.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    if not TableOptions(schema.options).flag(SNAPSHOT_ORDERING):
+        return
+    highest = {name_bucket(c.bucket): highest_sequence([e.file for e in c.add]) for c in changes}
+    names = sorted(name for name, number in highest.items() if number > publish)
+    if names:
+        raise UnsafeOperationError(
+            f"{table}: {_listed(names)} of the branch hold rows of its snapshots up to {max(highest.values())}, and "
+            f"the publish would be snapshot {publish}: with {SNAPSHOT_ORDERING} the next commits of main would lose "
+            f"to them. Make a new branch of main's head and write the correction there in one commit",
+            table=table,
+            details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
         )
 
 

@@ -23,6 +23,7 @@ from airflow_paimon.core.schema.type_text import parse_type_text
 _IMMUTABLE = frozenset(
     [
         "branch",
+        "bucket-function.type",
         "bucket-key",
         "data-evolution.enabled",
         "data-file.path-directory",
@@ -31,10 +32,12 @@ _IMMUTABLE = frozenset(
         "partition.default-name",
         "partition.legacy-name",
         "path",
+        "pk-clustering-override",
         "primary-key",
         "row-tracking.enabled",
         "rowkind.field",
         "sequence.field",
+        "sequence.snapshot-ordering",
         "type",
     ]
 )

@@ -139,6 +139,21 @@ def test_a_branch_can_be_published_again_after_main_s_history_expired(table: Tab
         run(table, "merge_branch", branch="fix")
 
 
+def test_rows_numbered_by_snapshot_are_not_published_above_main(tmp_path: Path) -> None:
+    """Main's next commit would get a lower number, and lose to a row of the branch."""
+    table = make_table(tmp_path, **{"sequence.snapshot-ordering": "true", "write-only": "true"})
+    append(table, "a", seq=1)
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    append(fix, "a", seq=2)
+    assert run(table, "merge_branch", branch="fix", writers_stopped=True, dry_run=True).changed
+    append(fix, "a", seq=3)
+    with pytest.raises(UnsafeOperationError, match="snapshots up to 3, and the publish would be snapshot 2"):
+        run(table, "merge_branch", branch="fix", writers_stopped=True)
+    append(table, "b", seq=2)
+    assert run(table, "merge_branch", branch="fix", writers_stopped=True).snapshot_after == 3
+
+
 @pytest.mark.parametrize("expired", [False, True])
 def test_a_partition_that_main_dropped_after_a_publish_does_not_come_back(
     table: Table, fix: Table, expired: bool

@@ -63,6 +63,8 @@ def test_a_dry_run_writes_nothing(table: Table) -> None:
         (["alter column v type INT"], "v"),
         (["truncate"], "write one of"),
         (["set merge-engine=first-row"], "merge-engine"),
+        (["set bucket-function.type=mod"], "bucket-function.type"),
+        (["set sequence.snapshot-ordering=true"], "sequence.snapshot-ordering"),
         (["add column w INT", "add column w INT"], "w"),
     ],
 )
