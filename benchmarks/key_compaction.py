@@ -25,8 +25,8 @@ from airflow_paimon.data.files.write import ROW_GROUP_BYTES, RollingWriter
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit
+from airflow_paimon.spark.compaction import _groups
 from airflow_paimon.spark.jobs import run_spark_operation
-from airflow_paimon.spark.jobs.compact import _groups
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import cores_of, map_tasks
 from benchmarks._connector import connector

@@ -106,15 +106,20 @@ def asked(mode: str, operation_id: str = OPERATION) -> dict[str, Any]:
 
 def start_job(warehouse: Path, mode: str) -> subprocess.Popen[bytes]:
     """Start the job as a program, in a process group of its own."""
+    return start_program("replay_branch", warehouse, asked(mode))
+
+
+def start_program(operation: str, warehouse: Path, options: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a job as a program, in a process group of its own."""
     flags = [f"--warehouse={warehouse}"]
-    for name, value in asked(mode).items():
+    for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         flags += [flag] if value is True else [f"{flag}={v}" for v in (value if isinstance(value, list) else [value])]
     conf = warehouse.parent / "conf"
     conf.mkdir(exist_ok=True)
     (conf / "spark-defaults.conf").write_text(f"{_SMALL_SPARK}spark.local.dir {warehouse.parent / 'local'}\n")
     env = {**os.environ, "SPARK_CONF_DIR": str(conf), "PYTHONPATH": str(REPO_ROOT)}
-    command = [sys.executable, str(job_path("replay_branch")), *flags]
+    command = [sys.executable, str(job_path(operation)), *flags]
     return subprocess.Popen(
         command, cwd=REPO_ROOT, env=env, process_group=0, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
+from airflow_paimon.spark import compaction
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.read import read_table
+from airflow_paimon.spark.task_results import collect
+from tests import replay_kills
 from tests.data.chain.examples import mark_deleted
 from tests.data.row_statements import statement, with_ids
+from tests.data.tables import rows_of as data_rows
 from tests.data.test_compact import add, names, partitioned, wrong_count
+from tests.data.test_compact_keyed import COLUMNS, assert_merged, changes, keyed, rows, upsert
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_partitions_in_parallel_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
@@ -49,6 +58,85 @@ def test_partitions_in_parallel_in_one_commit(spark: SparkSession, tmp_path: Pat
     assert source.load().columns == ["id", "dt"]
     asked = source.option("columns", "_ROW_ID,id").option("where", f"_ROW_ID = {third[2]}").load()
     assert [tuple(r) for r in asked.collect()] == [(third[2], third[0])]
+
+
+def waiting(warehouse: Path, **options: str) -> Table:
+    """A table whose writers leave compaction to others: two partitions of two buckets, with eight runs each."""
+    table = keyed(warehouse, **options)
+    for i in range(8):
+        upsert(table, *((p, k, f"{i}") for p in ("a", "b") for k in range(i, 40, 1 + i % 3)))
+    upsert(table, ("a", 3, "gone"), ("b", 39, "gone"), kind="-D")
+    return table
+
+
+def asked(warehouse: Path, **more: object) -> Request:
+    return build_request("compact", {"warehouse": str(warehouse), "table": "d.t", **more})
+
+
+def test_buckets_of_key_tables_in_parallel_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+    table = waiting(tmp_path, changelog_producer="lookup")
+    expected = rows(table)
+    result = run_spark_operation(spark, asked(tmp_path, operation_id="op"))
+    assert (result.details["partitions"], result.details["files_before"], result.details["rows"]) == (2, 34, 78)
+    assert result.details["snapshots"] == [10]
+    assert rows(table) == expected
+    assert sorted(map(tuple, read_table(spark, str(tmp_path), "d.t").collect())) == expected
+    assert_merged(table)
+    assert sorted(changes(table, 10)) == sorted(f"+I {p}{k} {v}" for p, k, _, v in expected)
+    assert run_spark_operation(spark, asked(tmp_path, operation_id="op")).details == result.details
+    upsert(table, ("a", 1, "x"))
+    assert not run_spark_operation(spark, asked(tmp_path, operation_id="night", max_sorted_runs=5)).changed
+
+
+def test_writers_that_commit_between_plan_and_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that a writer replaces are planned again; what it adds to a bucket stays above the result."""
+    table = waiting(tmp_path)
+    tries: list[int] = []
+
+    def and_then_write(frame: DataFrame) -> list[Any]:
+        outputs = collect(frame)
+        tries.append(len(outputs))
+        upsert(table, ("a", 1, f"beside {len(tries)}"))
+        if len(tries) == 1:
+            write_arrow(table, data_rows(COLUMNS, [{"p": "b", "k": 5, "v": "over"}]), "overwrite", {"p": "b"})
+        return outputs
+
+    monkeypatch.setattr(compaction, "collect", and_then_write)
+    expected = {(p, k): (p, k, s, v) for p, k, s, v in rows(table) if p == "a"}
+    expected |= {("a", 1): ("a", 1, None, "beside 2"), ("b", 5): ("b", 5, None, "over")}
+    on_disk = len(list(tmp_path.rglob("data-*")))
+    result = run_spark_operation(spark, asked(tmp_path))
+    assert tries == [4, 2], "all buckets, and those that the overwrite has left"
+    assert rows(table) == sorted(expected.values())
+    (landed,) = result.details["snapshots"]
+    assert table.snapshot(landed).commit_kind == CommitKind.COMPACT
+    written = 3 + result.details["files_after"]  # the writer's, and those of the try that landed
+    assert len(list(tmp_path.rglob("data-*"))) == on_disk + written, "what a refused try has written is gone"
+
+
+def test_a_compaction_that_is_killed_when_it_has_written_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Run again with the same operation id: the same rows, compacted once."""
+    table = waiting(tmp_path / "warehouse")
+    expected, head = rows(table), table.latest_snapshot_id()
+    before = set(tmp_path.rglob("data-*"))
+    options = {"table": "d.t", "operation_id": "op"}
+    job = replay_kills.start_program("compact", tmp_path / "warehouse", options)
+    deadline = time.monotonic() + 240
+    try:
+        while not set(tmp_path.rglob("data-*")) - before and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+    finally:
+        code = replay_kills.kill_job(job)
+    assert code == -9
+    assert set(tmp_path.rglob("data-*")) - before, "it had written files"
+    assert rows(table) == expected
+    result = run_spark_operation(spark, asked(tmp_path / "warehouse", operation_id="op"))
+    assert (result.changed, result.details["files_before"]) == (True, 34)
+    assert rows(table) == expected
+    assert_merged(table)
+    assert (table.latest_snapshot_id() or 0) == (head or 0) + len(result.details["snapshots"]) == (head or 0) + 1
 
 
 def test_a_refusal_of_a_task_is_the_operations(spark: SparkSession, tmp_path: Path) -> None:
