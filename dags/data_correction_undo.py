@@ -62,6 +62,13 @@ PARAMS = {
         description="Promise that no writer of main stays open over the undo: needed where a table with dynamic "
         "buckets (bucket=-1) loses the keys that the publish brought.",
     ),
+    "changelog": Param(
+        "auto",
+        enum=["auto", "none"],
+        title="Streaming readers",
+        description="On a table with a changelog-producer, auto reads both sides of what goes back and tells streaming "
+        "readers the changes; none is faster and tells them nothing.",
+    ),
     "reason": Param(None, type=["null", "string"], title="Reason", description="Shown to the approver."),
     "approval": Param(
         False,
@@ -181,6 +188,7 @@ with DAG(
         "tag": PLANNED % "tag",
         "keep_later": "{{ params.keep_later }}",
         "writers_stopped": "{{ params.writers_stopped }}",
+        "changelog": "{{ params.changelog }}",
         "undo_retention": "{{ params.undo_retention }}",
     }
     preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)

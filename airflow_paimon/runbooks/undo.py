@@ -60,6 +60,7 @@ def plan_rollback(params: Mapping[str, Any], tag: str) -> dict[str, Any]:
     from airflow_paimon.core.requests.operations import run_operation
 
     asked = {"tag": tag, "keep_later": True, "writers_stopped": params["writers_stopped"], "dry_run": True}
+    asked["changelog"] = params.get("changelog", "auto")
     return dict(run_operation(request_for(params, "rollback_to", **asked)).details)
 
 

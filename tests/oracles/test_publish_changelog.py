@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +17,13 @@ from airflow_paimon.core.branches.publish_plan import highest_sequence
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
 from airflow_paimon.spark.jobs.correction_tasks import Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.statements.keyed import without_merging
 from tests.core.tables import run as operate
 from tests.data.tables import rows_of
 from tests.data.test_changes import Follower
@@ -41,10 +45,13 @@ CASES: dict[str, dict[str, str]] = {
 }
 
 
-def corrected(table: Table, rows: list[dict[str, Any]], kind: str) -> None:
+def corrected(
+    table: Table, rows: list[dict[str, Any]], kind: str, columns: Mapping[str, str] = MappingProxyType(COLUMNS)
+) -> None:
     """What ``correct_branch --mode upsert`` does in its tasks, and its commit."""
     plan = plan_scan(table)
     write = plan_write(table, by_buckets=True)
+    write = replace(write, schema=without_merging(write.schema))  # as a statement
     read, splits = plan_read(plan, whole_buckets=True)
     known = {BucketKey(s.bucket.partition, s.bucket.bucket): s for s in splits}
     live = {
@@ -54,7 +61,7 @@ def corrected(table: Table, rows: list[dict[str, Any]], kind: str) -> None:
         for key, s in known.items()
     }
     correction = Correction(write=write, choice=choose_partitions(plan.schema, (), ""), live=live, read=read)
-    data = rows_of(COLUMNS, rows).append_column("_row_kind", pa.array([kind] * len(rows)))
+    data = rows_of(columns, rows).append_column("_row_kind", pa.array([kind] * len(rows)))
     messages = [r.message for r in correct_buckets(correction, data.to_batches()) if r.message is not None]
     commit_buckets(
         table, with_hash_indexes(write.dynamic, messages), assigned=(write.planned_on,), vectors=plan.index_entries
@@ -155,3 +162,47 @@ def test_java_cleans_and_expires_beside_published_changelogs(java_oracle: JavaOr
     java_oracle.open_stream_reader(tmp_path, "d.t", "late", options=late)
     found, _ = java_oracle.stream_read("late")
     assert {(r["k"], r["_row_kind"]) for r in found.to_pylist()} == {(2, "-U"), (2, "+U"), (7, "-U"), (7, "+U")}
+
+
+ENGINES = {
+    "partial-update": {"fields.s.sequence-group": "n"},
+    "aggregation": {"fields.n.aggregate-function": "sum", "fields.s.aggregate-function": "max"},
+    "first-row": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "producer"),
+    [
+        ("first-row", "lookup"),
+        *((e, p) for e in ("partial-update", "aggregation") for p in ("lookup", "full-compaction", "input")),
+    ],
+)
+def test_merged_rows_are_told(java_oracle: JavaOracle, tmp_path: Path, engine: str, producer: str) -> None:
+    """Of records that wait for a compaction the row that they make, beside the corrected row."""
+    columns = {"k": "INT NOT NULL", "s": "INT", "n": "INT"}
+    options = {"bucket": "1", "merge-engine": engine, "changelog-producer": producer, "write-only": "true"}
+    java_oracle.create_table(tmp_path, "d.t", columns, primary_keys=["k"], options={**options, **ENGINES[engine]})
+    table = open_table(str(tmp_path), "d.t")
+    java_oracle.write(tmp_path, "d.t", [{"k": k, "s": 1, "n": 10} for k in range(4)])
+    java_oracle.do("compact", tmp_path, "d.t", full=True, options={"write-only": "false"})
+    java_oracle.open_stream_reader(tmp_path, "d.t", "engines")
+    first = java_oracle.stream_read("engines")[0].to_pylist()
+    state = {r["k"]: (r["s"], r["n"]) for r in first}
+    assert state == dict.fromkeys(range(4), (1, 10))
+    java_oracle.write(tmp_path, "d.t", [{"k": 2, "s": 2, "n": 5}, {"k": 9, "s": 2, "n": 5}])
+    operate(table, "create_branch", branch="fix", snapshot=table.latest_snapshot_id())
+    corrected(table.branch("fix"), [{"k": 1, "s": 7, "n": 70}], "+I", columns)
+    operate(table, "merge_branch", branch="fix", writers_stopped=True)
+    told = []
+    while (found := java_oracle.stream_read("engines")[0]).num_rows:
+        told += [(r["_row_kind"], r["k"], r["s"], r["n"]) for r in found.to_pylist()]
+    waiting = {"partial-update": 5, "aggregation": 15}.get(engine)
+    mine = [("-U", 1, 1, 10), ("+U", 1, 7, 70)]
+    late = [("-U", 2, 1, 10), ("+U", 2, 2, waiting)] if waiting is not None else []
+    if producer == "input":  # Java's writer has told its own records
+        assert told == [("+I", 2, 2, 5), ("+I", 9, 2, 5), *mine]
+    else:
+        assert told == [*mine, *late, ("+I", 9, 2, 5)]
+    rows = {r["k"]: (r["s"], r["n"]) for r in java_oracle.read(tmp_path, "d.t").to_pylist()}
+    assert rows == {0: (1, 10), 1: (7, 70), 2: (2, waiting) if waiting else (1, 10), 3: (1, 10), 9: (2, 5)}
