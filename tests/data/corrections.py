@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
-from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -19,6 +19,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_KIND, arrow_schema
+from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
@@ -26,7 +27,7 @@ from airflow_paimon.spark.jobs import correct_branch as job
 from airflow_paimon.spark.jobs import correct_statement
 from airflow_paimon.spark.jobs.correction import read_base, read_heads
 from airflow_paimon.spark.jobs.correction_tasks import correct_buckets
-from airflow_paimon.spark.statements import keyed
+from airflow_paimon.spark.statements import keyed, run
 
 Row = Mapping[str, Any]
 
@@ -78,8 +79,9 @@ def change(table: Table, rows: Sequence[Row], branch: str = MAIN, operation: str
         request = _request(table, branch, sql="unused")
         context = open_context(request)
         limits = correct_statement._limits(context, read_heads(context, request, view))
-    correction = keyed._correction(plan, write, limits, False)
+    correction = replace(keyed._correction(plan, write, limits, False), tells=keyed._tells(view, plan.schema))
     outcome = keyed._outcome(plan, write, list(correct_buckets(correction, arrow(view, rows).to_batches())))
-    return commit_buckets(
-        *(view, outcome.messages), assigned=(write.planned_on,), vectors=plan.index_entries, operation=operation
-    )
+    if outcome.inserted:
+        check_corrected(view, outcome.write, outcome.messages)
+    asked: Any = SimpleNamespace(kind=operation)
+    return run._commit(view, asked, outcome, CommitIdentity(), {})

@@ -26,7 +26,11 @@ AXES: dict[str, dict[str, dict[str, str]]] = {
         },
         "first-row": {"merge-engine": "first-row"},
     },
-    "buckets": {"fixed": {"bucket": "2"}, "dynamic": {"bucket": "-1", "dynamic-bucket.target-row-num": "3"}},
+    "buckets": {
+        "fixed": {"bucket": "2"},
+        "dynamic": {"bucket": "-1", "dynamic-bucket.target-row-num": "3"},
+        "moving": {"bucket": "-1", "dynamic-bucket.target-row-num": "3"},
+    },
     "vectors": {
         "none": {},
         "32": {"deletion-vectors.enabled": "true"},
@@ -36,7 +40,7 @@ AXES: dict[str, dict[str, dict[str, str]]] = {
     "format": {f: {"file.format": f} for f in ("parquet", "orc", "avro")},
     "writers": {"compact": {}, "write-only": {"write-only": "true"}},
 }
-"""What varies, and the options of each choice."""
+"""What varies, and the options of each choice. ``moving``: the key lacks the partition column."""
 
 
 def is_table(combination: Combination) -> bool:
@@ -86,15 +90,19 @@ class Model:
     """
 
     engine: str
+    moving: bool = False
     rows: dict[Key, Row] = field(default_factory=dict)
     dead: set[Key] = field(default_factory=set)
 
-    @staticmethod
-    def key(row: Row) -> Key:
-        return row["p"], row["k"]
+    def key(self, row: Row) -> Key:
+        return (row["k"],) if self.moving else (row["p"], row["k"])
 
     def copy(self) -> Model:
-        return Model(self.engine, {k: dict(r) for k, r in self.rows.items()}, set(self.dead))
+        return Model(self.engine, self.moving, {k: dict(r) for k, r in self.rows.items()}, set(self.dead))
+
+    def fits(self, row: Row) -> bool:
+        """Whether a correction may put the row into its partition: the key is in no other one."""
+        return self.rows.get(self.key(row), row)["p"] == row["p"]
 
     def upsert(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -106,7 +114,7 @@ class Model:
             return dict(new)
         if self.engine == "first-row":
             return old
-        kept = {name: old[name] if value is None else value for name, value in new.items()}
+        kept = {name: old[name] if value is None else value for name, value in new.items()} | {"p": old["p"]}
         if self.engine == "aggregation" and None not in (old["a"], new["a"]):
             kept["a"] = old["a"] + new["a"]
         return kept
@@ -135,9 +143,11 @@ class Model:
 def some_rows(chance: random.Random, model: Model, partitions: Sequence[str], number: int) -> list[Row]:
     """Rows for a write, each key once; of a key whose delete may be there still, all columns or none."""
     keys = {(chance.choice(partitions), chance.randrange(9)) for _ in range(number)}
+    if model.moving:
+        keys = {(p, k) for k, p in {k: p for p, k in sorted(keys)}.items()}
     rows = []
     for p, k in sorted(keys):
-        dead = (p, k) in model.dead
+        dead = model.key({"p": p, "k": k}) in model.dead
         if dead and model.engine == "aggregation":
             continue
         whole = dead or chance.random() < 0.5
