@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.branches.publish import publish_branch
+from airflow_paimon.core.branches.publish_changelog import ReplacedBuckets
 from airflow_paimon.core.commit.files import commit_buckets
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import ConflictError, FormatError
+from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan, read_entries, read_named_lists
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
+from airflow_paimon.data.publish_changelog import write_changelog
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
+from tests.core.tables import cut_off
 from tests.core.tables import run as operate
 from tests.data.tables import rows_of
 from tests.data.test_compact import run
@@ -222,3 +232,49 @@ def named(table: Table) -> set[Path]:
                 path = data_file_path(table.schema(), values, entry.bucket, entry.file)
                 out.add(Path(table.store.uri.removeprefix("file://")) / path)
     return out
+
+
+def test_a_publish_killed_between_any_two_writes_tells_each_change_once(tmp_path: Path) -> None:
+    made, fix = with_branch(tmp_path / "made", "input")
+    correct(fix, [("a", 1, "new")])
+    correct(fix, [("b", 1, "new")], partition="b")
+    step, goes_on = 0, True
+    while goes_on:
+        step += 1
+        shutil.copytree(tmp_path / "made", tmp_path / str(step))
+        main = open_table(str(tmp_path / str(step)), made.name)
+        asked = {"branch": "fix", "operation_id": "op"}
+        goes_on = cut_off(main, step, "merge_branch", **asked)
+        operate(main, "merge_branch", **asked)
+        told_lines = [line for number in main.snapshot_ids() for line in told_by(main, number)]
+        assert told_lines == ["-U a1 v1", "+U a1 new", "-U b1 v1", "+U b1 new"]
+        assert [r["v"] for r in read_arrow(main).sort_by("k").to_pylist() if r["k"] == 1] == ["new", "new"]
+        assert named(main) <= set((tmp_path / str(step)).rglob("bucket-*/changelog-*"))
+    assert step > 8
+
+
+@pytest.mark.parametrize("partition", ["a", "b"])
+def test_a_commit_of_main_while_the_changelog_is_written(tmp_path: Path, partition: str) -> None:
+    """Elsewhere: the publish follows with the same changelog. In what it replaces: a conflict, and nothing is left."""
+    main, fix = with_branch(tmp_path, "none")
+    correct(fix, [("a", 1, "new")])
+    alter_table(main, [SetOption(key="changelog-producer", value="lookup")])
+
+    def meanwhile(replaced: ReplacedBuckets) -> Sequence[ManifestEntry]:
+        found = write_changelog(replaced)
+        upsert(main, (partition, 1, "late"))
+        return found
+
+    warehouse = main.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    request = build_request("merge_branch", {"warehouse": warehouse, "table": main.name, "branch": "fix"})
+    assert isinstance(request, MergeBranch)
+    if partition == "a":
+        with pytest.raises(ConflictError, match="both changed"):
+            publish_branch(open_context(request), request, changelog=meanwhile)
+        assert not list(tmp_path.rglob("bucket-*/changelog-*"))
+    else:
+        assert told(main, publish_branch(open_context(request), request, changelog=meanwhile)) == [
+            "-U a1 v1",
+            "+U a1 new",
+        ]
+        assert len(list(tmp_path.rglob("bucket-*/changelog-*"))) == 1
