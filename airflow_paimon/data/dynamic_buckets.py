@@ -21,7 +21,7 @@ from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.dynamic_buckets_plan import Assigner, BucketRules, Packed, bucket_rules, pack
+from airflow_paimon.core.table.dynamic_buckets_plan import Assigner, BucketRules, Packed, bucket_rules, pack, sizes_of
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import INDEX_DIR
@@ -58,11 +58,12 @@ class DynamicBuckets:
             FormatError: its index is damaged; a write could put a key into a second bucket.
         """
         if self.places is not None:
-            return Assigner(self.places.packed(partition), self.places.numbers(partition), self.rules)
+            packed = self.places.packed(partition)
+            return Assigner(packed, sizes_of(packed, self.places.numbers(partition)), self.rules)
         entries = self.indexes.get(partition, ())
         if self.unindexed.get(partition):
             raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")
-        return Assigner(self._packed(partition, entries), [e.bucket for e in entries], self.rules)
+        return Assigner(self._packed(partition, entries), {e.bucket: e.row_count for e in entries}, self.rules)
 
     def shares(self, partition: bytes) -> int:
         """Return how many tasks can assign buckets of a partition; no index file is read."""

@@ -40,5 +40,10 @@ def write_hash_index(hashes: Hashes) -> bytes:
 
 def distinct(numbers: npt.NDArray[_Int]) -> npt.NDArray[_Int]:
     """Sort and return each number once; many times as fast as ``numpy.unique`` of many numbers, which hashes them."""
-    found: npt.NDArray[_Int] = np.sort(numbers)
-    return found[np.concatenate(([True], found[1:] != found[:-1]))] if len(found) else found
+    return without_repeats(np.sort(numbers))
+
+
+def without_repeats(numbers: npt.NDArray[_Int]) -> npt.NDArray[_Int]:
+    """Return sorted numbers each once; these themselves if they are."""
+    repeats = numbers[1:] == numbers[:-1]
+    return numbers[np.concatenate(([True], ~repeats))] if repeats.any() else numbers

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.hash_index import Hashes, distinct
+from airflow_paimon.core.format.hash_index import Hashes, distinct, without_repeats
 from airflow_paimon.core.table.options import TableOptions
 
 Packed = npt.NDArray[np.int64]
@@ -78,7 +78,7 @@ def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
         FormatError: a hash is in two buckets.
     """
     packed = pack_all(indexes)
-    twice = np.flatnonzero(packed[1:] >> _BUCKET_BITS == packed[:-1] >> _BUCKET_BITS)
+    twice = np.flatnonzero((packed[1:] ^ packed[:-1]).view(np.uint64) <= _BUCKET_MASK)
     if len(twice):
         one, other = (int(packed[at]) & _BUCKET_MASK for at in (twice[0], twice[0] + 1))
         raise FormatError(
@@ -89,9 +89,17 @@ def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
 
 def pack_all(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
     """Like ``pack``, where a hash may be in several buckets: ``look_up`` finds the lowest one."""
-    parts = [(hashes.astype(np.int64) << _BUCKET_BITS) | bucket for bucket, hashes in indexes]
-    packed: Packed = distinct(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-    return packed
+    parts = list(indexes)
+    packed: Packed = np.empty(sum(len(hashes) for _, hashes in parts), np.int64)
+    at = 0
+    for bucket, hashes in parts:  # in place, as there may be many millions
+        own = packed[at : at + len(hashes)]
+        own[:] = hashes
+        own <<= _BUCKET_BITS
+        own |= bucket
+        at += len(hashes)
+    packed.sort()
+    return without_repeats(packed)
 
 
 def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
@@ -103,15 +111,20 @@ def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
     return np.where(found >> _BUCKET_BITS == hashes, found & _BUCKET_MASK, -1)
 
 
+def sizes_of(packed: Packed, buckets: Iterable[int]) -> dict[int, int]:
+    """Count the hashes of each bucket; ``buckets``: all that there are."""
+    sizes = np.bincount(packed & _BUCKET_MASK) if len(packed) else np.empty(0, np.int64)
+    return dict.fromkeys(buckets, 0) | {b: int(n) for b, n in enumerate(sizes) if n}
+
+
 class Assigner:
     """Assigns the buckets of one partition and remembers the new hashes."""
 
-    def __init__(self, known: Packed, buckets: Iterable[int], rules: BucketRules) -> None:
-        """``buckets``: all that the partition has, also those without a hash in ``known``."""
+    def __init__(self, known: Packed, sizes: Mapping[int, int], rules: BucketRules) -> None:
+        """``sizes``: how many hashes each bucket of the partition has, also those without one in ``known``."""
         self._rules = rules
         self._runs = [known]
-        sizes = np.bincount(known & _BUCKET_MASK) if len(known) else np.empty(0, np.int64)
-        self._sizes = dict.fromkeys(buckets, 0) | {b: int(n) for b, n in enumerate(sizes) if n}
+        self._sizes = dict(sizes)
         self._shares = rules.shares_of(len(self._sizes))
         self._filled: dict[int, int] = {}
         self._added: dict[int, list[Hashes]] = {}

@@ -10,7 +10,14 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.hash_index import Hashes, read_hash_index, write_hash_index
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.bucket import hash_rows
-from airflow_paimon.core.table.dynamic_buckets_plan import Assigner, BucketRules, bucket_rules, look_up, pack
+from airflow_paimon.core.table.dynamic_buckets_plan import (
+    Assigner,
+    BucketRules,
+    bucket_rules,
+    look_up,
+    pack,
+    sizes_of,
+)
 from airflow_paimon.core.table.options import TableOptions
 from tests.randomness import chance
 
@@ -24,7 +31,8 @@ def rules(target: int = 5, most: int = 32767, shares: int = 1, *, apart: bool = 
 
 
 def assigner(given: dict[int, Hashes], use: BucketRules) -> Assigner:
-    return Assigner(pack(given.items()), given, use)
+    packed = pack(given.items())
+    return Assigner(packed, sizes_of(packed, given), use)
 
 
 def test_the_index_file_is_that_of_paimon() -> None:
@@ -64,6 +72,12 @@ def test_the_number_of_buckets_is_limited_and_a_hash_never_has_two() -> None:
     assert one.assign(hashes(*range(20))).tolist() == first.tolist()
     again = assigner(dict(one.added()), rules(2, 3))
     assert again.assign(hashes(*range(20))).tolist() == first.tolist() and not again.added()
+
+
+def test_hashes_of_several_buckets_are_found_on_both_sides_of_zero() -> None:
+    packed = pack([(4, hashes(-1, -(2**31), 7)), (1, hashes(0, -2, 2**31 - 1)), (9, hashes())])
+    assert look_up(packed, hashes(-(2**31), -2, -1, 0, 5, 7, 2**31 - 1)).tolist() == [4, 1, 4, 1, -1, 4, 1]
+    assert sizes_of(packed, [1, 4, 9]) == {1: 3, 4: 3, 9: 0}
 
 
 def test_a_hash_in_two_buckets_is_corrupt() -> None:
