@@ -20,6 +20,7 @@ from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, Inde
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
+from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec
 from airflow_paimon.core.table.scan import (
@@ -276,7 +277,7 @@ def commit_buckets(
 
     Raises:
         ConflictError: a bucket's live files are no longer the ``replaced`` ones, or rows of them were deleted: read and
-            rewrite it again.
+            rewrite it again. UnsupportedFeatureError: indexes of a type that isn't known.
     """
 
     def draft(head: Snapshot | None) -> Draft | None:
@@ -302,6 +303,7 @@ def commit_buckets(
         index = None
         if head is not None and (head.index_manifest or any(m.index for m in changed)):
             own = read_index(table, head)
+            check_index(own, table=table.label)
             check_vectors(table, stored, keys, vectors, own)
             kept = [i for i in own if i.index_type == INDEX_TYPE or (values(i.partition), i.bucket) not in keys]
             index = replaced_hash_indexes(schema, kept, changed)
