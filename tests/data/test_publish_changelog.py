@@ -246,6 +246,8 @@ def test_a_publish_killed_between_any_two_writes_tells_each_change_once(tmp_path
         asked = {"branch": "fix", "operation_id": "op"}
         goes_on = cut_off(main, step, "merge_branch", **asked)
         operate(main, "merge_branch", **asked)
+        again = operate(main, "merge_branch", **asked).details
+        assert again["replayed"] and again["streaming_readers"] == {"see": "changes", "changelog_rows": 4}
         told_lines = [line for number in main.snapshot_ids() for line in told_by(main, number)]
         assert told_lines == ["-U a1 v1", "+U a1 new", "-U b1 v1", "+U b1 new"]
         assert [r["v"] for r in read_arrow(main).sort_by("k").to_pylist() if r["k"] == 1] == ["new", "new"]

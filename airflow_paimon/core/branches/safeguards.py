@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from airflow_paimon.core.branches.publish_plan import BucketChange
 from airflow_paimon.core.branches.retention_tags import protect_published
+from airflow_paimon.core.branches.streaming_readers import CHANGES
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.idempotency import Attempt, name_part
 from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsafeOperationError
@@ -84,6 +85,8 @@ def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> Operat
         k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in landed.properties.items()
     }
     details |= {"replayed": True}
+    if landed.changelog_record_count is not None:
+        details["streaming_readers"] = {"see": CHANGES, "changelog_rows": landed.changelog_record_count}
     return context.result(
         None, branch=marks.tried.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
     )
