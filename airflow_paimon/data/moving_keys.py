@@ -68,20 +68,24 @@ def completed(
     return messages
 
 
-def check_corrected(table: Table, write: TableWrite, messages: Sequence[CommitMessage]) -> None:
+def check_corrected(table: Table, write: TableWrite, messages: Sequence[CommitMessage]) -> bool:
     """Check that no key of buckets that were written again is in another one.
+
+    Returns whether keys may move in this table and all of these stay where they were: then nothing but a change of
+    these buckets can conflict with the commit, and it gets ``KEYS_STAY``.
 
     Raises:
         InvalidInputError: a key would have two rows; it is named, and both partitions.
     """
     if not has_moving_keys(write.schema):
-        return
+        return False
     assert write.dynamic is not None and write.dynamic.places is not None
     form = StoredPartitions(write.schema).canonical
     replaced = {BucketKey(form(m.partition), m.bucket) for m in messages}
     new = _NewKeys(table, write, messages)
     new.refuse_twice()
     new.refuse_elsewhere(write.dynamic.places, lambda key: key not in replaced)
+    return new.stay(write.dynamic.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,13 @@ class _NewKeys:
         for key, one, other in self.places.twice(1):
             names = " and ".join(sorted({self.stored.text(one.partition), self.stored.text(other.partition)}))
             raise self._refusal(f"the rows hold the key {key} in {names}", "keep one of its rows")
+
+    def stay(self, known: KeyPlaces) -> bool:
+        """Return whether every key is in the bucket where it is known to live."""
+        return all(
+            bool((np.array([b == rows.bucket for b in known.buckets] + [False])[known.find(rows.keys)]).all())
+            for rows in self.rows
+        )
 
     def refuse_elsewhere(self, known: KeyPlaces, stays: Callable[[BucketKey], bool]) -> None:
         """Refuse keys that live in a bucket that ``stays``."""

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.files import commit_append
+from airflow_paimon.core.commit.files import commit_append, commit_overwrite
+from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -24,7 +25,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import key_places, read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.key_places import KeyPlaces, read_places
-from airflow_paimon.data.moving_keys import completed
+from airflow_paimon.data.moving_keys import check_corrected, completed
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run
@@ -232,6 +233,32 @@ def test_a_publish_and_its_undo_ask_for_stopped_writers(table: Table) -> None:
         run(table, "rollback_to", snapshot=1)
     run(table, "rollback_to", snapshot=1, writers_stopped=True)
     assert shown(table) == "x1=a y2=a"
+
+
+def test_a_correction_in_place_is_published_beside_open_writers(table: Table) -> None:
+    """Its commits say that the keys stay; one that doesn't, or a change of main, asks for stopped writers."""
+    write_arrow(table, rows("x1=a x2=a y3=a"))
+    write = plan_write(table, by_buckets=True)
+
+    def corrected(text: str) -> bool:
+        return check_corrected(table, write, write_rows(write, [conform_rows(rows(text), write.schema, "t")]))
+
+    assert corrected("x1=b y3=b") and corrected("x2-")
+    assert not corrected("x1=b x9=b")
+    with pytest.raises(InvalidInputError, match="and p=x, which stays, has it as well"):
+        corrected("y1=b")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    run(table, "create_branch", branch="late", snapshot=1)
+    commit_overwrite(table.branch("fix"), [], partitions=[{"p": "x"}], properties=KEYS_STAY)
+    commit_overwrite(table.branch("late"), [], partitions=[{"p": "x"}], properties=KEYS_STAY)
+    run(table, "merge_branch", branch="fix")
+    assert shown(table) == "y3=a"
+    write_arrow(table, rows("z2=b"))
+    with pytest.raises(UnsafeOperationError, match=r"may hold keys that were in other partitions"):
+        run(table, "fast_forward", branch="late", discard_main=True)
+    commit_overwrite(table.branch("fix"), [], partitions=[{"p": "y"}])
+    with pytest.raises(ConflictError):
+        run(table, "merge_branch", branch="fix")
 
 
 def test_both_sides_of_a_publish_may_not_change_different_partitions(table: Table) -> None:

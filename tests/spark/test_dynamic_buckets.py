@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
@@ -199,4 +199,13 @@ def test_keys_that_move_between_partitions(spark: SparkSession, tmp_path: Path, 
         keyed(fix, model := {k: (v, dt) if dt == "c" else ("both", "ab"[k % 2]) for k, (v, dt) in model.items()})
         run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
         sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k % 5 = 0")
-        keyed(table, {k: v for k, v in model.items() if k % 5})
+        keyed(table, model := {k: v for k, v in model.items() if k % 5})
+        run(tmp_path, "create_branch", branch="b", snapshot=table.latest_snapshot_id())
+        sql(spark, str(tmp_path), "UPDATE d.`t$branch_b` SET v = 'in place' WHERE k % 2 = 1")
+        sql(spark, str(tmp_path), "DELETE FROM d.`t$branch_b` WHERE k = 1")
+        run(tmp_path, "merge_branch", branch="b")  # a writer that stays open knows where each of these keys is
+        model = {k: ("in place" if k % 2 else v, dt) for k, (v, dt) in model.items() if k != 1}
+        keyed(table, model)
+        sql(spark, str(tmp_path), "INSERT INTO d.`t$branch_b` VALUES (1000, 'new', 'a')")
+        with pytest.raises(UnsafeOperationError, match="may hold keys that were in other partitions"):
+            run(tmp_path, "merge_branch", branch="b")

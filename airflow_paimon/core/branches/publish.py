@@ -28,7 +28,7 @@ from airflow_paimon.core.branches.publish_plan import (
 )
 from airflow_paimon.core.branches.publish_row_ids import Rewrite
 from airflow_paimon.core.branches.publish_run import Decide, run_publication
-from airflow_paimon.core.branches.publish_sides import LastPublish, gather_sides
+from airflow_paimon.core.branches.publish_sides import LastPublish, gather_sides, keys_stay
 from airflow_paimon.core.branches.replace_main import changed_since_kept, check_request, is_brought, replacement
 from airflow_paimon.core.branches.retention_tags import (
     BRANCH_IDENTITY_PROPERTY,
@@ -295,7 +295,8 @@ def _check_sequences(
     check_snapshot_numbers(context.table.name, changes, schema, g.head.id + 1, name)
     if not schema.primary_keys or request.writers_stopped:
         return
-    check_moving_keys(context.table.name, changes, schema, name)
+    if not keys_stay(context.table.branch(request.branch), g.base, g.theirs, g.sides):
+        check_moving_keys(context.table.name, changes, schema, name)
     form = StoredPartitions(schema).canonical
     check_hash_indexes(context.table.name, changes, g.sides.theirs, read_index(context.table, g.head), form, name)
     if TableOptions(schema.options).sequence_fields:

@@ -13,6 +13,7 @@ from airflow_paimon.core.branches.retention_tags import (
     BRANCH_SNAPSHOT_PROPERTY,
     TARGET_PROPERTY,
 )
+from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
@@ -135,6 +136,19 @@ def _given_back(
 def _touched_of(main: Table, buckets: set[BucketKey], commits: Sequence[Snapshot]) -> set[BucketKey]:
     seen = touched(main, commits) if buckets and commits else set()
     return set(buckets) if seen is None else buckets & seen
+
+
+def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> bool:
+    """Whether each key of the branch is where it is on main: it has only corrections in place, and main no changes."""
+    history = snapshots_between(branch, base.id, theirs.id)
+    return (
+        not sides.ours_real
+        and history is not None
+        and all(
+            s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) or KEYS_STAY.items() <= s.properties.items()
+            for s in history
+        )
+    )
 
 
 def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:

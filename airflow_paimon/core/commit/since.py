@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from airflow_paimon.core.commit.files import CommitMessage
 
 
+KEYS_STAY = {"airflow-paimon.keys": "stay"}
+"""Snapshot property of a commit after which every key that is left is in the bucket that it was in."""
+
+
 def entries_since(
     table: Table, planned: Snapshot | None, head: Snapshot, selection: Selection
 ) -> Iterable[ManifestEntry]:

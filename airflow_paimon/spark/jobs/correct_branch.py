@@ -21,6 +21,7 @@ from airflow_paimon.core.branches.publish_plan import highest_sequence
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.context import Context
@@ -317,13 +318,13 @@ def _finish(
         would = bool(results) or (request.mode == "overwrite" and bool(base.live.splits))
         return base.result(context, request, details, changed=would)
     try:
-        check_corrected(base.table, base.write, messages)
+        stay = check_corrected(base.table, base.write, messages)
         messages = with_hash_indexes(base.write.dynamic, messages)
         receipt = commit_buckets(
             *(base.table, messages),
             identity=identity,
-            properties=properties(request, details),
-            assigned=(base.write.planned_on,),
+            properties=properties(request, details) | (KEYS_STAY if stay else {}),
+            assigned=None if stay else (base.write.planned_on,),
             vectors=base.live.index_entries,
         )
     except REFUSALS:

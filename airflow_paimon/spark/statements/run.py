@@ -10,7 +10,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
-from airflow_paimon.core.commit.since import has_moving_keys
+from airflow_paimon.core.commit.since import KEYS_STAY, has_moving_keys
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
@@ -72,9 +72,10 @@ def commit_statement(
     for number in range(1, TRIES + 1):
         outcome = evaluate(spark, statement, table, tables, limits=limits)
         try:
+            stay = has_moving_keys(outcome.write.schema)  # without a new key, all that are left stay in their buckets
             if outcome.inserted:
-                check_corrected(table, outcome.write, outcome.messages)
-            receipt = _commit(table, statement, outcome, identity, properties(outcome))
+                stay = check_corrected(table, outcome.write, outcome.messages)
+            receipt = _commit(table, statement, outcome, identity, properties(outcome), stay)
         except REFUSALS as error:
             outcome.discard()
             if not isinstance(error, ConflictError) or number == TRIES:
@@ -88,15 +89,20 @@ def commit_statement(
 
 
 def _commit(
-    table: Table, statement: Statement, outcome: Outcome, identity: CommitIdentity, properties: Mapping[str, str]
+    table: Table,
+    statement: Statement,
+    outcome: Outcome,
+    identity: CommitIdentity,
+    properties: Mapping[str, str],
+    keys_stay: bool,
 ) -> Receipt:
+    properties = {**properties, **KEYS_STAY} if keys_stay else properties
     common: dict[str, Any] = {"identity": identity, "properties": properties, "operation": statement.kind}
     if table.schema().primary_keys:
-        kept = has_moving_keys(outcome.write.schema) and not outcome.inserted  # each key where it was
         return commit_buckets(
             table,
             outcome.messages,
-            assigned=None if kept else (outcome.write.planned_on,),
+            assigned=None if keys_stay else (outcome.write.planned_on,),
             vectors=outcome.read.index_entries,
             **common,
         )
