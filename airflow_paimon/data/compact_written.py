@@ -72,7 +72,8 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks) -> Compacted:
         )
         if not planned.groups:
             return Compacted(snapshot=_earlier(table, identity, landed))
-        if landed.commit_kind is CommitKind.OVERWRITE:
+        files = {f.file_name for g in planned.groups for f in g.bucket.files}
+        if landed.commit_kind is CommitKind.OVERWRITE and files <= names:  # what others have added since is told
             planned = replace(planned, changelog=None)
         done = _commit(table, planned, run, identity)
         if done is not None:

@@ -25,7 +25,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.merge_options import fills_missing_columns
+from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, live_entries
@@ -79,8 +79,8 @@ class TableWrite:
 
     @property
     def partial(self) -> bool:
-        """Whether rows may lack columns: see ``fills_missing_columns``."""
-        return not self.replaces and fills_missing_columns(self.schema)
+        """Whether rows may lack columns: see ``combines_rows``."""
+        return not self.replaces and combines_rows(self.schema)
 
     @property
     def default_buckets(self) -> int:

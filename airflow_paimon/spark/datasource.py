@@ -38,7 +38,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.streaming.changes_plan import ROW_KIND_OPTION
-from airflow_paimon.core.table.merge_options import fills_missing_columns
+from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, Predicate
@@ -369,7 +369,7 @@ def _plan_writer(
     policy = parse_on_stale(table, on_stale)
     require_committable(table)
     stored = table.schema()
-    partial = mode == "append" and fills_missing_columns(stored)
+    partial = mode == "append" and combines_rows(stored)
     conform(to_arrow_schema(schema).empty_table(), stored, table.label, partial=partial)
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     asked = digest_of([mode, partition, columns])

@@ -13,7 +13,7 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.merge_options import fills_missing_columns
+from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id, partition_argument
@@ -77,7 +77,7 @@ def write_table(
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     schema = table.schema()
-    check_frame(frame, schema, table.label, partial=mode == "append" and fills_missing_columns(schema))
+    check_frame(frame, schema, table.label, partial=mode == "append" and combines_rows(schema))
     written = write_once(
         table,
         OPERATION,

@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import arrow_write, compact_written, read_arrow, write_arrow
 from airflow_paimon.data.compact_keyed import plan_buckets
-from airflow_paimon.data.write import plan_write
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run as operate
 from tests.data.chain.tables import set_options
 from tests.data.tables import make_table, rows_of
@@ -255,3 +257,23 @@ def test_an_overwrite_of_several_runs_is_seen_and_told_to_nobody(
     assert reader.all() == []
     put(table, ("x", 1, 3, "newer"))
     assert reader.all() == [("x", 1, 2, "new", "-U"), ("x", 1, 3, "newer", "+U")]
+
+
+def test_what_another_writer_adds_to_an_overwrite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows may be told twice then, but the other writer's would else never be."""
+    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    table = keyed(tmp_path, changelog_producer="lookup")
+    put(table, ("x", 1, 1, "old"))
+
+    def late(*args: Any) -> Any:
+        write = plan_write(table)
+        if levels(table) == [0]:
+            ready = conform_rows(arrow([("x", 2, 2, "other")]), write.schema, table.label)
+            commit_append(table, write_rows(write, [ready]), planned_on=write.planned_on)
+        return plan_buckets(*args)
+
+    reader = Follower(table, row_kind=True, **{"streaming-read-overwrite": "false"})
+    assert len(reader.all()) == 1
+    monkeypatch.setattr(compact_written, "plan_buckets", late)
+    put(table, ("x", 1, 2, "new"), mode="overwrite")
+    assert reader.all() == [("x", 1, 2, "new", "+I"), ("x", 2, 2, "other", "+I")]

@@ -86,6 +86,23 @@ def test_deletes_without_a_meaning_are_refused(tmp_path: Path, engine: str) -> N
     assert (fix.latest_snapshot_id(), shown(fix)) == (head, [("x", 1, 5, "old")])
 
 
+def test_rows_with_one_key_are_combined_where_none_is_lost(tmp_path: Path) -> None:
+    """The engine takes rows in the order in which they come."""
+    rows = [("x", 1, 1, "u"), ("x", 2, 1, None), ("x", 1, 2, None), ("x", 1, None, "v"), ("x", 2, 7, "w", "-D")]
+    for engine, expected in (("aggregation", (8, "v")), ("partial-update", (2, "v"))):
+        table = keyed(tmp_path / engine, engine)
+        put(table, ("x", 1, 5, "old"), ("x", 2, 5, "old"), ("x", 3, 5, "old"))
+        fix = branched(table)
+        upsert(table, *rows)
+        assert shown(fix) == [("x", 1, *expected), ("x", 3, 5, "old")]
+    for engine in ("deduplicate", "first-row"):
+        table = keyed(tmp_path / engine, engine)
+        put(table, ("x", 1, 5, "old"))
+        branched(table)
+        with pytest.raises(InvalidInputError, match="a primary key more than once, such as k = 1"):
+            upsert(table, *rows[:-1])
+
+
 @pytest.mark.random
 @pytest.mark.parametrize("options", [{}, VECTORS, {"changelog_producer": "lookup", "bucket": "2"}], ids=str)
 @pytest.mark.parametrize("engine", list(ENGINES))

@@ -32,8 +32,11 @@ def sequence_groups(schema: TableSchema) -> Iterator[tuple[tuple[str, ...], tupl
                 yield fields, tuple(c for c in text.split(",") if c in known)
 
 
-def fills_missing_columns(schema: TableSchema) -> bool:
-    """Whether a row that lacks columns is merged with the row that is there, so that the table keeps their values."""
+def combines_rows(schema: TableSchema) -> bool:
+    """Whether the merge engine makes one row of several with a key, with something of each.
+
+    So a row may lack columns, of which the table keeps the values, and a key may come twice in a write.
+    """
     return bool(schema.primary_keys) and TableOptions(schema.options).merge_engine in ("partial-update", "aggregation")
 
 

@@ -102,7 +102,8 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     column ``_row_kind`` deletes as well; other rows stay. One snapshot, or none.
 
     Raises:
-        InvalidInputError: the query is refused, the rows don't fit, lie outside the partitions, or hold a key twice.
+        InvalidInputError: the query is refused, the rows don't fit, lie outside the partitions, or hold a key twice
+            where one of the two would be lost.
         ConflictError: the branch changed in a bucket while that was rewritten; nothing was published.
     """
     sql = read_sql(request)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
+from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.discarded_files import discard_files
@@ -76,7 +77,7 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
     """Take all rows of some buckets, and write what those buckets shall hold, in bounded memory.
 
     Raises:
-        InvalidInputError: a row lies outside the chosen partitions, or a key comes twice.
+        InvalidInputError: a row lies outside the chosen partitions, or a key comes twice and its rows are not combined.
     """
     write = correction.write
     assigners = Assigners(write.dynamic)
@@ -86,7 +87,7 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
         return
     values: dict[BucketKey, tuple[Any, ...]] = {}
     kinds: dict[BucketKey, Counter[str]] = {}
-    with RowSorter(write.schema, write.label) as sorter:
+    with RowSorter(write.schema, write.label, combines=correction.merges and combines_rows(write.schema)) as sorter:
         for batch in conformed:
             for part in distribute(write, batch, assigners):
                 check_partition(correction, part.values)

@@ -10,7 +10,7 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.merge_options import fills_missing_columns
+from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_write import commit_in_tries
@@ -53,7 +53,7 @@ def batch_writer(
         if query is None:
             raise InvalidInputError(f"{table.label}: batch_writer() gives a function for foreachBatch of a stream")
         schema = table.schema()
-        check_frame(frame, schema, table.label, partial=fills_missing_columns(schema))
+        check_frame(frame, schema, table.label, partial=combines_rows(schema))
         identity, landed = begin_batch(table, query, batch)
         if landed is None:
             write_batch = partial(write_files, frame)

@@ -99,3 +99,22 @@ def test_a_key_that_comes_twice_is_refused_even_if_one_row_is_ignored(tmp_path: 
     ):
         for key in fed(sorter, write, rows, ["-D", *["+I"] * 20]):
             list(sorter.rows(key))
+
+
+@pytest.mark.parametrize("limit", [1, 500, 1 << 30])
+def test_rows_with_one_key_are_combined_across_runs(tmp_path: Path, scratch: Path, limit: int) -> None:
+    """In the order in which they came, as the texts of listagg show."""
+    options = {"merge_engine": "aggregation", "fields__v__aggregate_function": "listagg"}
+    write = plan(tmp_path, **options)
+    chance = random.Random(limit)
+    rows = [{"k": f"k{chance.randrange(9)}", "j": 0, "v": chance.choice([None, str(i)])} for i in range(200)]
+    expected: dict[str, list[str]] = {}
+    for row in rows:
+        expected.setdefault(row["k"], []).extend([row["v"]] if row["v"] else [])
+    with RowSorter(write.schema, write.label, limit, combines=True) as sorter:
+        keys = fed(sorter, write, rows)
+        assert bool(list(scratch.rglob("*.arrow"))) == (limit < 1 << 30)
+        found = [r for key in keys for b in sorter.rows(key) for r in b.to_pylist()]
+    assert {r["k"]: r["v"] for r in found} == {k: ",".join(v) or None for k, v in expected.items()}
+    assert len(found) == len(expected)
+    assert set(found[0]) == {*COLUMNS, "_VALUE_KIND"}
