@@ -20,7 +20,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.table.bucket import hash_rows
-from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import key_places, read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
@@ -129,6 +129,10 @@ def test_a_commit_to_any_partition_plans_the_write_again(table: Table, meeting: 
     assert done
     assert shown(table) == {"append": "x1=ours y2=a x7=ours", "move": "x1=ours y2=a x7=ours",
                             "overwrite": "x1=ours x7=ours y8=other"}[meeting]  # fmt: skip
+    found = table.snapshots(list(range(1, (table.latest_snapshot_id() or 0) + 1)))
+    named = {e.file.file_name for s in found for e in live_entries(table, s).values()}
+    stored = {path.name for path in Path(table.store.uri.removeprefix("file://")).glob("p=*/bucket-*/*.parquet")}
+    assert stored == named, "the first try's files, deletes of moved keys among them, are gone"
 
 
 def test_a_plan_of_before_another_commit_is_refused(table: Table) -> None:

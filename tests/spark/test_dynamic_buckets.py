@@ -149,8 +149,7 @@ def test_a_batch_of_a_stream_is_committed_once_with_its_index(tmp_path: Path) ->
     assert len(rows_of(table)) == 31
 
 
-@pytest.mark.parametrize("place", ["here", "in tasks"])
-def test_keys_that_move_between_partitions(spark: SparkSession, tmp_path: Path, place: str) -> None:
+def test_keys_that_move_between_partitions(spark: SparkSession, tmp_path: Path) -> None:
     """The key lacks the partition column: inserts move it, corrections and statements don't leave it in two."""
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "7"}
     keys = {"partition_keys": ["dt"], "primary_keys": ["k"]}
@@ -160,9 +159,8 @@ def test_keys_that_move_between_partitions(spark: SparkSession, tmp_path: Path, 
         assert rows_of(view) == sorted((k, v, dt) for k, (v, dt) in model.items())
 
     with ExitStack() as stack:
-        if place == "in tasks":
-            stack.enter_context(temporary_conf(spark, TASKS))
-            stack.enter_context(in_tasks())
+        stack.enter_context(temporary_conf(spark, TASKS))
+        stack.enter_context(in_tasks())
         frame = spark.createDataFrame([(k, "a", "abc"[k % 3]) for k in range(40)], "k bigint, v string, dt string")
         write_table(frame.repartition(4), str(tmp_path), "d.t")
         model = {k: ("a", "abc"[k % 3]) for k in range(40)}
