@@ -48,7 +48,7 @@ CASES: dict[str, dict[str, str]] = {
 def corrected(
     table: Table, rows: list[dict[str, Any]], kind: str, columns: Mapping[str, str] = MappingProxyType(COLUMNS)
 ) -> None:
-    """What ``correct_branch --mode upsert`` does in its tasks, and its commit."""
+    """What ``correct_branch --mode upsert``, or a statement on main, does in its tasks, and its commit."""
     plan = plan_scan(table)
     write = plan_write(table, by_buckets=True)
     write = replace(write, schema=without_merging(write.schema))  # as a statement
@@ -61,6 +61,7 @@ def corrected(
         for key, s in known.items()
     }
     correction = Correction(write=write, choice=choose_partitions(plan.schema, (), ""), live=live, read=read)
+    correction = replace(correction, tells=table.branch_name == "main")
     data = rows_of(columns, rows).append_column("_row_kind", pa.array([kind] * len(rows)))
     messages = [r.message for r in correct_buckets(correction, data.to_batches()) if r.message is not None]
     commit_buckets(
@@ -128,6 +129,11 @@ def test_streams_over_published_corrections(java_oracle: JavaOracle, tmp_path: P
             life.exactly()
         if random.random() < 0.5:
             life.theirs(full=True)
+        else:  # as UPDATE, DELETE and MERGE do on main
+            rows, kind = [life.some([k])[0] for k in random.sample(range(40), 3)], random.choice(["+I", "-D"])
+            corrected(life.table, rows, kind)
+            life.know(rows, kind)
+            life.exactly()
     life.ours()
     life.theirs(full=True)
     life.follow()
