@@ -31,11 +31,13 @@ from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
 from airflow_paimon.data.partition_values import check_partition_values
+from airflow_paimon.data.record_expiry import record_expiry
 
 BUFFER_BYTES = 256 << 20
 """Bytes that a primary-key bucket's writer holds in memory before it sorts and writes a run."""
@@ -111,6 +113,8 @@ def plan_write(
     """
     schema = table.schema()
     check_writable(schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=by_buckets)
+    if waits_for_compaction(schema, table.branch_name):
+        record_expiry(schema, 0, table.label)  # else the compaction after the commit would refuse these options
     head = table.latest_snapshot()
     totals: dict[bytes, int] = {}
     sequences: dict[BucketKey, int] = {}

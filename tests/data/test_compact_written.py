@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.files import commit_append
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
@@ -180,6 +180,14 @@ def test_the_refusal_of_a_compaction_says_that_the_rows_are_in(tmp_path: Path) -
         put(table, ("x", 1, 2, "b"))
     assert failed.value.details["done"] == [3]
     assert (table.latest_snapshot_id(), levels(table)) == (3, [0, 5])
+
+
+def test_options_that_the_compaction_would_refuse_are_refused_before_the_commit(tmp_path: Path) -> None:
+    expiry = {"record-level.expire-time": "1 s", "record-level.time-field": "nothing"}
+    table = keyed(tmp_path, **VECTORS, **expiry)
+    with pytest.raises(InvalidInputError, match=r"record-level\.time-field.*'nothing'"):
+        put(table, ("x", 1, 1, "a"))
+    assert (table.latest_snapshot(), list(tmp_path.rglob("*.parquet"))) == (None, [])
 
 
 class Model:
