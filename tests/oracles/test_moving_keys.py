@@ -43,10 +43,13 @@ def distinct(world: World) -> dict[int, tuple[str, str]]:
     return {k: (p, v) for p, k, v in found}
 
 
+LIVES: list[dict[str, str]] = [{}, {"write-only": "true"}, {"deletion-vectors.enabled": "true"}]
+
+
 @pytest.mark.parametrize("case", range(3))
 def test_lives_in_which_both_write(world: World, case: int) -> None:
     random = chance(f"moving keys with Java {case}")
-    make(world, **({"write-only": "true"} if case % 2 else {}))
+    make(world, **LIVES[case])
     model: dict[int, tuple[str, str]] = {}
     for step in range(12):
         given = [
