@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -19,7 +20,6 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_KIND, arrow_schema
-from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
@@ -81,7 +81,7 @@ def change(table: Table, rows: Sequence[Row], branch: str = MAIN, operation: str
         limits = correct_statement._limits(context, read_heads(context, request, view))
     correction = replace(keyed._correction(plan, write, limits, False), tells=keyed._tells(view, plan.schema))
     outcome = keyed._outcome(plan, write, list(correct_buckets(correction, arrow(view, rows).to_batches())))
-    if outcome.inserted:
-        check_corrected(view, outcome.write, outcome.messages)
     asked: Any = SimpleNamespace(kind=operation)
-    return run._commit(view, asked, outcome, CommitIdentity(), {})
+    tables: Any = None
+    with patch.object(run, "evaluate", lambda *asked, **how: outcome):
+        return run.commit_statement(NO_SESSION, asked, view, tables, CommitIdentity(), lambda found: {}, limits)[0]
