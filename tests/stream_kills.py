@@ -122,6 +122,9 @@ def check(warehouse: Path) -> list[str]:
 
 def serve(warehouse: Path) -> None:
     """Keep both queries running until this process is killed."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     spark = session(warehouse)
     queries: dict[str, StreamingQuery] = {}
     started = dict.fromkeys(PAIRS, 0.0)
@@ -130,7 +133,9 @@ def serve(warehouse: Path) -> None:
             ended = pair not in queries or not queries[pair].isActive
             if ended and time.monotonic() >= started[pair] + _AGAIN_SECONDS:
                 started[pair] = time.monotonic()
-                queries[pair] = start(spark, warehouse, pair, {"processingTime": "0 seconds"})
+                # A Python process may be killed that Spark has asked for the schema.
+                with contextlib.suppress(PySparkException, Py4JJavaError):
+                    queries[pair] = start(spark, warehouse, pair, {"processingTime": "0 seconds"})
         time.sleep(_POLL_SECONDS)
 
 
@@ -179,8 +184,10 @@ def strike(warehouse: Path, child: subprocess.Popen[bytes], draw: random.Random,
     deadline = time.monotonic() + _ROUND_SECONDS
     feed(warehouse, draw, number * 2)
     while [target(warehouse, pair).latest_snapshot_id() for pair in PAIRS] == before:
-        if time.monotonic() > deadline or child.poll() is not None:
-            raise RuntimeError(f"kill {number + 1}: the stream has written nothing for {_ROUND_SECONDS:g} s, or ended")
+        if child.poll() is not None:
+            raise RuntimeError(f"kill {number + 1}: the session has ended by itself ({child.returncode})")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"kill {number + 1}: the stream has written nothing for {_ROUND_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
     feed(warehouse, draw, number * 2 + 1)
     time.sleep(draw.uniform(0, 3))
