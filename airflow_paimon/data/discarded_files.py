@@ -18,5 +18,5 @@ def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:
     for message in messages:
         folder = bucket_folder(write.schema, values(message.partition), message.bucket)
         indexes = [] if message.index is None else [f"{INDEX_DIR}/{message.index.file_name}"]
-        files = (*message.new_files, *message.changelog)
+        files = (*message.new_files, *(message.changelog or ()))
         delete_unused(write.store, [*(f"{folder}/{file.file_name}" for file in files), *indexes])

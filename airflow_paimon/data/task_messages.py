@@ -160,7 +160,7 @@ def _shifted(write: TableWrite, message: CommitMessage, by: int) -> CommitMessag
     return replace(
         message,
         new_files=_shifted_files(write, message, message.new_files, by),
-        changelog=_shifted_files(write, message, message.changelog, by, is_changelog=True),
+        changelog=message.changelog and _shifted_files(write, message, message.changelog, by, is_changelog=True),
     )
 
 

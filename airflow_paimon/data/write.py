@@ -334,7 +334,7 @@ class BucketWriter:
             bucket=self._key.bucket,
             total_buckets=self._total,
             new_files=tuple(self._files),
-            changelog=tuple(self._changelog),
+            changelog=tuple(self._changelog) or None,
         )
 
     def abandon(self) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, restore_partitions
-from airflow_paimon.core.commit.files import CommitMessage, commit_append
+from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.maintenance.rebuild_hash_indexes import rebuild_hash_indexes
@@ -62,6 +62,17 @@ def files_of_tasks(write: TableWrite, *tasks: pa.Table) -> list[list[CommitMessa
 
 def index_files(table: Table) -> set[str]:
     return set(table.store.names("index"))
+
+
+def test_the_first_commit_of_a_table_has_the_index_of_its_buckets(table: Table) -> None:
+    """As of a statement, which replaces whole buckets. No commit here has a changelog, not even an empty one."""
+    write = plan_write(table, by_buckets=True)
+    (files,) = files_of_tasks(write, rows([1, 2], "a"))
+    commit_buckets(table, with_hash_indexes(write.dynamic, files), assigned=(None,))
+    check_indexes(table)
+    write_arrow(table, rows([2, 3], "b"))
+    assert shown(table) == {("x", 1): "a", ("x", 2): "b", ("x", 3): "b"}
+    assert [s.changelog_manifest_list for s in table.snapshots()] == [None, None]
 
 
 def test_known_keys_leave_the_index_as_it_is(table: Table) -> None:

@@ -333,6 +333,7 @@ def test_streaming_readers_get_what_statements_change(spark: SparkSession, tmp_p
     merge = "MERGE INTO d.t USING (SELECT 3 k, 'a' dt) s ON t.k = s.k AND t.dt = s.dt WHEN MATCHED THEN DELETE"
     for text, changes in (
         ("UPDATE d.t SET v = 'new' WHERE k = 1", ["+U", "+U", "-U", "-U"]),
+        ("UPDATE d.t SET v = v WHERE k = 2", []),  # no row changes: the stream goes on all the same
         (merge, ["-D"]),
         ("DELETE FROM d.t WHERE dt = 'b'", ["-D"] * 10),
     ):

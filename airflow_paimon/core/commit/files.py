@@ -39,7 +39,8 @@ class CommitMessage:
 
     ``replaced``: the bucket's live files that the task has read and whose rows are in ``new_files``. In a dynamic
     bucket, ``hashes`` are the new keys' (as ``write_hash_index`` writes them), which the driver puts into ``index``,
-    the bucket's new hash index. ``changelog``: files with changes for streaming readers.
+    the bucket's new hash index. ``changelog``: files with changes for streaming readers; empty: none of their rows
+    changes; None: nobody has looked.
     """
 
     partition: bytes
@@ -49,7 +50,7 @@ class CommitMessage:
     replaced: tuple[DataFile, ...] = ()
     hashes: bytes = b""
     index: IndexEntry | None = None
-    changelog: tuple[DataFile, ...] = ()
+    changelog: tuple[DataFile, ...] | None = None
 
     @property
     def key(self) -> BucketKey:
@@ -59,7 +60,7 @@ class CommitMessage:
         return self._added(self.new_files)
 
     def changelog_entries(self) -> list[ManifestEntry]:
-        return self._added(self.changelog)
+        return self._added(self.changelog or ())
 
     def _added(self, files: Sequence[DataFile]) -> list[ManifestEntry]:
         return [ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f) for f in files]
@@ -98,7 +99,7 @@ def commit_append(
         return Draft(
             kind=CommitKind.APPEND,
             entries=entries,
-            changelog=[e for m in messages for e in m.changelog_entries()],
+            changelog=[e for m in messages for e in m.changelog_entries()] or None,
             index_entries=with_hash_indexes_of(table, schema, head, messages),
             schema=schema,
             properties=properties or {},
@@ -301,7 +302,7 @@ def commit_buckets(
         _check_bucket_counts(table, stored, changed, (e for key, es in live.items() if key not in keys for e in es))
         entries += [e for m in changed for e in m.entries()]
         index = None
-        if head is not None and (head.index_manifest or any(m.index for m in changed)):
+        if (head is not None and head.index_manifest) or any(m.index for m in changed):
             own = read_index(table, head)
             check_index(own, table=table.label)
             check_vectors(table, stored, keys, vectors, own)
@@ -310,7 +311,7 @@ def commit_buckets(
         return Draft(
             kind=kind,
             entries=entries,
-            changelog=[e for m in changed for e in m.changelog_entries()] or None,
+            changelog=_net_changelog(changed),
             index_entries=index,
             schema=schema,
             properties=properties or {},
@@ -318,6 +319,13 @@ def commit_buckets(
         )
 
     return commit(table, draft, identity, retry)
+
+
+def _net_changelog(changed: Sequence[CommitMessage]) -> list[ManifestEntry] | None:
+    """An empty changelog says that no row changes; without one, streams don't know what the commit has replaced."""
+    if all(m.changelog is None for m in changed):
+        return None
+    return [e for m in changed for e in m.changelog_entries()]
 
 
 def _check_bucket_counts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,14 +56,15 @@ class Outcome:
             "bytes_added": sum(f.file_size for f in new),
             "files_rewritten": len(rewritten),
             "bytes_rewritten": sum(f.file_size for f in rewritten),
-            **(
-                {"changelog_rows": told}
-                if (told := sum(f.row_count for m in self.messages for f in m.changelog))
-                else {}
-            ),
+            **_changelog_rows(self.messages),
             "files_kept": len(kept),
             "bytes_kept": sum(f.file_size for f in kept),
         }
+
+
+def _changelog_rows(messages: Sequence[CommitMessage]) -> dict[str, int]:
+    written = [m.changelog for m in messages if m.changelog is not None]
+    return {"changelog_rows": sum(f.row_count for files in written for f in files)} if written else {}
 
 
 def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
