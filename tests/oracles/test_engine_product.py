@@ -219,7 +219,7 @@ class Case:
         """DELETE, UPDATE and an insert of MERGE in partition y."""
         there = [dict(r) for r in model.rows.values() if r["p"] == "y"]
         self.chance.shuffle(there)
-        gone, kept = there[:1], [r | {"a": None, "b": "set"} for r in there[1:3]]
+        gone, kept = there[:1], [r | {"a": None, "b": f"set {self.chance.random()}"} for r in there[1:3]]
         new = [{"p": "y", "k": 20 + self.chance.randrange(9), "a": 7, "b": None}]
         new = [r for r in new if model.key(r) not in model.rows and model.key(r) not in model.dead]
         done = False
@@ -228,8 +228,9 @@ class Case:
             if not given or not self.attempt(lambda g=given: change(self.world.main, g, branch), branch):
                 continue
             model.delete(gone, by_record=False) if kind == "-D" else model.put(rows)
-            self.check(branch, model)
             done = True
+        if done:
+            self.check(branch, model)
         return done
 
     # ---- a stream
@@ -247,7 +248,7 @@ class Case:
                     assert self.told.get(key) == (None if kind in ("+I",) else row if kind[0] == "-" else None), row
                 if kind[0] == "+":
                     self.told[key] = row
-                elif self.told.get(key, row)["p"] == row["p"]:  # else the key has moved
+                elif not self.model.moving or self.told.get(key) == row:  # else the key has come to another bucket
                     self.told.pop(key, None)
         return told
 
