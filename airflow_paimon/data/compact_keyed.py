@@ -66,7 +66,8 @@ class MergeWork:
         counted = _Counted(self.expiry)
         group = min(ROW_GROUP_BYTES, TASK_BYTES // 4)
         writer = RollingWriter(self._target(), group_bytes=group)
-        told = RollingWriter(replace(self._target(), source=FileSource.APPEND, is_changelog=True), group_bytes=group)
+        target = replace(self._target(), source=FileSource.APPEND, is_changelog=True)
+        changes_writer = RollingWriter(target, group_bytes=group)
         rows = 0
         try:
             for batch, changes in self._merged(counted):
@@ -74,14 +75,14 @@ class MergeWork:
                     rows += batch.num_rows
                     writer.write(batch)
                 if changes is not None:
-                    told.write(changes)
+                    changes_writer.write(changes)
             expected = sum(f.row_count for f in self.files) - deleted_rows(self.read.store, self.split.deletions)
             if counted.rows != expected:
                 raise wrong_count(self.read.label, self.files, counted.rows, expected)
-            files, changelog = writer.finish(), told.finish()
+            files, changelog = writer.finish(), changes_writer.finish()
         except BaseException:
             writer.abandon()
-            told.abandon()
+            changes_writer.abandon()
             raise
         bucket = self.split.bucket
         message = CommitMessage(

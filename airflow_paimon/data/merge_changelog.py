@@ -139,9 +139,9 @@ def changes_between(before: State, after: State, names: Sequence[str], skips_equ
         pairs = (rows_was.take(pa.array(was[at_was])), rows_now.take(pa.array(now[at_now])))
         equal = ~changed_rows(*pairs, [*names, SEQUENCE_NUMBER, VALUE_KIND])
         now, was = np.delete(now, at_now[equal]), np.delete(was, at_was[equal])
-    told = [(rows_was, keys_was, was, keys_now[now], (DELETE, UPDATE_BEFORE)),
+    sides = [(rows_was, keys_was, was, keys_now[now], (DELETE, UPDATE_BEFORE)),
             (rows_now, keys_now, now, keys_was[was], (INSERT, UPDATE_AFTER))]  # fmt: skip
-    return _told([one for one in told if len(one[2])])
+    return _in_key_order([one for one in sides if len(one[2])])
 
 
 def _live(batch: pa.RecordBatch | None, keys: Keys, touched: Keys) -> Any:
@@ -155,7 +155,7 @@ def live_rows(batch: pa.RecordBatch | None) -> Any:
     return np.empty(0, np.int64) if batch is None else np.flatnonzero(~is_retract(batch.column(VALUE_KIND)))
 
 
-def _told(sides: Sequence[tuple[pa.RecordBatch, Keys, Any, Keys, tuple[int, int]]]) -> pa.RecordBatch | None:
+def _in_key_order(sides: Sequence[tuple[pa.RecordBatch, Keys, Any, Keys, tuple[int, int]]]) -> pa.RecordBatch | None:
     """Return the changes in key order, what was before what is."""
     if not sides:
         return None

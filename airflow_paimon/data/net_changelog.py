@@ -116,11 +116,11 @@ def net_changelog(
 
     All reads have the same columns. Raises as ``with_net_changelog``.
     """
-    told_before, told_after = _without_common(*(_told_states(target, side) for side in (before, after)))
+    emitted_before, emitted_after = _without_common(*(_emitted_states(target, side) for side in (before, after)))
     split = (*before, *after)[0][1].bucket
     writers: dict[int, RollingWriter] = {}
     try:
-        for changes in _changes(target.schema, told_before, told_after):
+        for changes in _changes(target.schema, emitted_before, emitted_after):
             buckets = changes.column(_BUCKET).to_numpy()
             for bucket in np.unique(buckets).tolist():
                 if bucket not in writers:
@@ -145,7 +145,7 @@ def _file_target(target: ChangelogTarget, bucket: BucketSplit) -> FileTarget:
     )
 
 
-def _told_states(target: ChangelogTarget, states: Sequence[BucketState]) -> list[BucketState]:
+def _emitted_states(target: ChangelogTarget, states: Sequence[BucketState]) -> list[BucketState]:
     """Return the parts of the states that readers of the changelog know."""
     levels = TableOptions(target.schema.options).num_levels
     out = []

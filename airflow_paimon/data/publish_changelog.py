@@ -31,12 +31,12 @@ def write_changelog(replaced: ReplacedBuckets) -> list[ManifestEntry]:
     if producer is None:
         return []
     check_mergeable(schema, table=target.label, branch=target.branch_name)
-    told = ChangelogTarget(store=target.store, schema=schema, producer=producer)
+    changelog = ChangelogTarget(store=target.store, schema=schema, producer=producer)
     out: list[ManifestEntry] = []
     try:
         for before, after in _groups(replaced):
             places = {s.bucket.bucket: s.bucket for _, s in (*before, *after)}
-            for bucket, files in net_changelog(told, before, after).items():
+            for bucket, files in net_changelog(changelog, before, after).items():
                 place = places[bucket]
                 out += [
                     ManifestEntry(FileKind.ADD.value, place.partition, bucket, place.total_buckets, f) for f in files

@@ -74,7 +74,7 @@ class TableWrite:
         return bool(self.schema.primary_keys)
 
     @property
-    def tells_input(self) -> bool:
+    def writes_input_changelog(self) -> bool:
         """Whether streaming readers get the rows as they are given: what replaces others is told to nobody."""
         producer = TableOptions(self.schema.options).text("changelog-producer", "none").lower()
         return self.is_keyed and not self.replaces and producer == "input"
@@ -353,17 +353,17 @@ class BucketWriter:
             for batch in rows.to_batches():
                 run.write(batch if keep_deletes else drop_retracts(batch))
             self._files += run.finish()
-        if self._write.tells_input:
-            self._tell()
+        if self._write.writes_input_changelog:
+            self._write_input_changelog()
         self._sequence += sum(b.num_rows if i is None else len(i) for b, i in self._buffer)
         self._buffer, self._buffer_bytes = [], 0
 
-    def _tell(self) -> None:
-        told = RollingWriter(replace(self._target, is_changelog=True))
-        self._runs.append(told)
+    def _write_input_changelog(self) -> None:
+        writer = RollingWriter(replace(self._target, is_changelog=True))
+        self._runs.append(writer)
         for batch in changes_to_write(self._buffer, self._write.schema, self._sequence).to_batches():
-            told.write(batch)
-        self._changelog += told.finish()
+            writer.write(batch)
+        self._changelog += writer.finish()
 
     def _sorted(self) -> list[pa.Table]:
         try:

@@ -79,7 +79,9 @@ def change(table: Table, rows: Sequence[Row], branch: str = MAIN, operation: str
         request = _request(table, branch, sql="unused")
         context = open_context(request)
         limits = correct_statement._limits(context, read_heads(context, request, view))
-    correction = replace(keyed._correction(plan, write, limits, False), tells=keyed._tells(view, plan.schema))
+    correction = replace(
+        keyed._correction(plan, write, limits, False), writes_changelog=keyed._writes_changelog(view, plan.schema)
+    )
     outcome = keyed._outcome(plan, write, list(correct_buckets(correction, arrow(view, rows).to_batches())))
     asked: Any = SimpleNamespace(kind=operation)
     tables: Any = None

@@ -61,7 +61,7 @@ def corrected(
         for key, s in known.items()
     }
     correction = Correction(write=write, choice=choose_partitions(plan.schema, (), ""), live=live, read=read)
-    correction = replace(correction, tells=table.branch_name == "main")
+    correction = replace(correction, writes_changelog=table.branch_name == "main")
     data = rows_of(columns, rows).append_column("_row_kind", pa.array([kind] * len(rows)))
     messages = [r.message for r in correct_buckets(correction, data.to_batches()) if r.message is not None]
     commit_buckets(

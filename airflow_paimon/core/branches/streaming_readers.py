@@ -36,7 +36,7 @@ def streaming_readers(
             f"get the net changes, from the changelog of this snapshot (changelog-producer={producer}); for it the "
             f"publish reads {len(files)} files, {megabytes:,.1f} MB (not with --changelog none)"
         )
-        later = sum(e.file.level < _told_from(schema) for c in changes for e in c.add)
+        later = sum(e.file.level < _first_emitted_level(schema) for c in changes for e in c.add)
         if later:
             note += f"; rows of {later} added files follow with the next compaction"
         return {"changelog_producer": producer, "see": CHANGES, "note": _sentence(target, note)}
@@ -58,7 +58,7 @@ def missed(target: Table, schema: TableSchema, changes: Sequence[BucketChange], 
     Files of level 0 that are only added are told by the next compaction, unless their writers tell (``input``).
     """
     text = f"don't get these changes, as of any overwrite without changelog (changelog-producer={_producer(schema)})"
-    waiting = sum(e.file.level < _told_from(schema) for c in changes for e in c.delete)
+    waiting = sum(e.file.level < _first_emitted_level(schema) for c in changes for e in c.delete)
     if waiting:
         text += (
             f"; {waiting} of the replaced files hold changes that no compaction had told them yet: undo, compact "
@@ -73,7 +73,7 @@ def is_missed(schema: TableSchema, changes: Sequence[BucketChange]) -> bool:
     return any(c.delete or any(e.file.level >= told for e in c.add) for c in changes)
 
 
-def _told_from(schema: TableSchema) -> int:
+def _first_emitted_level(schema: TableSchema) -> int:
     """Return the lowest level whose rows readers of the changelog know."""
     levels = TableOptions(schema.options).num_levels
     return {"lookup": 1, "full-compaction": levels - 1}.get(_producer(schema), 0)

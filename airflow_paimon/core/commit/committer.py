@@ -182,7 +182,7 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
     base = base_rows(table, head, files, stamp, draft, options)
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
     delta_list = add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(delta_rows))
-    told_list = changelog_list(files, stamp, draft, options)
+    changelog = changelog_list(files, stamp, draft, options)
     index = head.index_manifest if head else None
     if draft.index_entries is not None:
         index = None
@@ -199,8 +199,8 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         base_manifest_list_size=base_list[1],
         delta_manifest_list=delta_list[0],
         delta_manifest_list_size=delta_list[1],
-        changelog_manifest_list=told_list[0],
-        changelog_manifest_list_size=told_list[1],
+        changelog_manifest_list=changelog[0],
+        changelog_manifest_list_size=changelog[1],
         changelog_record_count=None if draft.changelog is None else sum(e.file.row_count for e in draft.changelog),
         index_manifest=index,
         commit_user=identity.user,

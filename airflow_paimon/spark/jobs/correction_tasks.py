@@ -46,8 +46,9 @@ class Correction:
 
     ``live`` holds pickled ``LiveBucket``s under the partition's bytes as we write them, and the bucket; a task
     unpickles those that it has rows for. ``read`` reads them. ``drops_matches``: rows of kind ``-U`` only count: a
-    statement matched them and leaves them as they are. ``merges``: see ``rewrite_bucket``. ``tells``: streaming readers
-    get the changes, on a table with a changelog producer; ``live`` then has the rows of every bucket with files.
+    statement matched them and leaves them as they are. ``merges``: see ``rewrite_bucket``. ``writes_changelog``: the
+    changes are written for streaming readers, if the table has a changelog producer; ``live`` then has the rows of
+    every bucket with files.
     """
 
     write: TableWrite
@@ -57,7 +58,7 @@ class Correction:
     dry_run: bool = False
     drops_matches: bool = False
     merges: bool = False
-    tells: bool = False
+    writes_changelog: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +180,17 @@ def _rewrite(
         total = write.buckets_of(key.partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         fresh = BucketSplit(key.partition, values, key.bucket, total, ())
         new = rewrite_bucket(write, fresh, None, changes, NEW_BUCKET, merges=correction.merges)
-        return _told(correction, new, None)
+        return _with_changelog(correction, new, None)
     live: LiveBucket = pickle.loads(known)
     kept = None if live.split is None or correction.read is None else (correction.read, live.split)
     bucket = replace(live.bucket, values=values)
     message = rewrite_bucket(write, bucket, kept, changes, live.max_sequence, merges=correction.merges)
-    return _told(correction, message, kept)
+    return _with_changelog(correction, message, kept)
 
 
-def _told(correction: Correction, message: CommitMessage, before: BucketState | None) -> CommitMessage:
+def _with_changelog(correction: Correction, message: CommitMessage, before: BucketState | None) -> CommitMessage:
     """Add the changelog, against all files of the bucket, which the driver names as replaced."""
-    if not correction.tells:
+    if not correction.writes_changelog:
         return message
     replaced = () if before is None else before[1].files
     try:

@@ -89,18 +89,18 @@ def change_keyed(
             changed = inserted(spark, bound, plan.schema, ())
         else:
             empty = evaluation.run(evaluation.empty_target())
-            if takes_whole_partitions(bound, plan, empty) and not _tells(table, plan.schema):
+            if takes_whole_partitions(bound, plan, empty) and not _writes_changelog(table, plan.schema):
                 return drop_partitions(spark, bound, plan, write, empty.predicate, dry_run=dry_run)
             layer = plan_read(plan, predicate=empty.predicate, time_travel=True, whole_buckets=True)
             changed = evaluation.run(view_frame(spark, [layer])).rows
         correction = _correction(plan, write, limits, dry_run)
-        correction = replace(correction, tells=_tells(table, plan.schema), merges=merges)
+        correction = replace(correction, writes_changelog=_writes_changelog(table, plan.schema), merges=merges)
         with temporary_conf(spark, BATCH_CONF):
             results = _run(_with_kinds(changed), plan, correction)
     return _outcome(plan, write, results)
 
 
-def _tells(table: Table, schema: TableSchema) -> bool:
+def _writes_changelog(table: Table, schema: TableSchema) -> bool:
     """Whether streaming readers get the changes with the commit. What a branch changes they get by its publish."""
     return table.branch_name == MAIN and producer_of(schema) is not None
 

@@ -47,8 +47,8 @@ class Collect(Aggregate):
         if self.options.distinct or retract.any():
             slots = slots_of(group, _codes(records.values, elements))
             keep = _first_added(slots, retract) if self.options.distinct else _not_taken(slots, retract)
-        told = records.any_of(records.valid & ~records.retract)
-        return implode(records.values, elements.at[keep], group[keep], told)
+        present = records.any_of(records.valid & ~records.retract)
+        return implode(records.values, elements.at[keep], group[keep], present)
 
     def _fold_rows(self, records: Records) -> pa.Array:
         elements = explode(records.values)
@@ -72,8 +72,8 @@ class Collect(Aggregate):
             lists.append(held)
         counts = [len(one or []) for one in lists]
         at_all = np.array([at for one in lists for at in one or []], np.int64)
-        told = np.array([one is not None for one in lists], bool)
-        return implode(records.values, elements.at[at_all], np.repeat(np.arange(len(lists)), counts), told)
+        present = np.array([one is not None for one in lists], bool)
+        return implode(records.values, elements.at[at_all], np.repeat(np.arange(len(lists)), counts), present)
 
 
 def _codes(values: pa.Array, elements: Elements) -> Indices:

@@ -37,8 +37,8 @@ class _Maps(Aggregate):
         entries = explode(records.values)
         slots = slots_of(records.group[entries.record], _key_codes(records.values, entries))
         chosen = np.sort(self._winners(records, entries, slots))
-        told = records.any_of(records.valid & ~records.retract)
-        return implode(records.values, entries.at[chosen], records.group[entries.record[chosen]], told)
+        present = records.any_of(records.valid & ~records.retract)
+        return implode(records.values, entries.at[chosen], records.group[entries.record[chosen]], present)
 
     @abstractmethod
     def _winners(self, records: Records, entries: Elements, slots: Slots) -> Indices:
@@ -134,10 +134,10 @@ def _merged(held: Entries, own: Entries, times: Indices | None) -> Entries:
 
 
 def _map_array(records: Records, entries: Elements, maps: list[Entries | None]) -> pa.Array:
-    told: Flags = np.array([one is not None for one in maps], bool)
+    present: Flags = np.array([one is not None for one in maps], bool)
     at = np.array(list(_chained(one or {} for one in maps)), np.int64)
     group = np.repeat(np.arange(len(maps)), [len(one or {}) for one in maps])
-    return implode(records.values, entries.at[at], group, told)
+    return implode(records.values, entries.at[at], group, present)
 
 
 def _chained(maps: Iterable[Entries]) -> Iterable[int]:

@@ -134,8 +134,8 @@ class NestedUpdate(_Nested):
         at = np.arange(len(rows.codes))
         left = ~rows.retract & (at > slots.last_of(rows.retract)[slots.slot])
         chosen = self._winners(rows, slots, left) if self.options.nested_key else self._limited(rows, left)
-        told = records.any_of(records.valid & ~records.retract)
-        return implode(records.values, rows.elements.at[chosen], rows.group[chosen], told)
+        present = records.any_of(records.valid & ~records.retract)
+        return implode(records.values, rows.elements.at[chosen], rows.group[chosen], present)
 
     def _limited(self, rows: _Rows, left: Flags) -> Indices:
         chosen = np.flatnonzero(left)
@@ -187,8 +187,8 @@ class NestedPartialUpdate(_Nested):
         slots = rows.slots
         inner = pc.take(records.values.values, pa.array(rows.elements.at))
         fields = [slots.last_of(validity(child)) for child in inner.flatten()]
-        told = records.any_of(records.valid)
-        return _assembled(records, inner, fields, slots.group, told)
+        present = records.any_of(records.valid)
+        return _assembled(records, inner, fields, slots.group, present)
 
     def _added(self, held: list[Row] | None, own: list[Row] | None, rows: _Rows) -> list[Row] | None:
         if own is None:
@@ -208,22 +208,27 @@ def _place_in_group(group: Indices) -> Indices:
 
 def _table_array(records: Records, rows: _Rows, tables: list[list[Row] | None]) -> pa.Array:
     inner = pc.take(records.values.values, pa.array(rows.elements.at))
-    told = np.array([one is not None for one in tables], bool)
+    present = np.array([one is not None for one in tables], bool)
     held = validity(inner)
     group = np.repeat(np.arange(len(tables)), [len(one or []) for one in tables])
     flat = [row[1:] for one in tables for row in one or []]
     fields = list(np.array(flat, np.int64).reshape(len(flat), inner.type.num_fields).T)
     absent = np.array([not held[row[0]] for one in tables for row in one or []], bool)
-    return _assembled(records, inner, fields, group, told, absent)
+    return _assembled(records, inner, fields, group, present, absent)
 
 
 def _assembled(
-    records: Records, inner: pa.Array, fields: list[Indices], group: Indices, told: Flags, absent: Flags | None = None
+    records: Records,
+    inner: pa.Array,
+    fields: list[Indices],
+    group: Indices,
+    present: Flags,
+    absent: Flags | None = None,
 ) -> pa.Array:
     """Return lists of rows, each field taken from the row at its position; ``group`` ascends. ``absent``: null rows."""
     kind = records.values.type
     children = [c.take(pa.array(at, mask=at < 0)) for c, at in zip(inner.flatten(), fields, strict=True)]
     mask = None if absent is None else pa.array(absent)
     rows = pa.StructArray.from_arrays(children, fields=list(kind.value_type), mask=mask)
-    offsets = pa.array(np.append(0, np.cumsum(np.bincount(group, minlength=len(told)))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, rows, type=kind, mask=pa.array(~told))
+    offsets = pa.array(np.append(0, np.cumsum(np.bincount(group, minlength=len(present)))), pa.int32())
+    return pa.ListArray.from_arrays(offsets, rows, type=kind, mask=pa.array(~present))

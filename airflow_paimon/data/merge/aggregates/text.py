@@ -28,29 +28,29 @@ class ListAgg(Aggregate):
     order_bound: ClassVar[bool] = True
 
     def _fold(self, records: Records) -> pa.Array:
-        told, groups = records.kept(~_is_blank(records.values))
-        if not told.groups:
+        kept, groups = records.kept(~_is_blank(records.values))
+        if not kept.groups:
             return nothing(records.values, records.groups)
-        values, starts = told.values, told.starts
+        values, starts = kept.values, kept.starts
         if self.options.distinct:
-            values, starts = self._new_parts(told)
+            values, starts = self._new_parts(kept)
         lists = pa.ListArray.from_arrays(pa.array(np.append(starts, len(values)), pa.int32()), values)
         return scatter(pc.binary_join(lists, self.options.delimiter), groups, records.groups)
 
-    def _new_parts(self, told: Records) -> tuple[pa.Array, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    def _new_parts(self, kept: Records) -> tuple[pa.Array, np.ndarray[tuple[int], np.dtype[np.int64]]]:
         """Return for each group its first text, whole, and then the parts of the others that are new."""
-        split = pc.split_pattern(told.values, self.options.delimiter)
+        split = pc.split_pattern(kept.values, self.options.delimiter)
         parts = explode(split)
         texts = pc.take(split.values, pa.array(parts.at))
-        group = told.group[parts.record]
+        group = kept.group[parts.record]
         slots = slots_of(group, element_codes(texts))
         is_first = np.zeros(len(parts.at), bool)
         is_first[slots.first_of(np.ones(len(parts.at), bool))] = True
-        whole = np.isin(parts.record, told.starts)
+        whole = np.isin(parts.record, kept.starts)
         new = np.flatnonzero(is_first & ~whole & ~_is_blank(texts))
-        order = np.argsort(np.append(np.arange(told.groups), group[new]), kind="stable")
-        joined = pa.concat_arrays([told.values.take(pa.array(told.starts)), texts.take(pa.array(new))])
-        sizes = 1 + np.bincount(group[new], minlength=told.groups)
+        order = np.argsort(np.append(np.arange(kept.groups), group[new]), kind="stable")
+        joined = pa.concat_arrays([kept.values.take(pa.array(kept.starts)), texts.take(pa.array(new))])
+        sizes = 1 + np.bincount(group[new], minlength=kept.groups)
         return joined.take(pa.array(order)), np.cumsum(sizes) - sizes
 
     def _fold_rows(self, records: Records) -> pa.Array:
