@@ -1,11 +1,11 @@
 """What streaming readers have to get of a commit that replaces whole buckets: a correction, an upsert, a publish.
 
 Such a commit is an OVERWRITE, of which readers of a table with a changelog producer get nothing, unless it has a
-changelog: then they get that, as of any other commit. It is the net difference of two states of a bucket, of each key
-+I, or -U and +U, or -D. A state is what these readers have been told, or are told by this commit: with ``lookup`` the
-files above level 0, with ``full-compaction`` those on the top level, with ``input`` all. So rows that no compaction has
-told are told once: by this commit if it moves them to such a level, else by a later compaction. See docs/format.md,
-Changelogs.
+changelog: then they read that, as of any other commit. It is the net difference of two states of a bucket, of each key
++I, or -U and +U, or -D. A state is the rows that have been emitted, before or by this commit: with ``lookup`` the files
+above level 0, with ``full-compaction`` those on the top level, with ``input`` all. So rows that no compaction has
+emitted are emitted once: by this commit if it moves them to such a level, else by a later compaction. See
+docs/format.md, Changelogs.
 """
 
 from __future__ import annotations
