@@ -107,7 +107,7 @@ class Life:
         """Some columns, a filter on values that may have been replaced, and small batches."""
         name = self.chance.choice(self.columns)
         assert _sorted(read_arrow(self.table, columns=[name])[name]) == _sorted(r[name] for r in self.rows.values())
-        value = self.chance.choice([row[name] for row in self.rows.values()] or [0])
+        value = self.chance.choice([row[name] for row in self.rows.values()] or [None])
         if value is not None:
             found = read_arrow(self.table, columns=["k"], where=pc.field(name) == pa.scalar(value, TYPES[name]))
             assert _sorted(found["k"]) == _sorted(k for k, row in self.rows.items() if row[name] == value)
