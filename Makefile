@@ -11,9 +11,8 @@ STAMP := $(VENV)/.stamp
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON ?=
 PYTEST_ARGS ?=
-# Each worker may hold a Spark of its own, and Airflow's processes beside it (2 GB in all). A third of the time they wait
-# for each other's processes, so three keep two cores busy.
-PYTEST_WORKERS ?= 3
+# Each worker may hold a Spark of its own, and Airflow's processes beside it: two fit a small machine.
+PYTEST_WORKERS ?= 2
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
