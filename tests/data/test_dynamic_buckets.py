@@ -240,6 +240,7 @@ def test_an_index_is_built_anew_from_the_keys_of_the_files(table: Table, damage:
     write_arrow(table, gone.append_column("_row_kind", pa.array(["-D"])))
     (DAMAGES[damage][0] if damage in DAMAGES else _lose)(table)
     head, before = table.latest_snapshot(), shown(table)
+    assert head is not None
     name = "hash-index:main"
     assert (name in findings(table)) == (damage != "lost")
     found = findings(table, verify_keys=True)[name]
@@ -249,7 +250,8 @@ def test_an_index_is_built_anew_from_the_keys_of_the_files(table: Table, damage:
     planned = run(table, "repair_table", finding=(name,), dry_run=True).details["plan"]["actions"]
     assert [a["path"] for a in planned] == ["main: p=x", "main: p=y"] if damage == "forgotten" else ["main: p=x"]
     assert table.latest_snapshot() == head
-    run(table, "repair_table", finding=(name,))
+    repaired = run(table, "repair_table", finding=(name,))
+    assert (repaired.snapshot_before, repaired.snapshot_after) == (head.id, head.id + 1)
     assert run(table, "check_table", verify_keys=True).details["ok"]
     check_indexes(table)
     assert shown(table) == before

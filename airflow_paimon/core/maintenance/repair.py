@@ -27,6 +27,7 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
         InvalidInputError: a named finding does not exist, or has no automatic repair. ConflictError,
             UnsafeOperationError: see ``rebuild_hash_indexes``.
     """
+    before = context.table.latest_snapshot_id()
     asks = any(i.startswith(f"{HASH_INDEX}:") for i in request.finding)  # reads index files and keys only then
     findings = find_all(context.table, context.now_ms, verify_files=asks, keys=keys if asks else None)
     chosen = _choose(context, request, findings)
@@ -45,9 +46,9 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
         if any(f.kind == WITHOUT_PUBLISH for f in chosen):  # a writer may have used the columns at this moment
             reconcile_records(context.table)
     left = [f.to_json() for f in findings if f not in chosen]
-    head = context.table.latest_snapshot_id()
+    after = context.table.latest_snapshot_id()
     details = {"repaired": [f.to_json() for f in chosen], "left": left}
-    return context.result(plan, branch=MAIN, changed=bool(actions), before=head, after=head, details=details)
+    return context.result(plan, branch=MAIN, changed=bool(actions), before=before, after=after, details=details)
 
 
 def _rebuild(context: Context, actions: Sequence[RebuildIndexes], keys: KeyHashes) -> None:
