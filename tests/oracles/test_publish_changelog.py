@@ -123,7 +123,7 @@ def test_streams_over_published_corrections(java_oracle: JavaOracle, tmp_path: P
         before, again = dict(life.rows), [life.some([k])[0] for k in random.sample(range(40), 4)]
         done = life.publish(again, random.choice(["+I", "+I", "-D"]))
         life.exactly()
-        if number % 3 == 2:
+        if number % 3 == 2 and done.changed:  # not if it deletes keys that are not there
             operate(life.table, "rollback_to", tag=done.details["undo_tag"], keep_later=True, writers_stopped=True)
             life.rows = before
             life.exactly()
