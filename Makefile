@@ -11,8 +11,8 @@ STAMP := $(VENV)/.stamp
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON ?=
 PYTEST_ARGS ?=
-# Each worker may hold a Spark of its own, and Airflow's processes beside it: two fit a small machine.
-PYTEST_WORKERS ?= 2
+# Two that compute and one with the tests that wait much (tests/conftest.py) are busy on two cores; each may hold a Spark.
+PYTEST_WORKERS ?= 3
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
@@ -49,15 +49,18 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv ## correct three days of real flights on a branch, publish, print what changed
 	@$(export_java)
-	exec $(PY) dags/demo_flights.py
+	$(PY) dags/demo_flights.py
+	exec $(PY) -m tests.strict_metadata $${AIRFLOW_PAIMON_DEMO:-.demo}/flights
 
 demo-pipeline: venv ## correct a raw feed of real flights, replay the table made from it, publish both
 	@$(export_java)
-	exec $(PY) dags/demo_pipeline.py
+	$(PY) dags/demo_pipeline.py
+	exec $(PY) -m tests.strict_metadata $${AIRFLOW_PAIMON_DEMO:-.demo}/pipeline
 
 demo-chain: venv ## real flights as a chain table: one night of compaction and expiry
 	@$(export_java)
-	exec $(PY) dags/demo_chain.py
+	$(PY) dags/demo_chain.py
+	exec $(PY) -m tests.strict_metadata $${AIRFLOW_PAIMON_DEMO:-.demo}/chain
 
 demo-ui: venv ## the same DAG in `airflow standalone` on loopback, for clicking
 	@$(export_java)

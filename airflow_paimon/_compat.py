@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import (
     conf,
     mask_secret,
 )
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 WAITS_FOR_ANSWER: tuple[type[BaseException], ...] = (TaskDeferred,)
@@ -44,6 +45,7 @@ __all__ = [
     "BaseOperator",
     "BaseSensorOperator",
     "BranchMixIn",
+    "MappedOperator",
     "PokeReturnValue",
     "TaskDeferred",
     "conf",

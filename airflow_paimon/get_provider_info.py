@@ -110,6 +110,13 @@ def _connection_type() -> dict[str, Any]:
             "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = everybody"),
             "notify": _field("Notify", "Notifiers of approvals by name, one JSON object", format="password"),
             "four_eyes": _field("Four eyes", "true: whoever triggered a run can't approve its publish; empty = false"),
+            "forms": _object(
+                "Trigger forms",
+                'What they may ask for, such as {"locked": ["engine"], "functions": ["rules.*"]}; empty = what is safe',
+            ),
+            "masked_columns": _object(
+                "Masked columns", 'Whose values no sample shows, by table, such as {"hr.*": ["name", "phone"]}'
+            ),
             "remind_before": _field(
                 "Remind before",
                 "How long before an approval runs out they hear again, such as 6 h; never; empty = a quarter",

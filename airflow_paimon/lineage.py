@@ -25,6 +25,7 @@ from openlineage.client.facet_v2 import column_lineage_dataset, dataset_version_
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, parse_identifier
+from airflow_paimon.core.table.table import resolve_version, split_version
 from airflow_paimon.operators._touched import branches_to_read, branches_written
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def lineage_of(
     inputs = [
         _dataset(hook, operator.table, name, versions[i] if i < len(versions) else None) for i, name in enumerate(read)
     ]
-    inputs += [_dataset(hook, table, MAIN, None) for table in _views(operator).values()]
+    inputs += [_dataset(hook, *viewed) for viewed in _views(hook, operator).values()]
     written = branches_written(result) if result is not None else []
     outputs = [_output(hook, operator, name, result) for name in written if result is not None]
     jobs = {"sql": SQLJobFacet(query=operator.sql)} if getattr(operator, "sql", None) else {}
@@ -106,6 +107,7 @@ def convert_asset(asset: Asset, lineage_context: Any) -> Dataset | None:
 
 def _identity(warehouse: str, table: str, branch: str) -> tuple[str, str]:
     identifier = parse_identifier(table)
+    branch = identifier.branch if branch == MAIN else branch
     at = urlsplit(warehouse)
     local = at.scheme in ("", "file")
     folder = f"{at.path.rstrip('/')}/{identifier.folder}/{BranchPaths(branch).root}".rstrip("/")
@@ -134,6 +136,8 @@ def _output(hook: PaimonHook, operator: Any, branch: str, result: Mapping[str, A
 
 
 def _facets(hook: PaimonHook, table: str, branch: str, version: int | None) -> dict[str, DatasetFacet]:
+    identifier = parse_identifier(table)
+    table, branch = f"{identifier.database}.{identifier.table}", identifier.branch if branch == MAIN else branch
     label = table if branch == MAIN else f"{table}$branch_{branch}"
     named = symlinks_dataset.Identifier(namespace=hook.warehouse.rstrip("/"), name=label, type="TABLE")
     facets: dict[str, DatasetFacet] = {"symlinks": SymlinksDatasetFacet(identifiers=[named])}
@@ -153,7 +157,7 @@ def _column_lineage(
 ) -> column_lineage_dataset.ColumnLineageDatasetFacet:
     """Name the columns that each written one was computed from. ``sources``: ``view.column``, by column."""
     views = {"branch": (operator.table, operator.branch), "main": (operator.table, MAIN)}
-    views |= {view: (table, MAIN) for view, table in _views(operator).items()}
+    views |= {view: (table, branch) for view, (table, branch, _) in _views(hook, operator).items()}
 
     def input_field(text: str) -> column_lineage_dataset.InputField:
         view, _, column = text.partition(".")
@@ -206,9 +210,25 @@ def _versions_read(result: Mapping[str, Any] | None) -> list[int | None]:
     return [result["details"].get(name) for name in _READ_VERSION.get(result["operation"], ())]
 
 
-def _views(operator: Any) -> dict[str, str]:
-    """Return the further tables of a correction's query by view, from ``name=db.table``."""
+def _views(hook: PaimonHook, operator: Any) -> dict[str, tuple[str, str, int | None]]:
+    """Return table, branch and snapshot of the further tables of a correction's query, by view, from
+    ``name=db.table[$branch_b][@VERSION]``.
+    """
     from airflow_paimon.operators._values import as_list
 
     pairs = (view.partition("=") for view in as_list("view", getattr(operator, "view", ())))
-    return {name.strip(): table.strip() for name, _, table in pairs if table.strip()}
+    return {name.strip(): _viewed(hook, text.strip()) for name, _, text in pairs if text.strip()}
+
+
+def _viewed(hook: PaimonHook, text: str) -> tuple[str, str, int | None]:
+    name, version = split_version(text)
+    identifier = parse_identifier(name)
+    table = f"{identifier.database}.{identifier.table}"
+    if version is None:
+        return table, identifier.branch, None
+    try:
+        view, snapshot = resolve_version(hook.get_table(table, identifier.branch), version)
+    except PaimonError as error:  # a tag that is gone by now
+        log.debug("No snapshot of %s: %s", text, error.message)
+        return table, identifier.branch, version if isinstance(version, int) else None
+    return table, view.branch_name, None if snapshot is None else snapshot.id

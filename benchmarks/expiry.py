@@ -49,7 +49,7 @@ def replace_files(table: Table, snapshots: int) -> None:
 def expire(table: Table) -> Cost:
     """Expire the oldest snapshots, and delete their files at once."""
     store = CountingStore(table.store)
-    values = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "max_deletes": EXPIRED}
+    values = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "writers_stopped": True, "max_deletes": EXPIRED}
     request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **values})
     context = Context(request, Table(store, table.name), int(time.time() * 1000) + 1000, time.monotonic())
     started = time.process_time()

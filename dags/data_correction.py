@@ -140,7 +140,7 @@ PARAMS = {
         section=MORE,
         title="Function",
         description="Instead of SQL: module:name, called with the Spark session and the views, returns a DataFrame. "
-        "Ship the module with Spark options, as py_files.",
+        "The Paimon connection names the modules that a form may call.",
     ),
     "views": Param(
         None,
@@ -229,7 +229,15 @@ PARAMS = {
         section=MORE,
         title="Rewrite high sequence numbers",
         description="When the publish was refused because another engine upserted into the branch: fold those buckets "
-        "first.",
+        "first. Tables without keys: when a compaction of main is in the way, take it back.",
+    ),
+    "keep_appended": Param(
+        False,
+        type="boolean",
+        section=MORE,
+        title="Keep appended rows",
+        description="Tables without keys: rows that main got meanwhile in partitions that are replaced stay beside the "
+        "new ones; otherwise they are a conflict.",
     ),
     "writers_stopped": Param(
         False,
@@ -252,7 +260,7 @@ PARAMS = {
         section=MORE,
         title="Engine",
         description="Who reads and writes rows. connector: Paimon's own Spark connector, for tables that the embedded "
-        "engine refuses; name its jar in the Spark options (packages or jars).",
+        "engine refuses; name its jar in the Spark options of the Paimon connection (packages or jars).",
     ),
     "paimon_conn_id": Param(
         "paimon_default",
@@ -280,7 +288,8 @@ PARAMS = {
         type="object",
         section=MORE,
         title="Spark options",
-        description='Of spark-submit, such as {"driver_memory": "4g", "num_executors": 8, "py_files": "fixes.py"}.',
+        description='Such as {"driver_memory": "4g", "num_executors": 8}. What could run code is refused here; the '
+        "Paimon connection may open it.",
     ),
 }
 
@@ -459,7 +468,7 @@ with DAG(
         "spark_options": given("spark_options"),
         "outlets": [AssetAlias("data_correction")],
     }
-    merge = MergeBranchOperator(task_id="merge", **publish_arguments)
+    merge = MergeBranchOperator(task_id="merge", keep_appended="{{ params.keep_appended }}", **publish_arguments)
     fast_forward = FastForwardOperator(task_id="fast_forward", **publish_arguments)
     verified = verify()
     delete_branch = DeleteBranchOperator(

@@ -74,7 +74,8 @@ PARAMS = {
         False,
         type="boolean",
         title="Ask for approval",
-        description="Wait until somebody has looked at what would change and approved it.",
+        description="Wait until somebody has looked at what would change and approved it. Where the Paimon "
+        "connection asks for four eyes, it is asked always.",
     ),
     "notify": Param(
         None,
@@ -119,7 +120,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and find the tag to go back to."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
-        notify.check_form(context["params"], APPROVAL_TIMEOUT)
+        notify.check_form(context["params"], APPROVAL_TIMEOUT, asked_by(context))
         planned = runbook.plan_undo(context["params"])
     report_lines(*planned["lines"])
     return planned

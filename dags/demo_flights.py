@@ -136,7 +136,7 @@ def _tell_files(say: _demo.Say, before: Look, after: Look) -> None:
 
 
 def _tell_where(say: _demo.Say, table: Table, folder: Path) -> None:
-    from airflow_paimon.core.branches.published import publishes
+    from airflow_paimon.core.publish.published import publishes
 
     undo = publishes(table)[-1].undo_tag
     warehouse = os.path.relpath(folder / "warehouse")

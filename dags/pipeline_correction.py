@@ -177,7 +177,16 @@ PARAMS = {
         type="boolean",
         section=MORE,
         title="Rewrite high sequence numbers",
-        description="Before publishing, fold buckets that a stream or another engine has upserted into.",
+        description="Before publishing, fold buckets that a stream or another engine has upserted into. Tables without "
+        "keys: take a compaction of main back that is in the way.",
+    ),
+    "keep_appended": Param(
+        False,
+        type="boolean",
+        section=MORE,
+        title="Keep appended rows",
+        description="Tables without keys: rows that main got meanwhile in partitions that are replaced stay beside the "
+        "new ones; otherwise they are a conflict.",
     ),
     "writers_stopped": Param(
         False,
@@ -246,7 +255,8 @@ PARAMS = {
         type="object",
         section=MORE,
         title="Spark options",
-        description='Of spark-submit, such as {"driver_memory": "4g", "py_files": "jobs.zip"}.',
+        description='Such as {"driver_memory": "4g", "num_executors": 8}. What could run code is refused here; the '
+        "Paimon connection may open it.",
     ),
 }
 
@@ -441,6 +451,7 @@ with DAG(
         four_eyes="{{ params.four_eyes }}",
         undo_retention="{{ params.undo_retention }}",
         rewrite="{{ params.rewrite }}",
+        keep_appended="{{ params.keep_appended }}",
         writers_stopped="{{ params.writers_stopped }}",
         outlets=[AssetAlias("pipeline_correction")],
         **spark,

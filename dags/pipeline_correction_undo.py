@@ -59,7 +59,8 @@ PARAMS = {
         False,
         type="boolean",
         title="Ask for approval",
-        description="Wait until somebody has looked at what would change and approved it.",
+        description="Wait until somebody has looked at what would change and approved it. Where the Paimon "
+        "connection asks for four eyes, it is asked always.",
     ),
     "notify": Param(
         None,
@@ -104,7 +105,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, find the publishes, and plan to undo all of them."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
-        notify.check_form(context["params"], APPROVAL_TIMEOUT)
+        notify.check_form(context["params"], APPROVAL_TIMEOUT, asked_by(context))
         found = pages.plan_undo(context["params"], asked_by(context))
     report_lines(found["subject"], *found["lines"], *found["markdown"].splitlines())
     return found

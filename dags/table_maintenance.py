@@ -133,8 +133,15 @@ PARAMS = {
         type="string",
         section=MORE,
         title="Grace time",
-        description="How long files of expired snapshots and tags stay for readers that began before. What a night "
-        "expires, the next one deletes.",
+        description="How long files of expired snapshots and tags stay for readers that began before, at least 10 min. "
+        "What a night expires, the next one deletes.",
+    ),
+    "writers_stopped": Param(
+        False,
+        type="boolean",
+        section=MORE,
+        title="Writers are stopped",
+        description="Nobody writes, reads or tags the tables meanwhile: allows a shorter grace time.",
     ),
     "branches_idle_for": Param(
         None,
@@ -248,7 +255,7 @@ def maintain(table: str) -> None:
         "trigger_rule": "none_failed",
         "dry_run": "{{ params.dry_run }}",
     }
-    expiry: dict[str, Any] = {"all_branches": "{{ params.all_branches }}", "grace": "{{ params.grace }}"}
+    expiry: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in ("all_branches", "grace", "writers_stopped")}
     limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
     idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
     branches = BranchExpireOperator(task_id="expire_branches", **idle, **here)

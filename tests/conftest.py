@@ -17,6 +17,7 @@ from hypothesis import settings
 
 from tests.class_archive import BARE_JVM
 from tests.randomness import VARIABLE, choose_seed
+from tests.strict_metadata import damaged_on_purpose, findings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,10 @@ QUICK_JVM = f"{BARE_JVM} -XX:SharedArchiveFile={_CLASS_ARCHIVE} -Xlog:disable -X
 
 def _pin_environment() -> str:
     """Make a run independent of who starts it, before anything that reads the environment at import is imported."""
-    airflow_home = tempfile.mkdtemp(prefix="airflow-paimon-tests-")
+    # In memory where there is room: SQLite syncs each transaction.
+    memory = Path("/dev/shm")
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
+    airflow_home = tempfile.mkdtemp(prefix="airflow-paimon-tests-", dir=memory if has_room else None)
     for name in list(os.environ):
         if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "AWS_", "SPARK_", "PYSPARK_")):
             del os.environ[name]
@@ -68,6 +72,9 @@ def _pin_environment() -> str:
     return airflow_home
 
 
+# Only a loss of power shows whether a file was synced, and each sync takes a disk milliseconds, thousands of times.
+# That stores call for it, and in which order, tests/core/store/test_local.py sees in a process of its own.
+os.fsync = lambda _: None  # type: ignore[assignment]
 _AIRFLOW_HOME = _pin_environment()
 _SEED = choose_seed()
 # Without deadlines, which would measure the machine's other work; fresh examples in CI as well, where Hypothesis
@@ -94,6 +101,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Folders whose files share something that is slow to start, so one worker gets all of them.
 _ONE_WORKER = ("tests/live/",)
+# What waits much of its time, for Airflow, a cluster or an approval. As long as there is some it is the first worker's:
+# the others compute meanwhile, and none of them has to load Airflow for a while.
+_WAITING = ("tests/live/", "tests/dags/", "tests/airflow/", "tests/plugin/")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,6 +113,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFileOrFolder(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return next((f for f in _ONE_WORKER if nodeid.startswith(f)), super()._split_scope(nodeid))
+
+        def _assign_work_unit(self, node: Any) -> None:
+            wants_waiting = node is self.nodes[0]
+            for scope in self.workqueue:
+                if scope.startswith(_WAITING) == wants_waiting:
+                    self.workqueue.move_to_end(scope, last=False)
+                    break
+            super()._assign_work_unit(node)
 
     return ByFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None
 
@@ -178,27 +196,52 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterato
         gateway.proc.wait(timeout=_GRACE_SECONDS)
 
 
+@pytest.fixture(autouse=True)
+def _metadata_is_readable(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test, read the metadata of the tables in its folder as strictly as Paimon's newest Java does."""
+    yield
+    folder = request.node.funcargs.get("tmp_path")
+    if folder is None:
+        return
+    if request.node.get_closest_marker("damages_metadata"):
+        damaged_on_purpose(folder)
+    found = [f"{path.relative_to(folder)}: {sentence}" for path, sentence in findings(folder)]
+    damaged_on_purpose(folder)  # said now, so not once more at the end of the run
+    if found:
+        pytest.fail("Paimon's Java can't read what this test wrote:\n" + "\n".join(found[:20]), pytrace=False)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("numprocesses", None):
-        left = _LEFT_BY_WORKERS  # each worker looked after its own
+        faults = _FAULTS_OF_WORKERS  # each worker looked after its own
     else:
-        left = [f"{pid} {command}" for pid, command in _wait_for_children().items()]
-        _end(int(line.split()[0]) for line in left)
+        left = _wait_for_children()
+        _end(left)
+        faults = [f"left behind by a test, ended now: {pid} {command}" for pid, command in left.items()]
+        faults += _unreadable_metadata(session.config)
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left"] = left
+        session.config.workeroutput["faults"] = faults
         return
-    for line in left:
-        print(f"\nleft behind by a test, ended now: {line}", file=sys.stderr)
-    if left and session.exitstatus == pytest.ExitCode.OK:
+    for line in faults:
+        print(f"\n{line}", file=sys.stderr)
+    if faults and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-_LEFT_BY_WORKERS: list[str] = []
+def _unreadable_metadata(config: pytest.Config) -> list[str]:
+    """Look at the tables that several tests share, or one test made in folders of its own."""
+    factory = getattr(config, "_tmp_path_factory", None)
+    folder = getattr(factory, "_basetemp", None)
+    found = () if folder is None else findings(folder)
+    return [f"Paimon's Java can't read what a test wrote: {path}: {sentence}" for path, sentence in found]
+
+
+_FAULTS_OF_WORKERS: list[str] = []
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    _LEFT_BY_WORKERS.extend(getattr(node, "workeroutput", {}).get("left", ()))
+    _FAULTS_OF_WORKERS.extend(getattr(node, "workeroutput", {}).get("faults", ()))
 
 
 def _end(pids: Iterable[int]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.maintenance.references import RootNames, read_names
-from airflow_paimon.core.maintenance.root_values import SNAPSHOT, Root
-from airflow_paimon.core.maintenance.roots import gather_roots
+from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
+from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.metadata_expiry.roots import gather_roots
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import live_entries, read_entries

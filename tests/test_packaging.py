@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import textwrap
 import venv
 import zipfile
@@ -87,8 +88,25 @@ def test_the_wheel_holds_the_package_the_jobs_and_the_dags_and_nothing_else(whee
         for name in names_under(REPO_ROOT / folder, "*.py")
     }
     assert expected | pages <= names
-    assert {f"{metadata}licenses/LICENSE", "airflow_paimon/py.typed"} <= names
+    assert {f"{metadata}licenses/LICENSE", f"{metadata}licenses/NOTICE", "airflow_paimon/py.typed"} <= names
     assert all(name.startswith(("airflow_paimon/", metadata)) for name in names)
+
+
+def test_a_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], REPO_ROOT)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = (p for p in tmp_path.iterdir() if p.is_dir())
+    assert not (source / "tests").exists(), "they need files of a checkout"
+    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], source)
+    (again,) = tmp_path.glob("*.whl")
+    assert contents(again) == contents(wheel)
+
+
+def contents(wheel: Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
 
 
 def test_the_installed_package_is_the_one_under_test(installed: Installed) -> None:

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.cli.listing import Listing, duration_text, limited
-from airflow_paimon.core.branches.main_state import main_state, main_state_text
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import with_nullable
+from airflow_paimon.core.publish.main_state import main_state, main_state_text
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.find_tables import find_databases, find_tables
 from airflow_paimon.core.table.inspect import inspect
@@ -239,7 +239,7 @@ def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
 
 
 def _elsewhere(table: Table) -> str:
-    """What main of a chain table doesn't show, lest it is taken for empty."""
+    """Say which rows of a chain table main doesn't show, so that it isn't taken for empty."""
     options = TableOptions(table.schema().options)
     if table.branch_name != MAIN or not options.chain_table:
         return ""

@@ -39,11 +39,12 @@ class PutNew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Write a file, replacing an existing one."""
+    """Write a file, replacing an existing one. ``expected``: only where it has this content; otherwise it stays."""
 
     path: str
     data: bytes
     reason: str
+    expected: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

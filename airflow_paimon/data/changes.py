@@ -120,7 +120,7 @@ def _side(
 ) -> tuple[TableRead, dict[int, ReadSplit]]:
     index = tuple(stream.deletions(snapshot)) if snapshot is not None and splits else ()
     scan = ScanPlan(stream.table, snapshot, stream.schema, tuple(splits), index)
-    read, planned = plan_read(scan, columns=columns, time_travel=True, in_key_order=True)
+    read, planned = plan_read(scan, columns=columns, time_travel=True, layered=True, in_key_order=True)
     return read, {id(s.bucket): s for s in planned}
 
 
@@ -151,8 +151,14 @@ def _merged(reads: Sequence[ChangeRead], stream: Stream) -> list[ChangeRead]:
 
 
 def _go_together(one: ChangeRead, other: ChangeRead) -> bool:
+    """Whether the sequence numbers of both tell which change of a key is newer: a full compaction in between drops
+    deletes, and with them the highest numbers, so that the next writer counts from lower ones.
+    """
     both = one.content is other.content is Content.CHANGES
-    return both and one.splits[0].bucket.bucket == other.splits[0].bucket.bucket
+    if not both or one.splits[0].bucket.bucket != other.splits[0].bucket.bucket:
+        return False
+    highest = max((f.max_sequence_number for f in one.files), default=-1)
+    return all(f.min_sequence_number > highest for f in other.files)
 
 
 def _in_sections(read: ChangeRead) -> ChangeRead:

@@ -110,7 +110,7 @@ class AppendCompaction:
             *(table, messages),
             read=self.plan.scan,
             kind=CommitKind.COMPACT,
-            operation="COMPACT",
+            operation=None,
             identity=identity,
             properties=properties,
         )

@@ -18,6 +18,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.compaction import commit_compaction
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile, FileSource
+from airflow_paimon.core.format.snapshot import Operation
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
 from airflow_paimon.core.table.options import TableOptions
@@ -144,7 +145,7 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedCompaction:
-    """A ``Planned`` of a primary-key table."""
+    """A ``Planned`` of a primary-key table. ``operation``: see ``commit_compaction``."""
 
     scan: ScanPlan
     write: TableWrite
@@ -152,6 +153,7 @@ class KeyedCompaction:
     keep_deletes: bool
     expiry: RecordExpiry | None
     changelog: Changelog | None
+    operation: Operation | None = None
 
     def works(self, chunk: Sequence[Group]) -> list[Work]:
         """Return a task for each part of the buckets."""
@@ -190,7 +192,9 @@ class KeyedCompaction:
     ) -> Receipt:
         """Commit it; see ``commit_compaction``."""
         read = _narrowed(self.scan, [g.bucket for g in chunk])
-        return commit_compaction(table, messages, read=read, identity=identity, properties=properties)
+        return commit_compaction(
+            *(table, messages), read=read, identity=identity, properties=properties, operation=self.operation
+        )
 
 
 def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> KeyedCompaction:

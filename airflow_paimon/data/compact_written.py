@@ -16,7 +16,7 @@ from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.table.scan import read_delta_lists, selected_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -72,6 +72,7 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks) -> Compacted:
         )
         if not planned.groups:
             return Compacted(snapshot=_earlier(table, identity, landed))
+        planned = replace(planned, operation=Operation.WRITE)  # as Paimon's writers name it
         files = {f.file_name for g in planned.groups for f in g.bucket.files}
         if landed.commit_kind is CommitKind.OVERWRITE and files <= names:  # what others have added since is told
             planned = replace(planned, changelog=None)

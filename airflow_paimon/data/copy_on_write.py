@@ -12,7 +12,7 @@ Steps, the middle ones in tasks (``CopyOnWrite`` is picklable):
    effect, and may be missing. ``write_rows(plan.write, batches)`` writes inserted rows, which get new ids: never in a
    file with kept ones. Both take rows of any partition, as ``conform_rows`` returns them.
 4. ``touched(bucket, file)`` is the message that takes the old file away.
-5. ``commit_rewrite(table, messages, read=plan.scan, operation="UPDATE")`` (``core/commit/copy_on_write.py``) commits
+5. ``commit_rewrite(table, messages, read=plan.scan, operation=Operation.UPDATE)`` of ``core/commit/`` commits
    the messages of all tasks. It raises ``ConflictError`` when another commit has changed one of the touched files:
    discard the new files (``discard_files(plan.write, messages)``), plan again and compute the rows again.
 """
@@ -80,7 +80,7 @@ def write_kept(
 ) -> list[CommitMessage]:
     """Write rows of touched files again; see the module's text for their columns.
 
-    ``source``: COMPACT for rows of which none is changed. After a failure the written files are deleted.
+    ``source``: COMPACT if no row is changed. After a failure the written files are deleted.
     """
     write = replace(plan.write, stores_row_ids=plan.tracks_rows, source=source)
     return write_rows(write, _stored(plan, batches))

@@ -20,6 +20,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.dynamic_buckets_plan import Packed, pack_all
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.masking import HIDDEN, masks_of
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -42,6 +43,7 @@ class KeyPlaces:
     def __init__(self, schema: TableSchema, parts: Iterable[tuple[BucketKey, Sequence[pa.RecordBatch]]]) -> None:
         """``parts``: the key columns of the rows of each bucket; other columns are left out."""
         self._fields = tuple(schema.field(name) for name in schema.primary_keys)
+        self._hidden = masks_of([schema]).columns
         names, batches, counts = [f.name for f in self._fields], [], []
         buckets: list[BucketKey] = []
         for bucket, rows in parts:
@@ -117,7 +119,8 @@ class KeyPlaces:
 
     def text(self, rows: pa.RecordBatch | pa.Table, row: int) -> str:
         """Spell the key of a row for people."""
-        return ", ".join(f"{f.name}={rows.column(f.name)[row].as_py()}" for f in self._fields)
+        values = {f.name: rows.column(f.name)[row].as_py() for f in self._fields}
+        return ", ".join(f"{n}={HIDDEN if n.lower() in self._hidden else value}" for n, value in values.items())
 
     def _equal(self, mine: Places, rows: pa.RecordBatch | pa.Table, theirs: Places) -> npt.NDArray[np.bool_]:
         ours, others = self._keys.take(pa.array(mine)), rows.take(pa.array(theirs))

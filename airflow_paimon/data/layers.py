@@ -17,7 +17,9 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
+from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, partition_types, plan_scan
 from airflow_paimon.core.table.table import Table, resolve_version
@@ -45,8 +47,8 @@ def plan_table_read(
             Paimon would return half of the rows.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
-    plan = plan_scan(table, version=version, timestamp=timestamp)
     travels = version is not None or timestamp is not None
+    plan = _plan_first(table, version, timestamp)
     other = other_branch(plan)
 
     def layer(part: ScanPlan) -> Layer:
@@ -63,13 +65,13 @@ def plan_table_read(
     if other is None:
         return [layer(plan)]
     second = _plan_other(plan, table.branch(other), version, timestamp)
+    if timestamp is not None and plan.snapshot is None and second.snapshot is None:
+        raise none_as_early(table, timestamp)
     if travels:
         plan, second = read_as_one([plan, second], newest=timestamp is not None)
     check_types(plan.table.label, second.table.label, plan.schema, second.schema)
-    if TableOptions(plan.schema.options).primary_branch:
-        first_rows, second_rows = layer(second), layer(_without_partitions(plan, second))
-        return [first_rows, second_rows]
-    return [layer(plan), layer(_without_partitions(second, plan))]
+    own, others = layer(shown_of_own(plan, second)), layer(shown_of_other(plan, second))
+    return [others, own] if TableOptions(plan.schema.options).primary_branch else [own, others]
 
 
 def other_branch(plan: ScanPlan) -> str | None:
@@ -94,7 +96,62 @@ def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timesta
     if isinstance(version, int) and plan.snapshot is not None:
         found = snapshot_at_time_of(table, plan.snapshot)
         return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
+    if isinstance(version, str) and plan.snapshot is not None and ("/" in version or table.find_tag(version) is None):
+        version, timestamp = None, plan.snapshot.time_millis
+    if timestamp is not None and held_nothing_at(table, timestamp):
+        return ScanPlan(table, None, table.schema())
     return plan_scan(table, version=version, timestamp=timestamp)
+
+
+def _plan_first(table: Table, version: int | str | None, timestamp: int | str | None) -> ScanPlan:
+    """Plan the table's own files; without any where only the other branch has a snapshot as early."""
+    if timestamp is not None and held_nothing_at(table, timestamp):
+        plan = ScanPlan(table, None, table.schema())
+        if other_branch(plan) is not None:
+            return plan
+    return plan_scan(table, version=version, timestamp=timestamp)
+
+
+def held_nothing_at(table: Table, timestamp: int | str) -> bool:
+    """Return whether a branch had no snapshot yet at a time; False also if its snapshots may have expired."""
+    try:
+        resolve_version(table, timestamp=timestamp)
+    except NotFoundError:
+        first = min(table.snapshot_ids(), default=1)
+        if first == 1:
+            return True
+        lineage = read_lineage(table.branch(MAIN), table.branch_name)
+        return lineage is not None and lineage.snapshot_id == first
+    return False
+
+
+def none_as_early(table: Table, timestamp: int | str) -> NotFoundError:
+    return NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}", table=table.name)
+
+
+def head_of_other(plan: ScanPlan) -> ScanPlan | None:
+    """Plan the head of the branch that a table is read together with, all of its partitions; None: there is none.
+
+    Raises:
+        NotFoundError: that branch does not exist. InvalidInputError: its columns have other types.
+        UnsupportedFeatureError: they have other names.
+    """
+    name = other_branch(plan)
+    if name is None:
+        return None
+    other = _plan_other(plan, plan.table.branch(name), None, None)
+    check_types(plan.table.label, other.table.label, plan.schema, other.schema)
+    return other
+
+
+def shown_of_other(plan: ScanPlan, other: ScanPlan) -> ScanPlan:
+    """Leave out the partitions of the other branch that readers see in the table's own branch."""
+    return other if TableOptions(plan.schema.options).primary_branch else _without_partitions(other, plan)
+
+
+def shown_of_own(plan: ScanPlan, other: ScanPlan) -> ScanPlan:
+    """Leave out the partitions of the table's own branch that readers see in the other one."""
+    return _without_partitions(plan, other) if TableOptions(plan.schema.options).primary_branch else plan
 
 
 def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:

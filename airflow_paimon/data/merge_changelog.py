@@ -57,7 +57,7 @@ def changelog_of(schema: TableSchema) -> Changelog | None:
 
 
 def producer_of(schema: TableSchema) -> Changelog | None:
-    """Return how streaming readers of a primary-key table are told its changes; None: by its data files."""
+    """Return the changelog producer of a primary-key table; None if its data files themselves are its changes."""
     options = TableOptions(schema.options)
     producer = options.text("changelog-producer", "none").lower()
     if producer == "none" or not schema.primary_keys:

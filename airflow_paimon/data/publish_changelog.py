@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_paimon.core.branches.publish_changelog import BucketsState, ReplacedBuckets
-from airflow_paimon.core.branches.publish_row_ids import delete_files
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.publish.changelog import BucketsState, ReplacedBuckets
+from airflow_paimon.core.publish.row_ids import delete_files
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions

@@ -11,15 +11,21 @@ See docs/design.md, A running writer keeps winning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_paimon.core.chain.guard import chain_part
+from airflow_paimon.core.chain.layout import Branch
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
@@ -34,8 +40,18 @@ from airflow_paimon.data.write import TableWrite
 NEW_BUCKET = -1
 """``max_sequence`` of a bucket that had no file at the branch point."""
 
+NEW_DELTA_BUCKET = 0
+"""The same in a chain table's delta branch: above the -1 of full partitions that compaction builds, as Paimon's readers
+let the higher number win where ``sequence.field`` is equal."""
+
 _ABOVE_ALL = 2**62
 """Sequence number of changed rows during the merge, above all stored ones; not the number that is written."""
+
+
+def new_bucket_number(table: Table) -> int:
+    """Return the ``max_sequence`` of buckets without files in this branch."""
+    target = publish_target(table.branch(MAIN), table) if chain_part(table) is None else table
+    return NEW_DELTA_BUCKET if chain_part(target) == Branch.DELTA else NEW_BUCKET
 
 
 def rewrite_bucket(
@@ -51,9 +67,10 @@ def rewrite_bucket(
 
     Both are streamed. The changes are rows as ``conform_rows`` returns them; for a primary-key table sorted by
     key, each key once (``RowSorter``). ``bucket.files``: the files that the commit replaces; without ``live`` the
-    changes alone are the bucket's rows. Deleted keys are removed. On a table with ``sequence.field`` an older change
-    loses, as in any Paimon write; with equal fields the change wins. Rows that stay keep their sequence numbers as far
-    as those are not above ``max_sequence``.
+    changes alone are the bucket's rows. Deleted keys are removed; in a chain table they stay as deletes, which hide
+    rows of earlier partitions. On a table with ``sequence.field`` an older change loses, as in any Paimon write; with
+    equal fields the change wins. Rows that stay keep their sequence numbers as far as those are not above
+    ``max_sequence``.
 
     A change replaces the row of its key; with ``merges`` the table's merge engine makes one row of both, as it does
     of appended rows after a compaction.
@@ -100,7 +117,7 @@ def _rows(
             yield from _ordered(read_versions(*live), names)
         yield from _ordered(iter(changes), names)
         return
-    rules = replacing_rules(write.schema)
+    rules = replace(replacing_rules(write.schema), keep_deletes=TableOptions(write.schema.options).chain_table)
     stored = [] if live is None else [read_versions(*live)]
     if merges and TableOptions(write.schema.options).merge_engine != "deduplicate":
         rules = merge_rules(write.schema)

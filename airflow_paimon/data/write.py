@@ -75,7 +75,7 @@ class TableWrite:
 
     @property
     def writes_input_changelog(self) -> bool:
-        """Whether streaming readers get the rows as they are given: what replaces others is told to nobody."""
+        """Whether streaming readers get the written rows as their changelog; never those of an overwrite."""
         producer = TableOptions(self.schema.options).text("changelog-producer", "none").lower()
         return self.is_keyed and not self.replaces and producer == "input"
 

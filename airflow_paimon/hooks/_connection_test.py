@@ -1,4 +1,4 @@
-"""What the button *Test* of a connection looks at: what is wrong with it, and what helps."""
+"""What the button *Test* of a connection checks, and what it advises."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _MOST_NAMES = 10
 _MOST_FOLDERS = 20
 """Folders that are looked into, for tables or for databases."""
 _SUFFIX = ".db"
+_SPARK_TYPES = ("spark", "spark_connect")
 _OF_TABLES = frozenset({"schema", "snapshot", "manifest"})
 
 _KEYS = "Enter Access key and Secret key again, or leave both empty for the machine's own credentials"
@@ -93,24 +94,31 @@ def within(seconds: float, where: str, look: Callable[[], T]) -> T:
 
 
 def _check_spark(hook: PaimonHook) -> None:
-    if options := hook.spark_settings().options:
+    conn_id, options = hook.spark_conn_id, hook.spark_settings().options
+    conn_type = None if conn_id is None else _spark_type(hook, conn_id)
+    if options and conn_id is not None and conn_type == "spark_connect":
+        from airflow_paimon.hooks.spark_connect_job import check_connect_options
+
+        check_connect_options(conn_id, options)
+    elif options:
         from airflow_paimon.hooks.spark_job import check_options
 
         check_options(options)
-    conn_id = hook.spark_conn_id
-    if conn_id is None:
-        return
+
+
+def _spark_type(hook: PaimonHook, conn_id: str) -> str:
     try:
         conn_type = hook.get_connection(conn_id).conn_type
     except AirflowNotFoundException:
         raise InvalidInputError(
             f"There is no Airflow connection {conn_id!r}, which the field Spark connection names; create one of type "
-            f"'spark', or correct the name"
+            f"'spark' or 'spark_connect', or correct the name"
         ) from None
-    if conn_type != "spark":
+    if conn_type not in _SPARK_TYPES:
         raise InvalidInputError(
-            f"The Spark connection {conn_id!r} is of type {conn_type!r}; it must be of type 'spark'"
+            f"The Spark connection {conn_id!r} is of type {conn_type!r}; it must be of type 'spark' or 'spark_connect'"
         )
+    return str(conn_type)
 
 
 def _store(hook: PaimonHook) -> Store:

@@ -111,14 +111,16 @@ def shared_folder(results_folder: str) -> Path:
     if "://" in path or not path.startswith("/"):
         raise InvalidInputError(
             f"A standalone cluster in deploy mode cluster reads a job's files from a folder that the Airflow workers "
-            f"and the Spark workers share; {results_folder} is none. Name one as the Paimon connection's "
+            f"and the Spark workers share; {results_folder} is no such folder. Name one as the Paimon connection's "
             f"results_folder, or use deploy mode client"
         )
     return Path(path)
 
 
 def copied_into(name: str, folder: Path) -> str:
-    """Copy a file of this machine into the shared folder; what is none is a path of the cluster's machines."""
+    """Copy a local file into the shared folder and return the copy. A name that is no local file is returned unchanged:
+    it is a path on the machines of the cluster.
+    """
     path = Path(name)
     if path.is_file() and path.parent != folder:
         return str(shutil.copyfile(path, folder / path.name))

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError
 from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.form_policy import FormPolicy, parse_policy
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -27,7 +29,8 @@ DEFAULT_SPARK_CONN_ID = "spark_default"
 
 EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "addressing_style",
                      "storage_options", "spark_conn_id", "spark_conf", "spark_options", "results_folder", "notify",
-                     "approvers", "remind_before", "four_eyes"})  # fmt: skip
+                     "approvers", "remind_before", "four_eyes", "forms",
+                     "masked_columns"})  # fmt: skip
 _S3_SCHEMES = ("s3://", "s3a://")
 
 
@@ -51,7 +54,9 @@ class PaimonHook(BaseHook):
     cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse). For
     operators that don't name their own: ``spark_conn_id``, ``spark_conf`` and ``spark_options`` (both JSON). For
     approvals: ``notify`` (notifiers by name, JSON), ``approvers`` (ids of the users who may answer), ``remind_before``,
-    ``four_eyes`` (whoever triggered a run can't approve it).
+    ``four_eyes`` (whoever triggered a run can't approve it). For trigger forms: ``forms`` (what they may ask for beyond
+    what does no harm, and which of their fields are locked, JSON; :class:`~airflow_paimon.form_policy.FormPolicy`). For
+    diffs: ``masked_columns`` (columns by table whose values no sample shows, JSON).
 
     :param paimon_conn_id: the Airflow connection
     :param connection: take this connection instead of looking one up by its id
@@ -191,6 +196,21 @@ class PaimonHook(BaseHook):
             )
         return text == "true"
 
+    @property
+    def form_policy(self) -> FormPolicy:
+        """What trigger forms may ask of this connection."""
+        return parse_policy(self.paimon_conn_id, self.warehouse, self._json_object("forms"))
+
+    def masked_columns(self, table: str) -> list[str]:
+        """Return the columns of a table whose values no sample shows, besides those of the table's own option."""
+        found = self._json_object("masked_columns")
+        if not all(isinstance(one, list) and all(isinstance(c, str) for c in one) for one in found.values()):
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r}: masked_columns must be a JSON object of lists by table, such as "
+                f'{{"sales.orders": ["email"], "hr.*": ["name", "phone"]}}'
+            )
+        return [c for pattern, columns in found.items() if fnmatchcase(table, pattern) for c in columns]
+
     def require_filesystem_catalog(self, operation: str) -> None:
         """Refuse to write by name to a catalog whose own commit protocol this release does not speak."""
         if self.catalog_type != CATALOG_TYPES[0]:
@@ -236,7 +256,7 @@ class PaimonHook(BaseHook):
     def check_settings(self) -> None:
         """Read every setting. ``InvalidInputError`` names the first one that is wrong."""
         _ = self.warehouse, self.catalog_type, self.storage_options, self.notify, self.approvers, self.remind_before
-        _ = self.four_eyes
+        _ = self.four_eyes, self.form_policy, self.masked_columns("")
         self.spark_settings()
 
     def _extras(self) -> dict[str, Any]:

@@ -53,12 +53,7 @@ class SparkConnectJobHook(SparkConnectHook):
         self, conn_id: str, *, conf: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(conn_id)
-        unknown = sorted(set(options or {}) - {"py_files"})
-        if unknown:
-            raise InvalidInputError(
-                f"Connection {conn_id!r} is of type spark_connect: of spark_options it takes only py_files, not "
-                f"{', '.join(unknown)}. What a Connect server runs with is set where the server is started"
-            )
+        check_connect_options(conn_id, options or {})
         self._conf = dict(conf or {})
         self._py_files = [name for name in str((options or {}).get("py_files") or "").split(",") if name]
         self._process: subprocess.Popen[str] | None = None
@@ -128,6 +123,15 @@ class SparkConnectJobHook(SparkConnectHook):
 
     def _orphaned(self) -> None:
         self.on_kill()
+
+
+def check_connect_options(conn_id: str, options: Mapping[str, Any]) -> None:
+    """Raise ``InvalidInputError`` unless a job through Spark Connect takes all of these options."""
+    if unknown := sorted(set(options) - {"py_files"}):
+        raise InvalidInputError(
+            f"Connection {conn_id!r} is of type spark_connect: of spark_options it takes only py_files, not "
+            f"{', '.join(unknown)}. What a Connect server runs with is set where the server is started"
+        )
 
 
 def open_job_hook(

@@ -334,7 +334,8 @@ class SparkJobHook(SparkSubmitHook):
             ) from None
         if found.conn_type == PaimonHook.conn_type:
             raise InvalidInputError(
-                f"Connection {self._conn_id!r} is of type {found.conn_type!r}; for Spark it must be of type 'spark'"
+                f"Connection {self._conn_id!r} is of type {found.conn_type!r}; for Spark it must be of type 'spark' "
+                f"or 'spark_connect'"
             )
         if found.conn_type == "spark_connect":
             raise UnsupportedFeatureError(

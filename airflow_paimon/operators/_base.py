@@ -23,7 +23,10 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
+from airflow_paimon.form_policy import FIELDS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
+from airflow_paimon.operators._dry_run import shortened
+from airflow_paimon.operators._origin import from_outside
 from airflow_paimon.operators._touched import branches_to_read, branches_to_write, branches_written
 from airflow_paimon.operators._values import StrictTemplates, as_dict, as_list, is_blank
 
@@ -65,12 +68,15 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     :param run_on: left out, an operation that reads or writes rows is submitted to Spark, and one that is metadata only
         runs in the worker, in milliseconds; ``spark`` and ``worker`` choose (templated)
     :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
-    :param dry_run: plan, change nothing; the plan is in ``details.plan`` (templated)
+    :param dry_run: plan, change nothing; the plan is in ``details.plan``. Of lists with more than 100 entries the
+        first 100 are kept, and ``details.left_out`` says how many are missing; the job prints all (templated)
     :param now: the time to take as now, ISO with an offset (templated)
     :param spark_conf: Spark settings, added to the Paimon connection's; secret ones travel in a private file
         (templated)
     :param spark_options: further arguments of Airflow's ``SparkSubmitHook``, such as ``driver_memory``, ``jars``,
-        ``packages``, ``py_files``, ``num_executors``, ``deploy_mode``, added to the Paimon connection's (templated)
+        ``packages``, ``py_files``, ``num_executors``, ``deploy_mode``, added to the Paimon connection's (templated).
+        These, ``spark_conf``, ``function`` and ``sql`` may say anything where the DAG's code spells them out; where a
+        template or a function gives them, only what the connection's extra ``forms`` allows
     :param deferrable: while a job runs in a cluster (deploy mode ``cluster``), wait in the triggerer instead of a
         worker; in client mode an error says why not. Left out, it is ``[operators] default_deferrable``, and the task
         waits in the worker where it can't be deferred
@@ -152,7 +158,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self._check_run_on()
         hook = PaimonHook(self.paimon_conn_id)
         hook.require_filesystem_catalog(self.operation)
-        request = self._request(hook, context)
+        request = self._as_allowed(hook, context)
         self._prepare(hook, request, context)
         submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
         return self._submit(hook, request, context) if submits else self._run_here(request)
@@ -178,6 +184,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     def _done(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
+        result = shortened(result)
         self.log.info("Result: %s", json.dumps(result))
         self._result = result
         self._emit_asset_events(context, result)
@@ -270,6 +277,25 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         )
         return build_request(self.operation, values)
 
+    def _as_allowed(self, hook: PaimonHook, context: Context) -> Request:
+        """Return the request, after a look at what came from outside the DAG's code, such as a trigger form.
+
+        Raises:
+            UnsafeOperationError: the connection doesn't allow it in a form.
+        """
+        outside, policy = self._from_outside(context), hook.form_policy
+        values = {name: getattr(self, name, None) for name in FIELDS if name in outside}
+        policy.check(values | {n: as_dict(n, values[n]) for n in ("spark_conf", "spark_options") if n in values})
+        request = self._request(hook, context)
+        decided = getattr(self, "restricted_sql", None) is not None and "restricted_sql" not in outside
+        if decided or policy.any_sql or "sql" not in outside:
+            return request
+        return dataclasses.replace(request, restricted_sql=True)  # type: ignore[call-arg]
+
+    def _from_outside(self, context: Context) -> frozenset[str]:
+        """Return which of the arguments that decide what runs, and where, are not literals of the DAG's code."""
+        return from_outside(self, {*FIELDS, "restricted_sql"} & set(self.template_fields), context)
+
     def _value(self, spec: dataclasses.Field[Any]) -> Any:
         value = getattr(self, self.attribute_names.get(spec.name, spec.name))
         return as_list(spec.name, value) if spec.metadata.get("repeat") else value
@@ -311,7 +337,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     @property
     def _run_on(self) -> str | None:
-        """What the argument says; a template that renders to nothing says nothing."""
+        """Return the argument ``run_on``; None if it was left out, or a template rendered to nothing."""
         return None if is_blank(self.run_on) else str(self.run_on).strip()
 
     def _needs_spark(self, request: Request | None) -> bool:

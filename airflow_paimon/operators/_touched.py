@@ -31,10 +31,15 @@ def branches_to_read(operation: str, arguments: Mapping[str, Any]) -> list[Any]:
         return []
     found = [arguments.get(_OWN[operation]) if operation in _OWN else MAIN]
     if operation == "diff_branches":
-        found = [arguments.get("branch"), *(MAIN if name == _BASE else name for name in found)]
+        found = [arguments.get("branch"), *(MAIN if name == _BASE else _without_version(name) for name in found)]
     if operation in ("merge_branch", "fast_forward", "replace_main", "correct_branch"):
         found.append(MAIN)
     return [name for i, name in enumerate(found) if name not in found[:i]]
+
+
+def _without_version(name: Any) -> Any:
+    """Return the branch of ``BRANCH@VERSION``; a template stays as it is written."""
+    return name.partition("@")[0] if isinstance(name, str) and "{{" not in name else name
 
 
 def branches_to_write(operation: str, arguments: Mapping[str, Any]) -> list[Any]:

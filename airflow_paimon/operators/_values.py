@@ -8,13 +8,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.operators._origin import is_mapped_value
 
 
 class StrictTemplates:
     """A template that renders to None gives the text ``None``, also with ``render_template_as_native_obj``.
 
-    So it is refused or allowed in both the same way: an argument that is None counts as left out.
+    So it is refused or allowed in both the same way: an argument that is None counts as left out. What ``expand`` and
+    ``expand_kwargs`` take from other tasks is a value, not a template: Airflow (3.3.2) renders the latter, by which
+    the SQL of a form would read connections and variables.
     """
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], *args: Any, **kwargs: Any
+    ) -> None:
+        dag = self.get_dag()  # type: ignore[attr-defined]
+        declared = None if dag is None else dag.task_dict.get(self.task_id)  # type: ignore[attr-defined]
+        fields = [name for name in template_fields if not is_mapped_value(declared, name, getattr(parent, name))]
+        super()._do_render_template_fields(parent, fields, *args, **kwargs)  # type: ignore[misc]
 
     def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
         """Render as Airflow does."""

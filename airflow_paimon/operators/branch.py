@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, RollbackTo
 from airflow_paimon.links import UndoLink
 from airflow_paimon.operators._base import PaimonOperator, triggering_user
 from airflow_paimon.operators._values import is_blank
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.table.table import Table
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = [
@@ -241,18 +243,16 @@ class _PublishOperator(PaimonOperator):
         self.changelog = changelog
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
-        """Whoever triggered the run asked for it, whatever the argument says."""
+        """Take the user who triggered the run as the one who asked for it, even if the argument names another."""
         request = super()._request(hook, context)
+        assert isinstance(request, Publish)
         user = triggering_user(context)
-        return request if user is None else replace(request, requested_by=user)  # type: ignore[call-arg]
+        four_eyes = request.four_eyes or (hook.four_eyes and _reaches_readers(request, hook))
+        return replace(request, four_eyes=four_eyes, requested_by=request.requested_by if user is None else user)
 
 
 class _PublishBranchOperator(_PublishOperator):
     """What merge and fast-forward share."""
-
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        request = super()._request(hook, context)
-        return replace(request, four_eyes=True) if hook.four_eyes else request  # type: ignore[call-arg]
 
     def __init__(
         self,
@@ -263,9 +263,13 @@ class _PublishBranchOperator(_PublishOperator):
         rewrite: bool | str = False,
         writers_stopped: bool | str = False,
         force: bool | str = False,
+        tags: bool | str = False,
+        tag_conflict: str = "fail",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.tags = tags
+        self.tag_conflict = tag_conflict
         self.branch = branch
         self.expected_branch_snapshot = expected_branch_snapshot
         self.approved_main_snapshot = approved_main_snapshot
@@ -276,7 +280,8 @@ class _PublishBranchOperator(_PublishOperator):
 
 class MergeBranchOperator(_PublishBranchOperator):
     """
-    Publish a branch onto main as one snapshot: buckets that only the branch changed. Changed on both sides: conflict.
+    Publish a branch onto main as one snapshot: buckets that only the branch changed (of tables without keys: files).
+    Changed on both sides: conflict.
 
     :param branch: the branch to publish (templated)
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
@@ -290,12 +295,22 @@ class MergeBranchOperator(_PublishBranchOperator):
         ``four_eyes`` asks for it too (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
         both sides of the replaced buckets are read; ``none``: they get nothing (templated)
-    :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
+    :param rewrite: first fold branch buckets whose sequence numbers are too high; in tables without keys, take back a
+        compaction of main that has merged files which the branch changed (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
+    :param tags: main gets the branch's own tags on states that main has then (templated)
+    :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
+        keeps main's as ``NAME.main-DATE`` (templated)
+    :param keep_appended: in tables without keys: keep the rows that main got meanwhile in partitions that the branch
+        replaces, beside the branch's rows; otherwise they are a conflict (templated)
     """
 
     operation = "merge_branch"
+
+    def __init__(self, *, keep_appended: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.keep_appended = keep_appended
 
 
 class FastForwardOperator(_PublishBranchOperator):
@@ -317,6 +332,9 @@ class FastForwardOperator(_PublishBranchOperator):
     :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
+    :param tags: main gets the branch's own tags on states that main has then (templated)
+    :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
+        keeps main's as ``NAME.main-DATE`` (templated)
     :param discard_main: take the branch's state whole even if main changed since (templated)
     """
 
@@ -340,6 +358,7 @@ class ReplaceMainOperator(FastForwardOperator):
     :param option: options that main gets besides, as ``["bucket=8"]`` (templated)
     :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
         keeps main's as ``NAME.main-DATE`` (templated)
+    :param tags: has no effect: main gets the tags in any case (templated)
     :param move_consumer: consumers of the branch that go on after this publish on main (templated)
     :param readers_stopped: promise that nobody reads main meanwhile, for columns of a narrower type (templated)
     :param discard_main: replace main even if it changed since the branch point (templated)
@@ -367,7 +386,6 @@ class ReplaceMainOperator(FastForwardOperator):
         keep_old_as: str | None = None,
         options: str = "branch",
         option: Sequence[str] | str = (),
-        tag_conflict: str = "fail",
         move_consumer: Sequence[str] | str = (),
         readers_stopped: bool | str = False,
         **kwargs: Any,
@@ -376,7 +394,6 @@ class ReplaceMainOperator(FastForwardOperator):
         self.keep_old_as = keep_old_as
         self.options = options
         self.option = option
-        self.tag_conflict = tag_conflict
         self.move_consumer = move_consumer
         self.readers_stopped = readers_stopped
 
@@ -398,7 +415,9 @@ class RollbackOperator(_PublishOperator):
     :param undo_retention: how long the tag on the previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
-    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it (templated)
+    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; for main the Paimon
+        connection's ``four_eyes`` and the table's option ask for it too, and so does the undo of what needed it
+        (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
         both sides of the replaced buckets are read; ``none``: they get nothing (templated)
     """
@@ -428,9 +447,12 @@ class DiffBranchesOperator(PaimonOperator):
     Compare the rows of a branch with its base or with another branch: counts and samples per partition.
 
     :param branch: the branch to compare (templated)
-    :param against: another branch, or ``base`` for the branch point (templated)
+    :param against: another branch, ``base`` for the branch point, or ``BRANCH@VERSION``: a tag or a snapshot id of a
+        branch, such as what the same branch was before a correction (templated)
     :param partitions: only these partitions, such as ``["dt=2025-01-01"]`` (templated)
     :param sample: sample rows per partition and kind of change (templated)
+    :param mask: columns whose values no sample shows, besides those of the table option
+        ``airflow-paimon.masked-columns`` and of the Paimon connection's ``masked_columns`` (templated)
     """
 
     operation = "diff_branches"
@@ -442,6 +464,7 @@ class DiffBranchesOperator(PaimonOperator):
         against: str = "base",
         partitions: Sequence[str] | str = (),
         sample: int | str = 5,
+        mask: Sequence[str] | str = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -449,6 +472,12 @@ class DiffBranchesOperator(PaimonOperator):
         self.against = against
         self.partitions = partitions
         self.sample = sample
+        self.mask = mask
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        request = super()._request(hook, context)
+        assert isinstance(request, DiffBranches)
+        return replace(request, mask=(*request.mask, *hook.masked_columns(request.table)))
 
 
 class CorrectBranchOperator(PaimonOperator):
@@ -461,6 +490,9 @@ class CorrectBranchOperator(PaimonOperator):
     :param function: ``module:name`` instead of ``sql``, called with the Spark session and the views; ship its module
         with ``spark_options={"py_files": ...}`` (templated). Of the two, one must be None when they are rendered
     :param view: further views, as ``["name=db.table"]``, ``["name=db.table$branch_b@version"]`` (templated)
+    :param restricted_sql: refuse SQL that reaches beyond the tables, as paths of files and calls of Java do; left out,
+        this is on for SQL that is a template or comes from a form, unless the Paimon connection's ``forms`` say
+        otherwise (templated)
     :param all_rows: confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table (templated)
     :param mode: of a SELECT: ``overwrite``: the partitions become exactly its rows; ``upsert``: by key (templated)
     :param partitions: of a SELECT: the partitions to overwrite, such as ``["dt=2025-01-01"]`` (templated)
@@ -477,6 +509,7 @@ class CorrectBranchOperator(PaimonOperator):
         sql: str | None = None,
         function: str | None = None,
         view: Sequence[str] | str = (),
+        restricted_sql: bool | str | None = None,
         all_rows: bool | str = False,
         mode: str = "overwrite",
         partitions: Sequence[str] | str = (),
@@ -489,6 +522,7 @@ class CorrectBranchOperator(PaimonOperator):
         self.sql = sql
         self.function = function
         self.view = view
+        self.restricted_sql = restricted_sql
         self.all_rows = all_rows
         self.mode = mode
         self.partitions = partitions
@@ -499,7 +533,35 @@ class CorrectBranchOperator(PaimonOperator):
         self.function = None if is_blank(self.function) else self.function
         if (self.sql is None) == (self.function is None):
             raise InvalidInputError(_ONE_OF_TWO)
-        return super()._request(hook, context)
+        request = super()._request(hook, context)
+        assert isinstance(request, CorrectBranch)
+        if hook.four_eyes and not request.dry_run:
+            _refuse_unapproved(hook.get_table(request.table, request.branch))
+        return request
 
     def _texts(self) -> dict[str, str]:
         return {} if self.sql is None else {"sql": self.sql}
+
+
+def _reaches_readers(request: Publish, hook: PaimonHook) -> bool:
+    """Say whether readers of the table see what changes: a rollback of another branch than main they mostly don't."""
+    from airflow_paimon.core.publish.four_eyes import is_read_with_main  # only with four_eyes
+
+    return not isinstance(request, RollbackTo) or is_read_with_main(hook.get_table(request.table, request.branch))
+
+
+def _refuse_unapproved(branch: Table) -> None:
+    """Refuse what readers of the table would see without anybody's approval.
+
+    Raises:
+        UnsafeOperationError: the branch is a part of a chain table, so it is not published.
+    """
+    from airflow_paimon.core.chain.guard import chain_part  # only with four_eyes: not for every DAG that is parsed
+
+    if chain_part(branch) is not None:
+        raise UnsafeOperationError(
+            f"{branch.label} is a branch of a chain table, whose readers see a correction at once, but the Paimon "
+            f"connection's four_eyes asks for an approval: correct a branch taken from it (create_branch --from-branch "
+            f"{branch.branch_name}), whose publish by merge_branch asks for that; or look at it with dry_run=True",
+            table=branch.name,
+        )

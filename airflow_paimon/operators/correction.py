@@ -124,7 +124,8 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
 
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
-    :param required: whether to ask at all; otherwise it counts as approved, by nobody (templated)
+    :param required: whether to ask at all; otherwise it counts as approved, by nobody. With the connection's
+        ``four_eyes`` it is asked always (templated)
     :param table: the table in question, for the link to its page and for messages (templated)
     :param paimon_conn_id: connection of type ``paimon`` whose extras ``notify`` and ``approvers`` count; none when left
         out (templated)
@@ -173,8 +174,8 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         """Ask, or go on at once."""
         store_links(self, context)
         with _in_airflows_terms(context):
-            required = _switch("required", self.required)
-            if self._needs_four_eyes(required):
+            required = _switch("required", self.required) or self._connection_asks()
+            if self._needs_four_eyes():
                 self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
         self.log.info("%s", f"{self.subject}\n\n{self.body or ''}".rstrip())
         if required:
@@ -223,10 +224,11 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         self._notify(context, self._message(context, "answered", f"{word} by {by}", said))
         return self._follow(context, said)
 
-    def _needs_four_eyes(self, required: bool = True) -> bool:
-        """Whether it was asked for; the connection's counts where there is an approval at all."""
-        own = _switch("four_eyes", self.four_eyes)
-        return own or bool(required and self.paimon_conn_id and PaimonHook(self.paimon_conn_id).four_eyes)
+    def _needs_four_eyes(self) -> bool:
+        return _switch("four_eyes", self.four_eyes) or self._connection_asks()
+
+    def _connection_asks(self) -> bool:
+        return bool(self.paimon_conn_id and PaimonHook(self.paimon_conn_id).four_eyes)
 
     def _is_own_request(self, context: Context, user: Mapping[str, Any]) -> bool:
         """Whether whoever triggered the run approves it, although that takes somebody else."""

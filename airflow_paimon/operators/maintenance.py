@@ -250,7 +250,8 @@ class SnapshotExpireOperator(PaimonOperator):
     :param retain_min: the newest snapshots that always stay; else option ``snapshot.num-retained.min`` (templated)
     :param retain_max: the most that stay, whatever their age; else option ``snapshot.num-retained.max`` (templated)
     :param max_deletes: the most that expire in one run, of each branch (templated)
-    :param grace: how long files stay for readers that began before (templated)
+    :param grace: how long files stay for readers that began before, at least 10 min (templated)
+    :param writers_stopped: nobody writes, reads or tags: allows a shorter ``grace`` (templated)
     :param keep_undo: keep what the undo of a publish needs, while its tag lives (templated)
     :param retry_window: keep what retries of operations this young may look for (templated)
     """
@@ -267,6 +268,7 @@ class SnapshotExpireOperator(PaimonOperator):
         retain_max: int | str | None = None,
         max_deletes: int | str | None = None,
         grace: str = GRACE,
+        writers_stopped: bool | str = False,
         keep_undo: bool | str = True,
         retry_window: str = RETRY_WINDOW,
         **kwargs: Any,
@@ -279,6 +281,7 @@ class SnapshotExpireOperator(PaimonOperator):
         self.retain_max = retain_max
         self.max_deletes = max_deletes
         self.grace = grace
+        self.writers_stopped = writers_stopped
         self.keep_undo = keep_undo
         self.retry_window = retry_window
 
@@ -302,7 +305,8 @@ class TagExpireOperator(PaimonOperator):
         (ISO, with an offset; templated)
     :param prefix: only tags whose name begins with it (templated)
     :param include_unlimited: with ``older_than``: also tags without a retention, by the age of their file (templated)
-    :param grace: how long files stay for readers that began before (templated)
+    :param grace: how long files stay for readers that began before, at least 10 min (templated)
+    :param writers_stopped: nobody writes, reads or tags: allows a shorter ``grace`` (templated)
     """
 
     operation = "expire_tags"
@@ -316,6 +320,7 @@ class TagExpireOperator(PaimonOperator):
         prefix: str | None = None,
         include_unlimited: bool | str = False,
         grace: str = GRACE,
+        writers_stopped: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -325,6 +330,7 @@ class TagExpireOperator(PaimonOperator):
         self.prefix = prefix
         self.include_unlimited = include_unlimited
         self.grace = grace
+        self.writers_stopped = writers_stopped
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from airflow_paimon._compat import AirflowFailException
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import store_links
-from airflow_paimon.operators._base import ERROR_KEY, PaimonOperator, operation_id
+from airflow_paimon.operators._base import ERROR_KEY, PaimonOperator, operation_id, triggering_user
+from airflow_paimon.operators._origin import from_outside
 from airflow_paimon.operators.branch import MergeBranchOperator, RollbackOperator
 from airflow_paimon.operators.correction import start_from_base
 from airflow_paimon.operators.replay import ReplayBranchOperator
@@ -21,7 +23,7 @@ from airflow_paimon.runbooks.leftovers import REFUSALS
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.branches.published import Published
+    from airflow_paimon.core.publish.published import Published
     from airflow_paimon.core.requests.base import Request
     from airflow_paimon.core.table.table import Table
 
@@ -32,21 +34,42 @@ UNDO_SUFFIX = "-undo"
 
 
 class _TableByTable(PaimonOperator):
-    """Runs its operation on each of ``tables``, in their order; each is a dict of the operator's arguments."""
+    """Runs its operation on each of ``tables``, in their order; each is a dict of the operator's arguments.
+
+    Each table has an operator of its own, a copy of this one: no argument of a table is left for the next one.
+    """
 
     tables: Any
+    _number = 0
+    _given: frozenset[str] = frozenset()
+    """The arguments that the table brings along."""
+    _whole: Self | None = None
+    _running: PaimonOperator | None = None
 
-    def _chosen(self) -> list[dict[str, Any]]:
+    def _each(self) -> list[Self]:
+        """Return the operators of the tables."""
         found = self.tables
         if not isinstance(found, list) or not all(isinstance(one, Mapping) and "table" in one for one in found):
             raise InvalidInputError(f"tables must be a list of dicts with a table each, got {found!r}")
-        return [dict(one) for one in found]
+        whole = self._whole or self
+        return [whole._of(arguments, number) for number, arguments in enumerate(found, 1)]
 
-    def _take(self, arguments: Mapping[str, Any], number: int) -> None:
-        """Become the operator of one table."""
+    def _of(self, arguments: Mapping[str, Any], number: int) -> Self:
+        known = set(self.template_fields) - {"tables"}
+        if unknown := sorted(set(arguments) - known):
+            raise InvalidInputError(
+                f"{self.operation} has no argument {', '.join(unknown)} for one of tables; it has: "
+                f"{', '.join(sorted(known))}"
+            )
+        one = copy(self)
         for name, value in arguments.items():
-            setattr(self, name, value)
-        self._number = number
+            setattr(one, name, value)
+        one._number, one._given, one._whole = number, frozenset(arguments), self
+        return one
+
+    def _from_outside(self, context: Context) -> frozenset[str]:
+        outside = super()._from_outside(context) - self._given
+        return outside | (self._given if from_outside(self, ["tables"], context) else frozenset())
 
     def _result_name(self, context: Context) -> str:
         return f"{super()._result_name(context).removesuffix('.json')}-table{self._number}.json"
@@ -55,16 +78,29 @@ class _TableByTable(PaimonOperator):
         """Run the operation on each table; returns the results."""
         results = []
         with self._airflow_errors(context):
-            chosen = self._chosen()
-            for number, arguments in enumerate(chosen, 1):
-                self._take(arguments, number)
-                store_links(self, context)
-                self.log.info("Table %s of %s: %s", number, len(chosen), self.table)
-                results.append(self._one(context))
-        for number, (arguments, result) in enumerate(zip(chosen, results, strict=True), 1):
-            self._take(arguments, number)
-            self._done(context, result)
+            each = self._each()
+            for one in each:
+                self._running = one
+                store_links(one, context)
+                self.log.info("Table %s of %s: %s", one._number, len(each), one.table)
+                results.append(one._one(context))
+        for one, result in zip(each, results, strict=True):
+            one._outlets = self._outlets
+            one._done(context, result)
+            self._outlets = one._outlets
         return results
+
+    def on_kill(self) -> None:
+        """Kill the job of the table that is being worked on."""
+        if self._running is not None:
+            self._running.on_kill()
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Say what was read and written of the last table."""
+        if self._running is None:
+            return super().get_openlineage_facets_on_complete(task_instance)
+        self._running._error = self._error
+        return PaimonOperator.get_openlineage_facets_on_complete(self._running, task_instance)
 
     def _one(self, context: Context) -> dict[str, Any]:
         return self._perform(context)
@@ -139,22 +175,19 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
 
     def _look_at_all(self, context: Context) -> None:
         """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
-        from airflow_paimon.core.branches.published import publishes
+        from airflow_paimon.core.publish.published import publishes
         from airflow_paimon.core.requests.operations import run_operation
 
-        mine, users = operation_id(context), set()
-        for number, arguments in enumerate(self._chosen(), 1):
-            self._take(arguments, number)
-            users |= {p.snapshot.commit_user for p in publishes(self._main())}
+        mine, each = operation_id(context), self._each()
+        users = {p.snapshot.commit_user for one in each for p in publishes(one._main())}
         if mine + UNDO_SUFFIX in users:
             self._finish_undo(context)
-        for number, arguments in enumerate([] if mine in users else self._chosen(), 1):
-            self._take(arguments, number)
-            request = cast(Any, self._request(PaimonHook(self.paimon_conn_id), context))
+        for one in [] if mine in users else each:
+            request = cast(Any, one._as_allowed(PaimonHook(one.paimon_conn_id), context))
             # A rewrite happens when it is published, not in a plan.
             allowed = request.writers_stopped or request.rewrite
-            plan = replace(request, dry_run=True, operation_id=None, writers_stopped=allowed, rewrite=False)
-            with self._all_or_none(context):
+            plan = replace(request, dry_run=True, operation_id=None, writers_stopped=allowed)
+            with one._all_or_none(context):
                 run_operation(plan)
 
     def _one(self, context: Context) -> dict[str, Any]:
@@ -170,7 +203,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
             if error.kind in REFUSALS or not (_has_tries_left(context) or error.kind == "outcome-unknown"):
                 failed, found = self.table, self._standing(context)
                 # Else the earlier publishes may be complete: this one was to follow them.
-                stopped = error.kind != "not-found" and failed not in {one["table"] for one, _, _ in found}
+                stopped = error.kind != "not-found" and failed not in {one.table for one, _ in found}
                 said = self._undo_all(found, stopped, context)
                 if said:
                     self._fail(f"{failed} was not published: {error.message}", said, error, context)
@@ -179,47 +212,40 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
     def _finish_undo(self, context: Context) -> None:
         """Undo what still stands, and fail: else the first tables would be undone, and the last ones published."""
         found, mine = self._standing(context), operation_id(context)
-        earlier = {one["table"] for one, _, publish in found if publish.snapshot.commit_user != mine}
-        said = self._undo_all(found, len(earlier) < len(self._chosen()), context)
+        earlier = {one.table for one, publish in found if publish.snapshot.commit_user != mine}
+        said = self._undo_all(found, len(earlier) < len(self._each()), context)
         message = (
             "Nothing more was published: an earlier try of this task was undone. To publish again, clear the task "
             "while its branches are there"
         )
         self._fail(message, said, ConflictError(message), context)
 
-    def _standing(self, context: Context) -> list[tuple[dict[str, Any], int, Published]]:
+    def _standing(self, context: Context) -> list[tuple[Self, Published]]:
         """Find what this task instance has published and nobody has undone, also before Clear; the last table first."""
-        from airflow_paimon.core.branches.published import standing_publishes
+        from airflow_paimon.core.publish.published import standing_publishes
 
         own = {operation_id(context, tries) for tries in range(context["ti"].max_tries + 1)}
-        found = []
-        for number, arguments in enumerate(self._chosen(), 1):
-            self._take(arguments, number)
-            standing = standing_publishes(self._main())
-            found += [(arguments, number, p) for p in standing if p.snapshot.commit_user in own]
-        return found[::-1]
+        found = [(one, p) for one in self._each() for p in standing_publishes(one._main())]
+        return [(one, p) for one, p in found if p.snapshot.commit_user in own][::-1]
 
-    def _undo_all(
-        self, found: Sequence[tuple[dict[str, Any], int, Published]], earlier: bool, context: Context
-    ) -> list[str]:
+    def _undo_all(self, found: Sequence[tuple[Self, Published]], earlier: bool, context: Context) -> list[str]:
         """Undo publishes, those from before Clear only if ``earlier``; returns what became of each.
 
         Raises:
             PaimonError: an undo failed in a way that a retry, of which one is left, may not meet.
         """
         said, passing = [], None
-        for arguments, number, publish in found:
+        for one, publish in found:
             if not earlier and publish.snapshot.commit_user != operation_id(context):
                 continue
-            self._take(arguments, number)
             try:
-                undone = self._undo(publish)
+                undone = one._undo(publish, context)
             except PaimonError as error:
                 passing = passing if error.kind in REFUSALS else error
-                said.append(f"{self.table} STAYS PUBLISHED as snapshot {publish.snapshot.id}, as its undo failed: "
+                said.append(f"{one.table} STAYS PUBLISHED as snapshot {publish.snapshot.id}, as its undo failed: "
                             f"{error.message}")  # fmt: skip
             else:
-                said.append(f"{self.table} was published as snapshot {publish.snapshot.id} and undone by snapshot "
+                said.append(f"{one.table} was published as snapshot {publish.snapshot.id} and undone by snapshot "
                             f"{undone['snapshot_after']}")  # fmt: skip
         for line in said:
             self.log.error("%s", line)
@@ -233,14 +259,16 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
         context["ti"].xcom_push(key=ERROR_KEY, value={**error_to_json(told), "kind": error.kind})
         raise AirflowFailException(f"{error.kind}: {message}") from None
 
-    def _undo(self, publish: Published) -> dict[str, Any]:
+    def _undo(self, publish: Published, context: Context) -> dict[str, Any]:
+        """Take back a publish; who let it be published lets the undo, too."""
         from airflow_paimon.core.requests.build import build_request
         from airflow_paimon.core.requests.operations import run_operation
 
         hook = PaimonHook(self.paimon_conn_id)
         values = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": self.table,
                   "tag": publish.undo_tag, "keep_later": True, "undo_retention": self.undo_retention,
-                  "writers_stopped": self.writers_stopped,
+                  "writers_stopped": self.writers_stopped, "approved_by": self.approved_by,
+                  "requested_by": triggering_user(context) or self.requested_by, "four_eyes": self.four_eyes,
                   "operation_id": publish.snapshot.commit_user + UNDO_SUFFIX}  # fmt: skip
         return run_operation(build_request("rollback_to", values)).to_json()
 

@@ -35,6 +35,9 @@ class ReplayBranchOperator(PaimonOperator):
         ``spark_options={"py_files": ...}`` (templated). Of this and ``sql``, one must be None when they are rendered
     :param sql: UPDATE, DELETE, MERGE or INSERT statements on the view ``branch``, separated by semicolons, over
         the views ``branch``, ``main`` and the sources: the text, or a ``.sql`` file beside the DAG (templated)
+    :param restricted_sql: refuse SQL that reaches beyond the tables, as paths of files and calls of Java do; left out,
+        this is on for SQL that is a template or comes from a form, unless the Paimon connection's ``forms`` say
+        otherwise (templated)
     :param all_rows: confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table (templated)
     :param tag: start after this tag of the sources (templated)
     :param snapshot: start behind these snapshots, as ``["raw=7"]`` (templated)
@@ -59,6 +62,7 @@ class ReplayBranchOperator(PaimonOperator):
         target: Sequence[str] | str = (),
         function: str | None = None,
         sql: str | None = None,
+        restricted_sql: bool | str | None = None,
         all_rows: bool | str = False,
         tag: str | None = None,
         snapshot: Sequence[str] | str = (),
@@ -78,6 +82,7 @@ class ReplayBranchOperator(PaimonOperator):
         self.target = target
         self.function = function
         self.sql = sql
+        self.restricted_sql = restricted_sql
         self.all_rows = all_rows
         self.tag = tag
         self.snapshot = snapshot

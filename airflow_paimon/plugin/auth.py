@@ -16,6 +16,9 @@ from airflow.api_fastapi.auth.managers.models.resource_details import (
     DagDetails,
 )
 from airflow.api_fastapi.core_api.security import get_user, requires_access_connection
+from airflow.configuration import conf
+from airflow.models.connection import Connection
+from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException
 
 signed_in = Depends(get_user)
@@ -35,7 +38,8 @@ def readable_connections(user: BaseUser, more: Iterable[str]) -> set[str]:
     manager = get_auth_manager()
     allowed = set(manager.get_authorized_connections(user=user, method="GET"))
     for name in more:
-        if manager.is_authorized_connection(method="GET", details=ConnectionDetails(conn_id=name), user=user):
+        details = ConnectionDetails(conn_id=name, **of_team(Connection, name))
+        if manager.is_authorized_connection(method="GET", details=details, user=user):
             allowed.add(name)
     return allowed
 
@@ -43,5 +47,16 @@ def readable_connections(user: BaseUser, more: Iterable[str]) -> set[str]:
 def may_read_runs(user: BaseUser, dag_id: str) -> bool:
     """Say whether the user may see the runs of a DAG."""
     return get_auth_manager().is_authorized_dag(
-        method="GET", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag_id), user=user
+        method="GET",
+        access_entity=DagAccessEntity.RUN,
+        details=DagDetails(id=dag_id, **of_team(DagModel, dag_id)),
+        user=user,
     )
+
+
+def of_team(model: type[Connection] | type[DagModel], name: str) -> dict[str, str]:
+    """Return the argument ``team_name`` of a look-up; none where Airflow has no teams, or this belongs to none."""
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return {}
+    team = model.get_team_name(name)
+    return {} if team is None else {"team_name": team}

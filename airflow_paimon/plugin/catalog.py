@@ -23,6 +23,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.plugin.auth import of_team
 
 _ENVIRONMENT = "AIRFLOW_CONN_"
 _SHORTEST_SECRET = 3
@@ -73,7 +74,7 @@ class Warehouse:
 
     def __init__(self, conn_id: str) -> None:
         try:
-            connection: Any = Connection.get_connection_from_secrets(conn_id)
+            connection: Any = Connection.get_connection_from_secrets(conn_id, **of_team(Connection, conn_id))
         except AirflowNotFoundException:
             raise NotFoundError(f"There is no Airflow connection {conn_id!r}") from None
         self.conn_id = conn_id

@@ -21,7 +21,7 @@ MarkLink = Callable[[str, Mark], str]
 
 
 def draw(picture: Picture, link: MarkLink) -> Markup:
-    """Draw a picture, but for the names of its lanes. ``link`` gives the address behind a mark of a branch."""
+    """Draw a picture, without the names of its lanes. ``link`` gives the address behind a mark of a branch."""
     return _Drawing(picture).draw(link)
 
 

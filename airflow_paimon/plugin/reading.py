@@ -85,7 +85,9 @@ class Reader:
         fresh: float | None = None,
         weigh: Callable[[T], int] = lambda value: 1000,
     ) -> dict[K, T | PaimonError]:
-        """Run several at once. Errors of the core stand for results; what is not there yet is missing."""
+        """Run several readings at once. An error of the core is returned in place of its result; unfinished ones are
+        left out.
+        """
         begun = {key: self._begin(key, make, fresh, weigh) for key, make in jobs.items()}
         waiting = [f for f in begun.values() if isinstance(f, Future)]
         wait(waiting, timeout=max(0.0, until - time.monotonic()))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airflow_paimon.core.branches.main_state import main_state_text
 from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.main_state import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table

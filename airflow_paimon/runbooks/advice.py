@@ -57,7 +57,8 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
 
 def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
     if error.get("class") == "UnsupportedFeatureError" and params["engine"] == "embedded":
-        return f"{_AGAIN} with Engine: connector, and Paimon's jar in Spark options: {page_address('engines')}"
+        jar = f"Paimon's jar in the Spark options of its connection: {page_address('engines')}"
+        return f"{_AGAIN} with Engine: connector, and {jar}"
     return f"nothing in this form: the message says what is not supported. Limits: {page_address('limits')}"
 
 
@@ -73,7 +74,7 @@ def _unsafe(params: Mapping[str, Any], failed: str) -> str:
 
 
 def _passing(failed: str, stands: bool) -> str:
-    """Spark, storage, a killed worker: what may be over by itself."""
+    """Advice for failures of Spark, the storage or a worker, which may not happen again in a retry."""
     if failed == "wait":
         return f"find out why the job that fills the branch is late, then {_clear(failed, stands)}"
     return (

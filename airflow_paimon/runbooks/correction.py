@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 from airflow_paimon.runbooks.leftovers import run_digest, run_tag
 from airflow_paimon.runbooks.markdown import code_block, counted, escape
 
@@ -98,8 +98,9 @@ def check_settings(params: Mapping[str, Any]) -> None:
     """Check what is not about a table's rows: names, durations, the Spark connection.
 
     Raises:
-        InvalidInputError: one of them is wrong.
+        InvalidInputError: one of them is wrong. UnsafeOperationError: a field says more than a form may.
     """
+    check_policy(params)
     _check_texts(params)
     _check_spark(params)
 
@@ -154,7 +155,7 @@ def _check_select(main: Table, params: Mapping[str, Any]) -> None:
 
 def _refuse_published(main: Table, branch: str) -> None:
     """A run that is cleared as a whole, or a name used twice, would correct rows that are correct already."""
-    from airflow_paimon.core.branches.published import publishes
+    from airflow_paimon.core.publish.published import publishes
 
     if main.branch(branch).exists():
         return
@@ -211,6 +212,8 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
         branch=planned["branch"],
         # A rewrite happens when it is published, not in a plan.
         writers_stopped=params["writers_stopped"] or params["rewrite"],
+        rewrite=params["rewrite"],
+        **({"keep_appended": params["keep_appended"]} if params["publish"] == "merge" else {}),
         expected_branch_snapshot=branch_snapshot,
         changelog=params.get("changelog", "auto"),
         dry_run=True,
@@ -221,10 +224,18 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
 def publish_facts(publish: str, branch: str, plan: Mapping[str, Any]) -> str:
     """Say what a publish replaces, and what streaming readers see of it."""
     note = plan["streaming_readers"]["note"]
+    appended, compactions = plan.get("appended_on_main"), plan.get("compactions_taken_back")
+    kept = (
+        f" {counted(appended['rows'], 'row')} that main got meanwhile in {escape(', '.join(appended['buckets']))} stay."
+        if appended
+        else ""
+    )
+    taken = f" {counted(compactions, 'compaction')} of main will be taken back for it." if compactions else ""
     return (
         f"Branch {escape(branch)} is at snapshot {plan['branch_snapshot']}, main at "
         f"{plan['main_snapshot']}. Publishing by {publish} replaces {counted(plan['files_deleted'], 'file')} "
-        f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is. "
+        f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
+        f"{kept}{taken} "
         f"{escape(note[:1].upper() + note[1:])}."
     )
 
@@ -272,7 +283,7 @@ def verify_published(
 
 def verify_table(params: Mapping[str, Any], planned: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
     """Compare main with the branch as ``verify_published`` does, without a word on the undo."""
-    from airflow_paimon.core.branches.published import verify_publish
+    from airflow_paimon.core.publish.published import verify_publish
 
     table = planned["table"]
     if not published["changed"]:
@@ -303,7 +314,7 @@ def undo_hint(table: str, tag: str, within: str | None = None) -> list[str]:
 
 def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Say in a few words whether main was changed, and in lines what this run left in the table."""
-    from airflow_paimon.core.branches.published import publishes, standing_publishes
+    from airflow_paimon.core.publish.published import publishes, standing_publishes
 
     branch, base = planned["branch"], planned["base_snapshot"]
     tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()

@@ -35,6 +35,7 @@ _FIELDS = {
     "--partitions": "Partitions",
     "--rewrite": "Rewrite high sequence numbers",
     "--writers-stopped": "Writers are stopped",
+    "--keep-appended": "Keep appended rows",
 }
 _FLAG = re.compile(rf"(?:{'|'.join(_FIELDS)})(?![\w-])")
 
@@ -94,6 +95,15 @@ def refuse_unknown(conf: Mapping[str, Any] | None, params: Iterable[str]) -> Non
         return
     hints = [name + "".join(f" (did you mean {n}?)" for n in get_close_matches(name, names, 1)) for name in unknown]
     raise InvalidInputError(f"There is no parameter {', '.join(hints)}. The parameters are: {', '.join(names)}")
+
+
+def check_policy(params: Mapping[str, Any]) -> None:
+    """Check the form against what its Paimon connection allows; operators check what they get of it once more.
+
+    Raises:
+        UnsafeOperationError: a field says more than a form may.
+    """
+    PaimonHook(params["paimon_conn_id"]).form_policy.check(params)
 
 
 def open_main(params: Mapping[str, Any]) -> Table:

@@ -17,7 +17,7 @@ from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.branches.published import Published
+    from airflow_paimon.core.publish.published import Published
     from airflow_paimon.core.table.table import Table
 
 RUN_TAG_PREFIX = "before_correction_"
@@ -65,7 +65,7 @@ def run_tag(owner: str) -> str:
 
 def find_leftovers(main: Table) -> list[Leftover]:
     """Find what correction runs made and did not delete, in the order of the branches' names, then of the tags'."""
-    from airflow_paimon.core.branches.published import standing_publishes
+    from airflow_paimon.core.publish.published import standing_publishes
 
     published, tags = standing_publishes(main), {t for t in main.tag_names() if t.startswith(RUN_TAG_PREFIX)}
     found = [one for name in main.branch_names() if (one := _of_branch(main, name, published, tags)) is not None]
@@ -128,7 +128,7 @@ def clean_up_run(
     if unsure:
         return [f"Nothing was cleaned up: {unsure[0]} may still land, and a retry looks for it on the branch"]
     main = open_main(params)
-    from airflow_paimon.core.branches.published import standing_publishes
+    from airflow_paimon.core.publish.published import standing_publishes
 
     if any(p.branch == planned["branch"] for p in standing_publishes(main)):
         return ["Nothing was cleaned up: the correction was published, and the branch shows what main then got"]

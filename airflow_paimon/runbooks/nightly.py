@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 
 if TYPE_CHECKING:
     from airflow_paimon.core.chain.compaction_plan import PartitionCompaction
@@ -32,6 +32,7 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
     from airflow_paimon.core.chain.state import gather_chain
     from airflow_paimon.core.table.options import TableOptions
 
+    check_policy(params)
     main = open_main(params).require()
     state = gather_chain(main)
     asked = _asked(state.layout, params)

@@ -119,8 +119,9 @@ def check_form(params: Mapping[str, Any], timeout: timedelta, asked_by: str | No
     from airflow_paimon.hooks.paimon import PaimonHook
 
     hook = PaimonHook(params["paimon_conn_id"])
-    if params.get("four_eyes") or ("four_eyes" in params and hook.four_eyes):
-        four_eyes_note(params["approval"], asked_by)
+    if params.get("four_eyes") or hook.four_eyes:
+        # A form without the field, as an undo's, is approved where the connection asks for it.
+        four_eyes_note(params["approval"] or "four_eyes" not in params, asked_by)
     choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
     choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
     reminder_lead(hook.remind_before, params["remind_before"], timeout)

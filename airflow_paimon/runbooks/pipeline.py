@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.correction import check_settings, plan_branch, plan_correction
-from airflow_paimon.runbooks.form import open_main
+from airflow_paimon.runbooks.form import check_policy, open_main
 from airflow_paimon.runbooks.pipeline_plan import PipelineTable, parse_tables, start_snapshots
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     bases = {made["table"]: made for made in planned}
     for one, made in zip(steps, planned, strict=True):
         if one.replay is not None:
+            check_policy({**params, **one.runs})
             made["replay"] = _replay_arguments(params, one, bases, starts)
             made["wait"] = _wait(params, mains[one.table])
     return planned

@@ -110,7 +110,7 @@ def _warnings(params: Mapping[str, Any], one: Mapping[str, Any]) -> list[str]:
 
 def _changed_since(params: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[str]:
     """Return the partitions that main of an upstream table has changed since the run's tag."""
-    from airflow_paimon.core.branches.safeguards import bucket_namer
+    from airflow_paimon.core.publish.safeguards import bucket_namer
     from airflow_paimon.core.table.history import difference
 
     main = open_main({**params, "table": name})
@@ -167,7 +167,7 @@ def _half_published(params: Mapping[str, Any], planned: Sequence[Mapping[str, An
 
 
 def _stands(main: Table, one: Mapping[str, Any]) -> bool:
-    from airflow_paimon.core.branches.published import standing_publishes
+    from airflow_paimon.core.publish.published import standing_publishes
 
     return any(p.branch == one["branch"] for p in standing_publishes(main))
 
@@ -278,7 +278,7 @@ def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[st
 
 def _publish_of(main: Table, branch: str) -> Any:
     """Return the publish of a branch that stands; None when it was undone."""
-    from airflow_paimon.core.branches.published import publishes, standing_publishes
+    from airflow_paimon.core.publish.published import publishes, standing_publishes
 
     standing = [p for p in standing_publishes(main) if p.branch == branch]
     if standing:

@@ -13,7 +13,7 @@ from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators._base import ERROR_KEY
-from airflow_paimon.runbooks.form import request_for
+from airflow_paimon.runbooks.form import check_policy, request_for
 from airflow_paimon.runbooks.markdown import counted, escape, table
 
 STEPS = ("compact", "expire_branches", "expire_tags", "expire_snapshots", "remove_orphan_files")
@@ -57,6 +57,7 @@ def choose_tables(params: Mapping[str, Any]) -> dict[str, Any]:
         )
     patterns = [text for text in asked if _WILD.search(text)]
     named = [_checked(text) for text in asked if text not in patterns]
+    check_policy(params)
     hook = PaimonHook(params["paimon_conn_id"])
     hook.require_filesystem_catalog("Table maintenance")
     found = _matching(hook, patterns, exclude) if patterns else []
@@ -120,16 +121,14 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
     Raises:
         PaimonError: the table is missing, or can't be read.
     """
-    from airflow_paimon.core.requests.context import open_context
-    from airflow_paimon.core.requests.operations import resolve
+    from airflow_paimon.core.requests.operations import plan_operation
 
     if not params["compact"]:
         return "the form says so"
     limits = {"min_files": params["min_files"], "max_sorted_runs": params["max_sorted_runs"]}
     request = request_for({**params, "table": name}, "compact", **limits, dry_run=True)
     try:
-        # Planning reads metadata only; where rows are read is of no concern to the Airflow layer.
-        planned = resolve("airflow_paimon.data.compact:compact")(open_context(request), request).details
+        planned = plan_operation(request).details
     except UnsupportedFeatureError as error:
         return error.message
     if params["dry_run"]:

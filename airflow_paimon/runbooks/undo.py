@@ -9,7 +9,7 @@ from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted, escape, table
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.branches.published import Published
+    from airflow_paimon.core.publish.published import Published
 
 _LISTED = 50
 
@@ -22,7 +22,7 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
     """
-    from airflow_paimon.core.branches.published import last_publish, publishes
+    from airflow_paimon.core.publish.published import last_publish, publishes
     from airflow_paimon.core.table.options import parse_duration
 
     if params["undo_retention"].strip().lower() != "forever":
@@ -71,8 +71,8 @@ def describe_plan(
     details = preview["details"]
     actions = [a for a in details["plan"]["actions"] if a["action"] == "ReplaceBucket"]
     rows = [[escape(a["path"]), escape(a["reason"])] for a in actions[:_LISTED]]
-    if len(actions) > _LISTED:
-        rows.append([f"and {len(actions) - _LISTED:,} more", ""])
+    if (more := details["buckets"] - len(rows)) > 0:
+        rows.append([f"and {more:,} more", ""])
     kept = (
         "What main got elsewhere since stays."
         if params["keep_later"]
@@ -122,7 +122,7 @@ def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result:
     Raises:
         FormatError: main does not hold what the target held.
     """
-    from airflow_paimon.core.branches.published import verify_rollback
+    from airflow_paimon.core.publish.published import verify_rollback
 
     name, tag = planned["table"], planned["tag"]
     if not result["changed"]:

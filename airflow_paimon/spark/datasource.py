@@ -72,12 +72,15 @@ log = logging.getLogger(__name__)
 NAME = "airflow_paimon"
 OPTIONS = (
     "warehouse", "table", "path", "branch", "version", "timestamp", "columns", "where", "mode", "partition",
-    "operation-id", "storage-options", "gap-policy", "chain-read", "on-stale",
+    "operation-id", "storage-options", "gap-policy", "chain-read", "on-stale", "scan.branch",
 )  # fmt: skip
-NAMING = ("warehouse", "table", "path", "branch", "storage-options")
+NAMING = ("warehouse", "table", "path", "branch", "scan.branch", "storage-options")
+SCAN_POINTS = ("scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp", "scan.timestamp-millis")
+"""Paimon's names for the options ``version`` and ``timestamp``, for a batch read."""
 STREAM_READ = (*NAMING, "columns", *READ_OPTIONS)
 STREAM_WRITE = (*NAMING, *SPARK_OPTIONS)
-ANY_OPTION = tuple(dict.fromkeys((*OPTIONS, *STREAM_READ)))
+BATCH_READ = (*OPTIONS, *SCAN_POINTS)
+ANY_OPTION = tuple(dict.fromkeys((*BATCH_READ, *STREAM_READ)))
 """For the schema, which Spark asks for without saying whether it is going to read a stream."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -93,7 +96,8 @@ def register(spark: SparkSession) -> None:
 
 
 class PaimonDataSource(DataSource):
-    """``version`` of digits is a snapshot id; ``partition`` is JSON or ``dt=2025-01-01``; ``columns`` are separated by
+    """``version`` of digits is a snapshot id, and ``scan.snapshot-id``, ``scan.tag-name`` and the like of Paimon do the
+    same for a table with the columns of today; ``partition`` is JSON or ``dt=2025-01-01``; ``columns`` are separated by
     commas; ``where`` is a condition of the kind that ``where_text`` parses; ``storage-options`` names a JSON file of
     the driver's machine. Of two rows with one key that come from different tasks either may win, unless
     ``sequence.field`` decides.
@@ -127,7 +131,7 @@ class PaimonDataSource(DataSource):
         return plan_stream_writer(self._open_head(), schema, overwrite)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._check(OPTIONS)
+        self._check(BATCH_READ)
         return PaimonReader(*self._read_arguments(schema))
 
     @forgetting_zip_importers()
@@ -144,9 +148,35 @@ class PaimonDataSource(DataSource):
 
     def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
         policy = parse_gap_policy(self._get("gap-policy") or "empty")
-        table, version = self._open(), self._version()
+        table, (version, timestamp) = self._open(), self._point()
         mode = chain_read_mode(table, version, self._get("chain-read") or "full")
-        return (table, version, self._get("timestamp"), schema.fieldNames(), self._get("where"), policy, mode)
+        return (table, version, timestamp, schema.fieldNames(), self._get("where"), policy, mode)
+
+    def _point(self) -> tuple[int | str | None, str | None]:
+        """Return version and timestamp of a batch read."""
+        version, timestamp = self._version(), self._get("timestamp")
+        asked = {name: text.strip() for name in SCAN_POINTS if (text := self._get(name)) is not None}
+        if not asked:
+            return version, timestamp
+        (name, text), *more = asked.items()
+        if more or version is not None or timestamp is not None:
+            raise InvalidInputError(f"The option {name} names a snapshot, and so does another option; give one of them")
+        if name == "scan.snapshot-id" and not text.isdigit():
+            raise InvalidInputError(f"The option scan.snapshot-id is a snapshot id, not {text!r}")
+        timestamp = text if "timestamp" in name else None
+        version = None if timestamp is not None else text if name == "scan.tag-name" else parse_version(text)
+        self._check_columns_at(name, version, timestamp)
+        return version, timestamp
+
+    def _check_columns_at(self, name: str, version: int | str | None, timestamp: str | None) -> None:
+        """Spark has asked for the columns before it said whether this is a stream, which has those of today."""
+        table = self._open()
+        now, then = (spark_schema(s.fields) for s in (table.schema(), read_schema(table, version, timestamp)))
+        if now != then:
+            instead = f"version={version}" if timestamp is None else f"timestamp={timestamp}"
+            raise InvalidInputError(
+                f"{table.label} had other columns than today where {name} points to; give the option {instead} instead"
+            )
 
     def _get(self, name: str) -> str | None:
         return self.options.get(name)
@@ -160,7 +190,7 @@ class PaimonDataSource(DataSource):
     def _open(self) -> Table:
         file = self._get("storage-options")
         options = read_storage_options(file) if file else None
-        path, branch = self._get("path"), self._get("branch") or MAIN
+        path, branch = self._get("path"), self._get("branch") or self._get("scan.branch") or MAIN
         warehouse, name = self._get("warehouse"), self._get("table")
         if path is not None and warehouse is None and name is None:
             return open_table(branch=branch, storage_options=options, path=path)
@@ -214,7 +244,7 @@ class PushdownPaimonDataSource(PaimonDataSource):
     """The same, for sessions in which Spark hands filters to Python data sources."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._check(OPTIONS)
+        self._check(BATCH_READ)
         return PushdownPaimonReader(*self._read_arguments(schema))
 
 

@@ -362,7 +362,7 @@ def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, An
 
 
 def _as_text(result: Mapping[str, Any]) -> str:
-    """Return one line of strict JSON, whatever a result holds: what it can't spell becomes text, NaN as well."""
+    """Return a result as one line of strict JSON. Values that JSON doesn't have, such as NaN, become texts."""
     return json.dumps(_plain(result), ensure_ascii=True, allow_nan=False, default=str)
 
 

@@ -33,11 +33,11 @@ def progress(spark: SparkSession, what: str, interval_s: float = INTERVAL_S) -> 
         watcher.start()
     try:
         yield
-        log.info("%s: done in %.1f s", what, time.monotonic() - started)
-    finally:
+    finally:  # the watcher ends first, so that the total is the last line
         done.set()
         if watcher is not None:
             watcher.join()
+    log.info("%s: done in %.1f s", what, time.monotonic() - started)
 
 
 def _watch(tracker: StatusTracker, what: str, started: float, done: threading.Event, interval_s: float) -> None:

@@ -102,9 +102,10 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
     The event's payload: ``{"table", "branch", "snapshot_id", "previous_snapshot_id", "commit_kind", "commit_user",
     "commit_time", "watermark", "rows", "partitions", "expired", "rolled_back"}``, in the asset event's extra under
     ``payload``; times are epoch milliseconds, ``rows`` physical ones that the commit added, ``partitions`` those of the
-    argument that it wrote (None without it). Snapshots that expired before anybody saw them are named by the first that
-    is left (``expired``: the first and last id); after a rollback by another engine ``rolled_back`` is the newest id
-    that was seen before it. Both pass every filter: nobody can say any more what it would have let through.
+    argument that it wrote (None without it). Snapshots that expired before the trigger
+    saw them are reported in the event of the next one (``expired``: the first and last id); after a rollback by another
+    engine ``rolled_back`` is the newest id that was seen before it. Events with either are given whatever the filters
+    say, because the missing snapshots can't be checked against them.
 
     The first look only notes where the branch is. From Airflow 3.3 on what was seen is kept in the asset's state store,
     once its events are in the database, so none is lost when the triggerer stops; an event may come twice then. All

@@ -12,14 +12,22 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier
 
 from airflow_paimon._compat import TaskDeferred
-from airflow_paimon.core.branches.safeguards import check_four_eyes
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators.branch import CreateTagOperator, FastForwardOperator, MergeBranchOperator
+from airflow_paimon.operators.branch import (
+    CorrectBranchOperator,
+    CreateTagOperator,
+    FastForwardOperator,
+    MergeBranchOperator,
+    RollbackOperator,
+)
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.runbooks.notify import check_form, choose_approvers, choose_notifiers, reminder_lead
 from tests.airflow.conftest import RunDag, set_connection
-from tests.core.tables import append, make_table
+from tests.core.chain.tables import make_chain
+from tests.core.tables import append, make_table, rewrite
+from tests.core.tables import run as run_core
 from tests.dags.conftest import answering
 
 pytestmark = pytest.mark.airflow
@@ -109,6 +117,25 @@ def test_whoever_triggered_the_run_can_reject_it_and_not_approve_it(
     }
 
 
+@pytest.mark.parametrize(
+    ("answered", "is_own"),
+    [
+        ({"id": "ann", "name": "Ann Smith"}, True),  # as an auth manager has it whose users have both
+        ({"id": "17", "name": "ANN"}, True),
+        ({"id": "ann"}, True),
+        ({"id": "bob", "name": "Bob"}, False),
+        ({"id": None, "name": None}, False),
+    ],
+)
+def test_an_own_request_is_known_by_id_and_by_name(answered: dict[str, Any], is_own: bool) -> None:
+    answers = {"on_approve": "yes", "on_reject": "no"}
+    ask = PublishApprovalOperator(task_id="ask", subject="?", four_eyes=True, **answers)
+    context: Any = {"dag_run": SimpleNamespace(triggering_user_name="Ann")}
+    assert ask._is_own_request(context, answered) is is_own
+    ask = PublishApprovalOperator(task_id="ask", subject="?", **answers)
+    assert not ask._is_own_request(context, answered), "nobody asked for four eyes"
+
+
 @pytest.mark.parametrize("operator", [MergeBranchOperator, FastForwardOperator])
 def test_a_publish_takes_the_requester_from_the_run_and_four_eyes_from_the_connection(
     warehouse: Path, monkeypatch: pytest.MonkeyPatch, operator: type[MergeBranchOperator]
@@ -122,8 +149,46 @@ def test_a_publish_takes_the_requester_from_the_run_and_four_eyes_from_the_conne
     connect(monkeypatch, warehouse, four_eyes=True)
     request = publish._request(PaimonHook(), context)
     assert request.four_eyes
+    main = make_table(warehouse)
+    append(main, "1")
+    run_core(main, "create_branch", branch="fix", snapshot=1)
+    rewrite(main.branch("fix"), "1")
     with pytest.raises(UnsafeOperationError, match="'ann' asked for it and approved it"):
-        check_four_eyes(request)
+        run_operation(request)
+
+
+def test_a_rollback_of_main_takes_four_eyes_from_the_connection(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="undo", map_index=-1, max_tries=0)
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(triggering_user_name="ann")}
+    connect(monkeypatch, warehouse, four_eyes=True)
+    make_chain(warehouse)
+    found = {}
+    for branch in ("main", "fix", "delta", "snapshot"):
+        undo = RollbackOperator(task_id=f"undo_{branch}", table="d.t", branch=branch, tag="x")
+        request: Any = undo._request(PaimonHook(), context)
+        found[branch] = request.four_eyes
+    seen_by_readers = {"main": True, "delta": True, "snapshot": True}
+    assert found == {"fix": False, **seen_by_readers}
+
+
+def test_four_eyes_refuse_what_no_approval_precedes(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of a chain table see a correction of its branches at once."""
+    make_chain(warehouse)
+    append(make_table(warehouse, name="d.plain"), "1")
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="fix", map_index=-1, max_tries=0)
+    context: Any = {"ti": ti}
+    asked: Any = {"table": "d.t", "branch": "delta", "sql": "DELETE FROM branch WHERE k = 1"}
+    fix, look = (CorrectBranchOperator(task_id="fix", **asked, dry_run=dry) for dry in (False, True))
+    connect(monkeypatch, warehouse)
+    fix._request(PaimonHook(), context)
+    connect(monkeypatch, warehouse, four_eyes=True)
+    look._request(PaimonHook(), context)
+    with pytest.raises(UnsafeOperationError, match="whose readers see a correction at once"):
+        fix._request(PaimonHook(), context)
+    fix.table, fix.branch = "d.plain", "main"  # refused by the job
+    fix._request(PaimonHook(), context)
 
 
 def test_four_eyes_without_an_approval_or_a_requester_are_refused_at_once(
@@ -133,7 +198,9 @@ def test_four_eyes_without_an_approval_or_a_requester_are_refused_at_once(
     form = {"paimon_conn_id": "paimon_default", "notify": None, "approvers": None, "remind_before": None}
     asked, day = {**form, "four_eyes": False, "approval": True}, timedelta(hours=24)
     check_form(asked, day, "ann")
-    check_form({**form, "approval": False}, day), "the undo's form: its approval is a choice"
+    check_form({**form, "approval": False}, day, "ann"), "the undo's form: it is asked all the same"
+    with pytest.raises(UnsafeOperationError, match="doesn't say who triggered"):
+        check_form({**form, "approval": False}, day, None)
     with pytest.raises(InvalidInputError, match="need an approval"):
         check_form({**asked, "approval": False}, day, "ann")
     with pytest.raises(UnsafeOperationError, match="doesn't say who triggered"):

@@ -21,7 +21,8 @@ from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, Unsuppo
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.hooks._cluster_job import Submission
+from airflow_paimon.hooks._cluster_job import JobWatch, Submission
+from airflow_paimon.hooks._drivers import GONE, StandaloneDriver
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator
@@ -216,6 +217,19 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
     result = result_in(f"{stuck}/_airflow_paimon_results", job.result_name, None)
     with pytest.raises(OutcomeUnknownError, match="may have landed"):
         job.collect(result, event["state"])
+
+
+def test_a_driver_is_gone_when_the_cluster_knows_nothing_of_it_three_times_running(
+    warehouse: Path, cluster: Cluster
+) -> None:
+    unknown = StandaloneDriver([f"http://127.0.0.1:{cluster.rest_port}"], "driver-0")
+    silent = StandaloneDriver(["http://127.0.0.1:1"], "driver-0")
+    watch = JobWatch(unknown, result_in(f"{warehouse}/_r", "r.json", None))
+    found = []
+    # A master that comes back knows its drivers again only after a while: what it said before doesn't count.
+    for watch.driver in (unknown, unknown, silent, unknown, unknown, unknown):
+        found.append(watch.look())
+    assert found == [None] * 5 + [GONE]
 
 
 def test_what_a_standalone_cluster_can_not_keep_secret_is_refused(

@@ -40,7 +40,7 @@ DAG = """
             table="d.real",
             branch="fix",
             sql="SELECT b.k, concat(b.v, r.v) AS v, b.dt FROM branch b JOIN rates r ON b.k = r.k WHERE b.dt = 'a'",
-            view=["rates=d.real"],
+            view=["rates=d.real@1", "fixed=d.real$branch_fix", "base=d.real@fix.1"],
             partitions=["dt=a"],
         )
         create >> merge >> plan >> correct >> failed
@@ -124,6 +124,14 @@ def test_what_each_task_read_and_wrote_and_why_one_failed(
 
     corrected = events["lineage.correct", "COMPLETE"]
     real = f"{warehouse}/d.db/real"
+    on_fix = ("file", f"{real}/branch/branch-fix")
+    assert datasets(corrected["inputs"]) == [
+        (*on_fix, "1", "d.real$branch_fix"),
+        ("file", real, "1", "d.real"),
+        ("file", real, "1", "d.real"),
+        (*on_fix, None, "d.real$branch_fix"),
+        (*on_fix, "1", "d.real$branch_fix"),
+    ]
     (written,) = corrected["outputs"]
     assert written["name"] == f"{real}/branch/branch-fix"
     came_from = {

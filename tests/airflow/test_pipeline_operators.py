@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.branches.published import publishes
 from airflow_paimon.core.errors import StorageError
+from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow

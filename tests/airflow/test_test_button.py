@@ -206,6 +206,16 @@ def test_wrong_settings(
     assert all(word in message for word in words), message
 
 
+def test_a_spark_connect_server_is_a_spark_connection(monkeypatch: pytest.MonkeyPatch, warehouse: Path) -> None:
+    append(make_table(warehouse), "1")
+    set_connection(monkeypatch, "server", "spark_connect", host="127.0.0.1", port=15002)
+    fields: dict[str, Any] = {"warehouse": str(warehouse), "spark_conn_id": "server"}
+    assert press(monkeypatch, **fields, spark_options={"py_files": "a.zip"})[0]
+    good, message = press(monkeypatch, **fields, spark_options={"executor_memory": "4g"})
+    assert not good
+    assert "takes only py_files, not executor_memory" in message
+
+
 def test_a_form_that_leaves_fields_empty(monkeypatch: pytest.MonkeyPatch, warehouse: Path) -> None:
     append(make_table(warehouse), "1")
     blank = dict.fromkeys(("endpoint", "addressing_style", "spark_conn_id", "spark_conf", "spark_options", "notify"))

@@ -58,6 +58,7 @@ def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.damages_metadata
 def test_tables(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (warehouse / "d.db" / "no_table").mkdir()
     broken = make_table(warehouse, "e.broken")
@@ -244,6 +245,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
     assert "missing-branch" in "\n".join(show(capsys, "chain", *on(warehouse, "d.c")))
 
 
+@pytest.mark.damages_metadata
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

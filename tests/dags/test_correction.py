@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.branches.published import publishes
 from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import write_arrow
+from airflow_paimon.data import read_arrow, write_arrow
 from tests.airflow.conftest import Run
 from tests.core.tables import files
 from tests.dags.conftest import (
@@ -32,6 +32,8 @@ from tests.dags.conftest import (
     run_dag,
     states,
 )
+from tests.data.appender import FIRST, appender
+from tests.data.tables import make_table, rows_of
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -83,6 +85,32 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     assert announced[-1][0] == "paimon://paimon_default/sales/orders"
     assert run.asset_events[-1][1]["snapshot_after"] == publish.snapshot.id
     check_undo(main, written, publish.undo_tag)
+
+
+def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_never_pauses(
+    warehouse: Path, tmp_path: Path, airflow_home: Path
+) -> None:
+    """UPDATE in the very partition to which the other process appends, commit after commit; then the undo."""
+    columns = {"k": "INT", "v": "STRING", "dt": "STRING"}
+    table = make_table(warehouse, columns, partition_keys=["dt"], bucket="-1", row_tracking__enabled="true")
+    write_arrow(table, rows_of(columns, [{"k": k, "v": "wrong", "dt": "a"} for k in range(10)]))
+
+    def values() -> dict[int, str]:
+        found = read_arrow(table).to_pylist()
+        assert len({r["k"] for r in found}) == len(found)
+        return {r["k"]: r["v"] for r in found}
+
+    with appender(warehouse, tmp_path) as committed:
+        with answering("Approve") as questions:
+            run = run_dag("data_correction", {"table": "d.t", "sql": "UPDATE branch SET v = 'right' WHERE k < 5"})
+        assert run.state == "success" and len(questions) == 1
+        published = values()
+        undone = run_dag("data_correction_undo", {"table": "d.t"})
+        assert undone.state == "success"
+    appended = dict.fromkeys(range(FIRST, FIRST + committed()), "appended")
+    assert len(appended) > 20
+    assert {k: v for k, v in published.items() if k < FIRST} == {k: "right" if k < 5 else "wrong" for k in range(10)}
+    assert values() == dict.fromkeys(range(10), "wrong") | appended
 
 
 def check_undo(main: Table, written: list[int], tag: str) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 import urllib.error
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,26 @@ def test_the_image_is_pinned_and_installs_the_wheel() -> None:
     for line in (FOLDER / "requirements.txt").read_text().splitlines():
         name = re.split(r"[\[=]", line)[0]
         assert line.startswith("#") or "==" in line or f"\n{name}==" in locked, f"{line} is not pinned"
+
+
+def test_the_wheel_is_built_of_what_the_image_copies(tmp_path: Path) -> None:
+    """``docker build`` has nothing else: no file that is not copied, none that the ignore file hides."""
+    (stage,) = re.findall(r"^FROM .* AS wheel$(.*?)^FROM ", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    for line in re.findall(r"^COPY (.+)$", stage, re.MULTILINE):
+        *sources, target = line.split()
+        for path in sources:
+            _copy(REPO_ROOT / path, tmp_path / (path if target == "./" else target))
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "out")]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "out").glob("airflow_paimon-*.whl"))
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
 
 
 def test_the_correction_is_that_of_the_demo() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.branches.published import publishes
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.core.schema.tables import create_table
@@ -25,7 +25,7 @@ from airflow_paimon.operators.pipeline import ReplayTablesOperator
 from airflow_paimon.runbooks import pipeline, pipeline_report
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE, parse_tables
 from airflow_paimon.spark.jobs.replay_check import plan_replay
-from tests.airflow.conftest import Run
+from tests.airflow.conftest import Run, set_connection
 from tests.conftest import REPO_ROOT
 from tests.core.tables import run as operate
 from tests.dags.conftest import answering, load_dag, load_program, run_dag, states
@@ -76,7 +76,7 @@ def rows(table: Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def mains(warehouse: Path) -> tuple[Table, Table]:
+def mains(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Table, Table]:
     """The raw feed and its daily totals, of two days."""
     days = {"partition_keys": ["dt"], "options": {"bucket": "1"}}
     raw = create_table(
@@ -95,6 +95,8 @@ def mains(warehouse: Path) -> tuple[Table, Table]:
     )
     load(raw, FEED)
     summarize(daily, FEED)
+    extra = {"warehouse": str(warehouse), "forms": {"functions": ["jobs.daily"]}}
+    set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
     return raw, daily
 
 
@@ -326,10 +328,8 @@ def test_the_job_takes_the_arguments_of_a_replay(mains: tuple[Table, Table]) -> 
     ti = SimpleNamespace(dag_id=DAG, run_id="run-1", task_id="replay", map_index=-1, max_tries=0)
     ti.xcom_pull = lambda task_ids: planned
     arguments = load_program("pipeline_correction").replays({"ti": ti}, None)
-    operator = ReplayTablesOperator(task_id="replay", tables=arguments)
-    operator._take(arguments[0], 1)
-    assert (operator.sql, operator.function) == (None, None)
-    operator._take(arguments[1], 2)
+    first, operator = ReplayTablesOperator(task_id="replay", tables=arguments)._each()
+    assert (first.sql, first.function) == (None, None)
     request = operator._request(PaimonHook(), {"ti": ti})  # type: ignore[typeddict-item]
     assert isinstance(request, ReplayBranch)
     replay = plan_replay(open_context(request), request)

@@ -8,14 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.branches.published import (
-    last_publish,
-    publishes,
-    standing_publishes,
-    undone_by,
-    verify_publish,
-    verify_rollback,
-)
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -25,6 +17,14 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
     error_to_json,
+)
+from airflow_paimon.core.publish.published import (
+    last_publish,
+    publishes,
+    standing_publishes,
+    undone_by,
+    verify_publish,
+    verify_rollback,
 )
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table, create_table
@@ -66,7 +66,21 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         "There is no Airflow connection 'sprak'",
     ),
     "a connection of another kind": ({"spark_conn_id": "paimon_default"}, InvalidInputError, "must be of type 'spark'"),
-    "an unknown spark option": ({"spark_options": {"memory": "4g"}}, InvalidInputError, "spark_options has no memory"),
+    "an unknown spark option": (
+        {"spark_options": {"memory": "4g"}},
+        UnsafeOperationError,
+        "spark_options memory can't come from a form",
+    ),
+    "a command": (
+        {"spark_options": {"post_submit_commands": ["id"]}},
+        UnsafeOperationError,
+        "spark_options post_submit_commands can't come from a form",
+    ),
+    "a function": (
+        {"sql": None, "function": "os:system"},
+        UnsafeOperationError,
+        "function 'os:system' can't come from a form",
+    ),
     "a misspelled column": (
         {"sql": "SELECT dt, id, amuont AS amount, note FROM branch"},
         InvalidInputError,

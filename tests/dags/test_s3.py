@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches.published import last_publish
+from airflow_paimon.core.publish.published import last_publish
 from tests.airflow.conftest import set_connection
 from tests.core.tables import names
 from tests.dags.conftest import CONF, RIGHT, WRONG, amounts, expected, make_orders, run_dag, states

@@ -25,7 +25,14 @@ from tests.soundness import assert_sound, files_on_disk
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
 DAG = "table_maintenance"
-AT_ONCE = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "min_files": 2, "orphan_day": "every day"}
+AT_ONCE = {
+    "older_than": "0 s",
+    "retain_min": 1,
+    "grace": "0 s",
+    "writers_stopped": True,
+    "min_files": 2,
+    "orphan_day": "every day",
+}
 """Everything but the newest snapshot, and without a grace time."""
 ORPHAN = "bucket-0/data-11111111-2222-3333-4444-555555555555-0.parquet"
 
@@ -135,6 +142,7 @@ def test_orphan_files_have_their_day() -> None:
 # -- the night ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.damages_metadata
 @pytest.mark.slow
 def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> None:
     tables = [make(warehouse, f"sales.{name}", key=name == "keyed") for name in ("broken", "keyed", "plain")]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon import open_table
-from airflow_paimon.core.branches.published import publishes
+from airflow_paimon.core.publish.published import publishes
 from tests.conftest import REPO_ROOT, require
 from tests.core.tables import append, make_table, overwrite
 from tests.core.tables import run as operate

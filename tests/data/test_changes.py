@@ -40,6 +40,7 @@ from airflow_paimon.data.compaction_tasks import run_here
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run
 from tests.randomness import chance
+from tests.stores import CountingStore
 
 Row = tuple[Any, ...]
 
@@ -272,6 +273,19 @@ def test_a_replaced_history_is_an_error_and_not_lost_rows(tmp_path: Path) -> Non
         follower.batch()
 
 
+def test_a_key_that_is_written_again_after_its_delete_was_compacted_away(tmp_path: Path) -> None:
+    """A full compaction drops the delete, and the bucket counts from lower sequence numbers: both are in one batch."""
+    table = table_at(tmp_path, keyed=True, bucket="1")
+    put(table, ("a", 1, "old"), ("a", 5, "old"))
+    put(table, ("a", 5, "old"), kinds=["-D"])
+    request: Any = build_request("compact", {"warehouse": str(tmp_path), "table": "d.t"})
+    compact(open_context(request), request)
+    put(table, ("a", 5, "new"))
+    found = Follower(table, row_kind=True, **{"scan.mode": "from-snapshot", "scan.snapshot-id": "1"}).all()
+    assert [r for r in found if r[1] == 5][-1] == ("a", 5, "new", "+I")
+    assert sorted(applied({}, found).values()) == contents(table)
+
+
 def test_an_expired_snapshot_is_an_error(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     follower = Follower(table)
@@ -445,3 +459,44 @@ def test_a_stalled_process_does_not_hide_a_later_batch(tmp_path: Path, expired: 
 
 def assert_new(found: bool) -> None:
     assert not found
+
+
+@pytest.mark.parametrize("row_kind", [True, False])
+def test_a_batch_that_ends_inside_an_overwrite_keeps_what_the_next_one_needs(tmp_path: Path, row_kind: bool) -> None:
+    """The difference to the snapshot before, which an expiry after each batch would otherwise take away."""
+    table = table_at(tmp_path)
+    put(table, *(("a", k, "old") for k in range(3)))
+    put(table, *((dt, 9, "old") for dt in "bcd"))
+    asked = {"scan.mode": "from-snapshot", "scan.snapshot-id": "3", "streaming-read-overwrite": "true"}
+    put(table, *((dt, 1, "new") for dt in "abcd"), mode="overwrite")
+    put(table, ("e", 1, "later"))
+    whole = Follower(table, row_kind=row_kind, **asked).all()
+    follower, seen = Follower(table, row_kind=row_kind, max_files=1, **asked), list[Row]()
+    claim_consumer(table, "c", 2, ignore_progress=False)
+    while (batch := follower.batch()) is not None:
+        seen += batch
+        at = parse_offset(follower.offset, "main").at
+        assert at is not None
+        keep_from(table, "c", at.needs)
+        run(table, "expire_snapshots", older_than="0 s", retain_min=1, grace="0 s", writers_stopped=True)
+    assert sorted(seen) == sorted(whole)
+    assert table.snapshot_ids() == [4]
+
+
+def test_a_table_that_is_read_in_many_batches_is_planned_once(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    for number in range(12):
+        put(table, (f"p{number}", number, "v"))
+    counting = CountingStore(table.store)
+    view = Table(counting, table.name)
+    stream = Stream(
+        table=view, schema=view.schema(), rules=stream_rules(view.schema(), {}, False, "t", "main"), max_files=1
+    )
+    at = stream.origin(parse_start({}))
+    batches = 0
+    while (end := stream.next_end(at)) is not None:
+        batches += len(stream.read(at, end))
+        at = end
+    assert batches == 12
+    lists = [uri for method, uri in counting.tally.log if "manifest-list" in uri]
+    assert len(lists) <= 2, "the table was planned more than once"

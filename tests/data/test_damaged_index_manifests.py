@@ -18,6 +18,8 @@ from tests.data.corrections import arrow, change, correct, whole_rows
 from tests.data.tables import make_table
 from tests.data.test_compact import run as compact
 
+pytestmark = pytest.mark.damages_metadata
+
 COLUMNS = {"p": "STRING NOT NULL", "k": "INT NOT NULL", "v": "STRING"}
 
 

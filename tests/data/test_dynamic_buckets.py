@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.check.rebuild_hash_indexes import rebuild_hash_indexes
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, restore_partitions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.maintenance.rebuild_hash_indexes import rebuild_hash_indexes
 from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetOption, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read_schema import read_schema
 from tests.data.tables import make_table, rows_of
+from tests.data.test_changes import Follower
 from tests.oracles.canonical import assert_same_rows
 
 COLUMNS = {"dt": "STRING", "k": "INT", "v": "STRING"}
@@ -31,6 +34,10 @@ def put(table: Table, tag: str, **partitions: list[int]) -> None:
 def seen(table: Table, **more: Any) -> list[tuple[Any, int, str]]:
     found = read_arrow(table, **more).to_pylist()
     return sorted(((r["dt"], r["k"], r["v"]) for r in found), key=repr)
+
+
+def tag(table: Table, name: str, snapshot: int) -> None:
+    table.store.create(table.paths.tag(name), Tag(name=name, snapshot=table.snapshot(snapshot)).to_bytes())
 
 
 @pytest.fixture
@@ -89,6 +96,66 @@ def test_time_travel_takes_the_other_branch_as_it_was_then(pair: tuple[Table, Ta
     assert seen(main, timestamp=moment) == seen(main, version=1)
     with pytest.raises(NotFoundError, match="no tag"):
         seen(main, version="nope")
+
+
+def test_a_tag_that_only_main_has_is_a_moment_of_the_other_branch(pair: tuple[Table, Table]) -> None:
+    main, other = pair
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    put(main, "main", a=[9])
+    tag(main, "good", 1)
+    put(other, "later", z=[7])
+    assert (
+        seen(main, version="good") == seen(main, version=1) == [("a", 9, "main"), ("b", 3, "other"), (None, 4, "other")]
+    )
+    tag(other, "good", 2)
+    assert ("z", 7, "later") in seen(main, version="good")  # as in Paimon
+
+
+@pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
+def test_a_moment_at_which_one_branch_had_nothing(tmp_path: Path, option: str) -> None:
+    main = make_table(tmp_path, COLUMNS, partition_keys=["dt"])
+    other = main.branch("other")
+    other.store.create(other.paths.schema(0), main.store.read(main.paths.schema(0)))
+    alter_table(main, [SetOption(key=option, value="other")])
+    first, second = (main, other) if option == "scan.fallback-branch" else (other, main)
+    put(first, "first", a=[1])
+    moment = first.snapshot(1).time_millis
+    tag(first, "good", 1)
+    while time.time() * 1000 <= moment + 1:
+        time.sleep(0.001)
+    put(second, "second", b=[2])
+    assert seen(main, timestamp=moment) == [("a", 1, "first")]
+    assert read_schema(main, timestamp=moment).field_names == ("dt", "k", "v")
+    assert seen(main, timestamp=second.snapshot(1).time_millis) == [("a", 1, "first"), ("b", 2, "second")]
+    if first is main:
+        assert seen(main, version="good") == [("a", 1, "first")]
+    for reads in (seen, read_schema):
+        with pytest.raises(NotFoundError, match="as early as"):
+            reads(main, timestamp=moment - 1)
+    put(second, "second", b=[3])
+    second.store.delete(second.paths.snapshot(1))  # expired: what it held at that moment isn't known
+    with pytest.raises(NotFoundError, match="has no snapshot as early"):
+        seen(main, timestamp=moment)
+
+
+def test_a_branch_to_read_with_has_to_exist(pair: tuple[Table, Table], tmp_path: Path) -> None:
+    main, _ = pair
+    for key in ("scan.fallback-branch", "scan.primary-branch"):
+        with pytest.raises(InvalidInputError, match=rf"{key}=nope names no branch .*its branches: main, other"):
+            alter_table(main, [SetOption(key=key, value="nope")])
+        with pytest.raises(InvalidInputError, match="then the branch, then set the option"):
+            create_table(str(tmp_path), "d.new", [("k", "INT")], options={key: "other"})
+    assert not open_table(str(tmp_path), "d.new").exists()
+    assert len(main.schemas()) == 1
+
+
+def test_a_stream_follows_the_own_branch_as_in_paimon(pair: tuple[Table, Table]) -> None:
+    main, _ = pair
+    put(main, "main", a=[9])
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    follower = Follower(main)
+    put(main, "main", c=[8])
+    assert sorted(follower.all()) == [("a", 9, "main"), ("c", 8, "main")]
 
 
 @pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])

@@ -192,6 +192,7 @@ def test_commits_order_the_rows_of_a_table_with_snapshot_ordering(tmp_path: Path
         rows(table)
 
 
+@pytest.mark.damages_metadata
 def test_files_clustered_by_another_column_are_read_without_a_look_at_their_key_bounds(tmp_path: Path) -> None:
     options = {"pk-clustering-override": "true", "clustering.columns": "g", "deletion-vectors.enabled": "true"}
     table = table_of(tmp_path, options, (1, [(1, 1, 30), (2, 2, 20)]), (2, [(3, 3, 10)]))

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.branches.publish import publish_branch
-from airflow_paimon.core.branches.publish_changelog import ReplacedBuckets
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.publish.changelog import ReplacedBuckets
+from airflow_paimon.core.publish.merge import publish_branch
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
@@ -210,7 +210,14 @@ def test_expiry_and_cleaning_delete_the_changelogs_of_expired_snapshots_only(tmp
     assert named(main) == set(tmp_path.rglob("bucket-*/changelog-*")) and len(named(main)) == 3
     cleaned = operate(main, "remove_orphan_files", older_than="2 h", now=later).details
     assert (cleaned["files"], named(main)) == (0, set(tmp_path.rglob("bucket-*/changelog-*")))
-    asked = {"older_than": "0 s", "grace": "0 s", "retry_window": "0 s", "keep_undo": False, "now": later}
+    asked = {
+        "older_than": "0 s",
+        "grace": "0 s",
+        "writers_stopped": True,
+        "retry_window": "0 s",
+        "keep_undo": False,
+        "now": later,
+    }
     operate(main, "delete_branch", branch="fix")
     for tag in main.tags():
         operate(main, "delete_tag", tag=tag.name)

@@ -243,12 +243,13 @@ def test_a_refused_publish_leaves_no_files(tracked: Table, monkeypatch: pytest.M
     fix = tracked.branch("fix")
     insert(fix, "b", 20)
     update(fix, 20)
+    update(fix, 0)
     insert(tracked, "c", 10)
     real = publish_row_ids.rewrite_files
 
     def beside(*arguments: Any) -> list[ManifestEntry]:
         out = real(*arguments)
-        insert(tracked, "b", 11)  # in the partition that the branch changed
+        update(tracked, 0)  # a row of a file that the branch changed
         return out
 
     monkeypatch.setattr(publish_row_ids, "rewrite_files", beside)

@@ -20,7 +20,14 @@ from tests.soundness import files_on_disk, named_files
 Golden = Callable[[str], Path]
 
 ARCHIVES = ("paimon-2.0.0", "paimon-0.9.0", "table-fuzz", "row-tracking-fuzz", "chain-fuzz")
-EVERYTHING = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "all_branches": True, "retry_window": "0 s"}
+EVERYTHING = {
+    "older_than": "0 s",
+    "retain_min": 1,
+    "grace": "0 s",
+    "writers_stopped": True,
+    "all_branches": True,
+    "retry_window": "0 s",
+}
 
 
 @pytest.mark.parametrize("archive", ARCHIVES)

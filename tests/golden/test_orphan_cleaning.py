@@ -18,7 +18,7 @@ from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import all_manifests, live_entries, read_index
 from airflow_paimon.core.table.table import Table, open_table
-from tests.core.maintenance.test_remove_orphan_files import ORPHANS, Aged
+from tests.core.metadata_expiry.test_remove_orphan_files import ORPHANS, Aged
 from tests.golden.test_reads import CASES, REFUSED, UNKNOWN_OPTION, _read
 from tests.oracles.canonical import assert_same_rows
 

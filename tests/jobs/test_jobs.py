@@ -141,6 +141,15 @@ def test_a_statement_names_no_partitions(warehouse: Path, tmp_path: Path, text: 
         run_before_spark(build_request("correct_branch", values))
 
 
+@pytest.mark.parametrize("view", ["d.t@1", "d.t@good", "d.t$branch_fix@1", "d.t@fix.1"])
+def test_a_view_of_a_version_passes_the_checks_before_spark(warehouse: Path, tmp_path: Path, view: str) -> None:
+    assert run_job("create_tag", *on(warehouse, "--tag=good", "--snapshot=1")).code == 0
+    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    (tmp_path / "fix.sql").write_text("UPDATE branch SET v = 'x' WHERE dt = '1'")
+    values = {"warehouse": str(warehouse), "table": "d.t", "branch": "fix", "sql": str(tmp_path / "fix.sql")}
+    assert run_before_spark(build_request("correct_branch", values | {"view": [f"old={view}"]})) is None
+
+
 def test_a_small_diff_needs_no_spark_and_no_pandas(
     warehouse: Path, without_spark: dict[str, str], tmp_path: Path
 ) -> None:
@@ -202,6 +211,7 @@ def test_failures_end_with_a_result_too(warehouse: Path, arguments: list[str], c
     assert main_of(warehouse).branch_names() == []
 
 
+@pytest.mark.damages_metadata
 def test_exit_codes_are_those_of_the_error_tree(warehouse: Path) -> None:
     append(main_of(warehouse), "1", seq=1)
     ended = run_job("rollback_to", *on(warehouse, "--snapshot=1", "--expected-main-snapshot=9"))

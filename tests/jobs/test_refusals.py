@@ -113,6 +113,7 @@ REFUSED = [
     (f"{FIX} --function=m:f", "invalid-input", "one of the two"),
     (f"{FIX} --view=main=sales.days", "invalid-input", "there is a view 'main' already"),
     (f"{FIX} --view=v=sales.ordres", "not-found", "There is no table sales.ordres"),
+    (f"{FIX} --view=v=sales.orders@nope", "not-found", "nope"),
     (FIX.replace("HERE/good.sql", "'SELECT * FROM branch'"), "invalid-input", "--sql takes the path of a file"),
     (FIX.replace("good.sql", "none.sql"), "invalid-input", "can't be read: No such file or directory"),
     (FIX.replace("good.sql", "binary.sql"), "invalid-input", "can't be read: it is not UTF-8 text"),

@@ -1,5 +1,6 @@
 """One whole Airflow for all files of this folder, which one worker of pytest-xdist runs: each test adds its DAG."""
 
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -19,8 +20,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def whole_airflow(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[LiveAirflow]:
-    with live_airflow(tmp_path_factory.mktemp("live") / "home") as started:
+def whole_airflow(java_home: Path) -> Iterator[LiveAirflow]:
+    with live_airflow(Path(os.environ["AIRFLOW_HOME"]) / "live") as started:
         yield started
 
 

@@ -38,7 +38,15 @@ def expire(world: World, **more: object) -> dict[str, str]:
     """Expire all but the newest snapshots everywhere; return what Java reads of the rest, the same as before."""
     before = everything(world)
     later = str(int(time.time() * 1000) + 5000)
-    asked = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "now": later, "keep_undo": False, **more}
+    asked = {
+        "older_than": "0 s",
+        "retain_min": 1,
+        "grace": "0 s",
+        "writers_stopped": True,
+        "now": later,
+        "keep_undo": False,
+        **more,
+    }
     result = world.run("expire_snapshots", all_branches=True, **asked)
     after = everything(world)
     assert after == {what: before[what] for what in after}
@@ -107,7 +115,7 @@ def test_java_goes_on_in_between(java_oracle: JavaOracle, tmp_path: Path) -> Non
             world.do("expire_snapshots", retain_max=chance.randint(1, 4), retain_min=1)
         elif step == "tags":
             before = everything(world)
-            world.run("expire_tags", grace="0 s")
+            world.run("expire_tags", grace="0 s", writers_stopped=True)
             after = everything(world)
             assert after == {what: before[what] for what in after}
         else:

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.branches.publish_plan import highest_sequence
 from airflow_paimon.core.commit.files import commit_buckets
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table, open_table

@@ -11,6 +11,7 @@ import pytest
 from tests.core.chain.tables import DAILY, add, build, make_chain, overwrite
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
+from tests.strict_metadata import damaged_on_purpose
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -21,7 +22,7 @@ Get = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A warehouse: d.t with a branch and a publish, d.c a chain table, e.broken, and folders that are no tables."""
+    """A warehouse: d.t with a branch and a publish, d.c a chain table, e for damaged ones, a folder without a table."""
     folder = tmp_path_factory.mktemp("page") / "wh"
     table = make_table(folder)
     append(table, "1", rows=1200)
@@ -49,6 +50,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     append(broken, "1")
     broken.store.replace("snapshot/snapshot-1", b"{")
     (folder / "d.db" / "no_table").mkdir()
+    damaged_on_purpose(folder / "e.db")  # other tests damage tables in there as well
     return folder
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_paimon.core.branches.published import last_publish
+from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, overlap, waits_for
 from tests.core.tables import append, make_table

@@ -41,6 +41,49 @@ def test_who_may_not_read_the_connection_sees_nothing_of_it(get: Get, path: str)
     assert "wrong rate" not in answer.text
 
 
+@pytest.mark.parametrize(("role", "readable"), [("op", {"lake", "not-listed"}), ("viewer", set())])
+def test_connections_of_the_environment_are_asked_for_as_well(server: Any, role: str, readable: set[str]) -> None:
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    from airflow_paimon.plugin.auth import readable_connections
+
+    user = SimpleAuthManagerUser(username="somebody", role=role)
+    assert readable_connections(user, ["lake", "not-listed"]) - readable_connections(user, []) == readable
+
+
+def test_a_connection_of_a_team_is_found_by_its_team(get: Get, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.models.connection import Connection
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    from airflow_paimon.plugin.auth import readable_connections
+
+    with create_session() as session:
+        session.add(Team(name="red"))
+        session.flush()
+        extra = json.dumps({"warehouse": str(lake)})
+        session.add(Connection(conn_id="of_red", conn_type="paimon", extra=extra, team_name="red"))
+    try:
+        monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+        assert get("/paimon/of_red/d/t", "admin").status_code == 200
+        asked: list[Any] = []
+
+        def authorize(self: Any, *, details: Any = None, **_: Any) -> bool:
+            asked.append(details)
+            return details.team_name == "red"
+
+        monkeypatch.setattr(SimpleAuthManager, "is_authorized_connection", authorize)
+        assert "of_red" in readable_connections(SimpleAuthManagerUser(username="a", role="op"), ["of_red", "lake"])
+        assert [(d.conn_id, d.team_name) for d in asked[-2:]] == [("of_red", "red"), ("lake", None)]
+    finally:
+        monkeypatch.undo()
+        with create_session() as session:
+            session.query(Connection).filter_by(conn_id="of_red").delete()
+            session.query(Team).filter_by(name="red").delete()
+
+
 def test_the_page_changes_nothing(server: Any) -> None:
     from airflow_paimon.plugin.app import build_app
 

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import register
+from airflow_paimon.spark.datasource import PaimonDataSource
 from airflow_paimon.spark.where_text import parse_condition, to_expression
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
@@ -55,6 +57,13 @@ def test_reads(session: SparkSession, tmp_path: Path) -> None:
         assert reader(session, tmp_path, columns="k, v, dt", **version).load().count() == len(rows_of(fix))
     with pytest.raises(Exception, match=r"InvalidInputError.*name two versions"):
         reader(session, tmp_path, table="d.t@3", version="later").load()
+    moment = str(fix.snapshot(3).time_millis)
+    points = {"scan.snapshot-id": "3", "scan.version": "3", "scan.timestamp-millis": moment, "scan.branch": "fix"}
+    for point in ({name: text} for name, text in points.items()):
+        assert collected(reader(session, tmp_path, **point).load()) == rows_of(fix)
+    assert collected(reader(session, tmp_path, **{"scan.tag-name": "later"}).load()) == rows_of(main)
+    with pytest.raises(Exception, match=r"InvalidInputError.*give one of them"):
+        reader(session, tmp_path, **{"scan.tag-name": "later", "version": "3"}).load().count()
     tagged = reader(session, tmp_path, version="later", columns="k, dt").load()
     assert collected(tagged.where("dt = 'c' and k > 8")) == [(9, "c"), (99, "c")]
     # what a filter excludes is not opened
@@ -165,3 +174,32 @@ def test_conditions_are_parsed_and_select_these_rows(typed: Table) -> None:
 def test_other_conditions_are_refused(typed: Table, text: str, why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
         parse_condition(text, typed.schema())
+
+
+def test_points_are_for_tables_with_the_columns_of_today(tmp_path: Path) -> None:
+    main, _ = make_branch(tmp_path)
+    alter_table(main, [AddColumn(name="more", type="INT")])
+    source = PaimonDataSource({"warehouse": str(tmp_path), "table": "d.t", "scan.snapshot-id": "3"})
+    schema = source.schema()
+    with pytest.raises(InvalidInputError, match=r"had other columns .* give the option version=3 instead"):
+        source.reader(schema)
+
+
+def test_a_stream_gives_row_ids(tmp_path: Path) -> None:
+    table = create_table(
+        str(tmp_path), "d.t", [("k", "INT"), ("v", "STRING")], options={"row-tracking.enabled": "true"}
+    )
+    write_arrow(table, pa.table({"k": pa.array([1, 2], pa.int32()), "v": ["a", "b"]}))
+    options = {"warehouse": str(tmp_path), "table": "d.t", "columns": "_ROW_ID, k, _SEQUENCE_NUMBER"}
+    source = PaimonDataSource(options)
+    stream = source.streamReader(source.schema())
+
+    def batch(start: dict[str, Any]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
+        end = stream._latest()
+        found = [b for part in stream.partitions(start, end) for b in stream.read(part)]
+        return sorted(tuple(row.values()) for b in found for row in b.to_pylist()), end
+
+    first, end = batch(stream.initialOffset())
+    assert first == [(0, 1, 1), (1, 2, 1)]
+    write_arrow(table, pa.table({"k": pa.array([3], pa.int32()), "v": ["c"]}))
+    assert batch(end)[0] == [(2, 3, 2)]

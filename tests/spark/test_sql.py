@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table, create_table
@@ -429,6 +435,62 @@ def test_other_tables_branches_and_versions_are_named_in_the_statement(
     assert rows_of(table) == expected(rows)
 
 
+def test_values_that_differ_at_each_call_are_assigned(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    table = make(tmp_path, kind)
+    assert counts(sql(spark, str(tmp_path), "UPDATE d.t SET v = uuid(), n = 5 + 1000 * rand() WHERE dt = 'a'")) == (
+        10,
+        0,
+        0,
+    )
+    ids = {r[1] for r in rows_of(table) if r[3] == "a"}
+    assert len(ids) == 10 and all(re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", i) for i in ids)
+    assert len({r[2] for r in rows_of(table) if r[3] == "a"} - {None}) > 1
+    merge = """MERGE INTO d.t USING (SELECT id AS k, 'b' AS dt FROM range(8, 12)) s ON t.k = s.k AND t.dt = s.dt
+        WHEN MATCHED THEN UPDATE SET v = concat('new-', uuid())
+        WHEN NOT MATCHED THEN INSERT (k, v, dt) VALUES (s.k, concat('new-', uuid()), s.dt)"""
+    assert counts(sql(spark, str(tmp_path), merge)) == (2, 0, 2)
+    assert [r[0] for r in rows_of(table) if r[1].startswith("new-")] == [10, 11, 8, 9]
+    assert len({r[1] for r in rows_of(table)}) == 22
+
+
+@pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
+@pytest.mark.parametrize("kind_of_table", ["keyed", "append"])
+def test_statements_on_a_table_that_is_read_with_another_branch(
+    spark: SparkSession, tmp_path: Path, kind_of_table: str, option: str
+) -> None:
+    """Main has the partitions a and b, the other branch b and c."""
+    main = make(tmp_path, kind_of_table)
+    other = main.branch("other")
+    other.store.create(other.paths.schema(0), main.store.read(main.paths.schema(0)))
+    for dt in "bc":
+        rows = [{"k": k, "v": "other", "n": 1, "dt": dt} for k in range(2)]
+        write_arrow(other, pa.Table.from_pylist(rows, read_arrow(main).schema))
+    alter_table(main, [SetOption(key=option, value="other")])
+    seen = rows_of(main)
+    shown = "c" if option == "scan.fallback-branch" else "b"
+    for text in (
+        "UPDATE d.t SET v = 'x' WHERE k = 1",
+        f"UPDATE d.t SET v = 'x' WHERE dt = '{shown}'",
+        "DELETE FROM d.t WHERE n < 99",
+        "MERGE INTO d.t USING (SELECT id FROM range(2)) s ON t.k = s.id WHEN MATCHED THEN DELETE",
+    ):
+        with pytest.raises(UnsafeOperationError, match=rf"rows of branch 'other'.*partition .*dt={shown}"):
+            sql(spark, str(tmp_path), text)
+    emptied = {"scan.fallback-branch": ("DELETE FROM d.t WHERE dt = 'b'", "DELETE FROM d.t WHERE dt = 'b' AND k < 99")}
+    for text in emptied.get(option, ("UPDATE d.t SET v = 'x' WHERE dt = 'b' AND k = 9",)):
+        with pytest.raises(UnsafeOperationError, match=r"after the statement readers would see .* in partition dt=b"):
+            sql(spark, str(tmp_path), text)
+    assert (rows_of(main), main.latest_snapshot_id()) == (seen, 2)
+    # what readers see is what the statement's subqueries see
+    known = len(seen)
+    changed = "a" if option == "scan.primary-branch" else "b"
+    text = f"UPDATE d.t SET n = (SELECT count(*) FROM d.t) WHERE dt = '{changed}' AND k < 2"
+    assert counts(sql(spark, str(tmp_path), text)) == (2, 0, 0)
+    assert counts(sql(spark, str(tmp_path), "DELETE FROM d.t WHERE dt = 'a' AND k > 2")) == (0, 7, 0)
+    expected_rows = [(k, v, known if dt == changed and k < 2 else n, dt) for k, v, n, dt in seen]
+    assert rows_of(main) == sorted((r for r in expected_rows if r[3] != "a" or r[0] <= 2), key=repr)
+
+
 def test_fields_inside_columns_are_assigned(spark: SparkSession, tmp_path: Path) -> None:
     inner = {
         "type": "ROW",
@@ -502,7 +564,7 @@ def test_insert_by_position_by_name_and_into_partitions(spark: SparkSession, tmp
     assert rows_of(table) == expected(rows)
     sql(spark, warehouse, "INSERT OVERWRITE d.t VALUES (1, 'all', 1, 'd')", all_rows=True)
     assert rows_of(table) == [(1, "all", 1, "d")]
-    sql(spark, warehouse, "DELETE FROM d.t WHERE true", all_rows=True)
+    sql(spark, warehouse, "DELETE FROM d.t WHERE n < 99", all_rows=True)
     assert rows_of(table) == []
 
 

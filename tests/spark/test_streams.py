@@ -100,6 +100,26 @@ def test_an_append_stream_into_a_branch(spark: SparkSession, tmp_path: Path) -> 
     assert pipe.batches() == [0, 1], "nothing new: no batch"
 
 
+def test_a_checkpoint_of_one_batch_ago_loses_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Restored, it lacks the last batch, which Spark plans again with what has come since."""
+    columns = [("k", "BIGINT"), ("v", "STRING")]
+    src = create_table(str(tmp_path), "d.src", columns)
+    dst = create_table(str(tmp_path), "d.dst", columns)
+    write_arrow(src, rows(1))
+    pipe = Pipe(spark, tmp_path)
+    pipe.run()
+    write_arrow(src, rows(2))
+    pipe.run()
+    last = pipe.batches()[-1]
+    for folder in ("commits", "offsets"):
+        (pipe.checkpoint / folder / str(last)).unlink()
+        (pipe.checkpoint / folder / f".{last}.crc").unlink(missing_ok=True)
+    write_arrow(src, rows(3))
+    with pytest.raises(Exception, match="repeats batch 1 with 2 rows, but its commit, snapshot 2, has 1"):
+        pipe.run()
+    assert keys(dst) == [1, 2]
+
+
 def test_changes_of_a_keyed_table_in_parts(spark: SparkSession, tmp_path: Path) -> None:
     """Upserts, deletes and an overwrite; at most one file in a batch; a batch that fails between commit and log."""
     columns = [("k", "BIGINT NOT NULL"), ("v", "STRING")]

@@ -7,7 +7,7 @@ none of compaction's own, makes a new one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,14 @@ class ChainModel:
         self.held[branch][target] = [*([] if overwrite else self.held[branch].get(target, [])), *rows]
         self.count += 1
         self.versions[branch, target] = self.count
+
+    def change(self, branch: str, target: Partition, changed: Mapping[int, Row]) -> None:
+        """What a statement does: of each key the newest version stays, deletes too, but for what it changes."""
+        newest: dict[int, Row] = {}
+        for row in sorted(self.held[branch].get(target, []), key=lambda r: (r.sequence is not None, r.sequence or 0)):
+            newest[row.key] = row
+        if changed:
+            self.write(branch, target, [*{**newest, **changed}.values()], True)
 
     def drop(self, branch: str, targets: Iterable[Partition]) -> None:
         for target in targets:

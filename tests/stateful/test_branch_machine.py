@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.maintenance.check import find_all
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
-from tests.core.maintenance.test_remove_orphan_files import Aged, clean
+from tests.core.metadata_expiry.test_remove_orphan_files import Aged, clean
 from tests.core.tables import append, files, make_table, message, overwrite, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 

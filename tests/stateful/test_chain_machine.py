@@ -22,8 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from airflow_paimon.core.chain.alter import alter_chain_table
 from airflow_paimon.core.chain.setup import NewColumns, create_chain_table
 from airflow_paimon.core.chain.setup_plan import ChainSettings
+from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.maintenance.check import find_all
 from airflow_paimon.core.schema.schema_plan import (
     AddColumn,
     DropColumn,

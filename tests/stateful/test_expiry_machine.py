@@ -21,7 +21,7 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.maintenance.roots import gather_roots
+from airflow_paimon.core.metadata_expiry.roots import gather_roots
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
@@ -93,13 +93,15 @@ class ExpiryMachine(BranchMachine):
         self, keep: int, limit: int | None, everywhere: bool, undo: bool, grace: str, meanwhile: str, at: int
     ) -> None:
         values = {"older_than": "0 s", "retain_min": keep, "max_deletes": limit, "all_branches": everywhere}
-        self._expire("expire_snapshots", {**values, "keep_undo": undo, "grace": grace}, meanwhile, at)
+        self._expire(
+            "expire_snapshots", {**values, "keep_undo": undo, "grace": grace, "writers_stopped": True}, meanwhile, at
+        )
         for branch in self.branches.values():
             branch.main_changed |= branch.main_compacted
 
     @rule(grace=GRACE, meanwhile=MEANWHILE, unlimited=st.booleans(), at=st.integers(1, 10))
     def we_expire_tags(self, grace: str, meanwhile: str, unlimited: bool, at: int) -> None:
-        values: dict[str, Any] = {"all_branches": True, "grace": grace}
+        values: dict[str, Any] = {"all_branches": True, "grace": grace, "writers_stopped": True}
         if unlimited:
             values |= {"older_than": "1 h", "include_unlimited": True}
         self._expire("expire_tags", values, meanwhile, at)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, event, settings
+from hypothesis import HealthCheck, currently_in_test_context, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.publish.published import verify_publish, verify_rollback
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
@@ -35,10 +36,16 @@ Rows = dict[int, tuple[str, str]]
 """Key -> value and partition."""
 
 
+def seen(what: str) -> None:
+    """Count it in Hypothesis's statistics; steps written as a plain test have none."""
+    if currently_in_test_context():
+        event(what)
+
+
 class Side:
-    """What one branch should hold. ``ids``: of every row that it ever showed; ``touched``: partitions, and ``changed``:
-    rows, that were written since the branch was made; ``unpublished``: rows that were written since its last publish;
-    ``may_change``: rows of the last step.
+    """What one branch should hold. ``ids``: of every row that it ever showed; ``changed``: rows that were written since
+    the branch was made, ``unpublished``: since its last publish; ``may_change``: rows of the last step. Partitions,
+    since the branch was made: ``appended``; ``rewritten``: whose files were replaced; ``replaced``: as a whole.
     """
 
     def __init__(self, view: Table, rows: Rows) -> None:
@@ -49,20 +56,17 @@ class Side:
         self.versions: dict[int, int] = {}
         self.seen: dict[int, list[str]] = {}
         self.next_row_id = 0
-        self.touched: set[str] = set()
+        self.appended: set[str] = set()
+        self.rewritten: set[str] = set()
+        self.replaced: set[str] = set()
         self.may_change: set[int] = set()
         self.changed: set[int] = set()
         self.unpublished: set[int] = set()
         self.goes_back = False
-        self.beginning: dict[int, tuple[str, str, int]] = {}
 
-    @staticmethod
-    def rows_in(dt: str, rows: Rows) -> Rows:
-        return {k: row for k, row in rows.items() if row[1] == dt}
-
-    def is_as_in_the_beginning(self, dt: str) -> bool:
-        now = {k: (*row, self.versions[k]) for k, row in self.rows.items()}
-        return {k: r for k, r in now.items() if r[1] == dt} == {k: r for k, r in self.beginning.items() if r[1] == dt}
+    @property
+    def head(self) -> int:
+        return self.view.latest_snapshot_id() or 0
 
 
 class RowIdMachine(RuleBasedStateMachine):
@@ -77,7 +81,6 @@ class RowIdMachine(RuleBasedStateMachine):
         self.keys = 0
         self.sides = {"main": Side(self.table, {})}
         self.undo: tuple[str, Rows] | None = None
-        self.undone = False  # after an undo a second publish may be refused, or give rows of the first one its version
         self.stands = False  # main still has the last publish as it was
         self._insert(self.sides["main"], "a", 2)
         self._check(self.sides["main"])
@@ -98,7 +101,7 @@ class RowIdMachine(RuleBasedStateMachine):
         rows = self._fresh(dt, count)
         write_arrow(side.view, self._arrow(rows))
         side.rows |= rows
-        side.touched.add(dt)
+        side.appended.add(dt)
 
     def _side(self, name: str) -> Side:
         return self.sides[name]
@@ -112,14 +115,16 @@ class RowIdMachine(RuleBasedStateMachine):
         side, rows = self._side(name), self._fresh(dt, count)
         write_arrow(side.view, self._arrow(rows), mode="dynamic_overwrite")
         side.rows = {k: r for k, r in side.rows.items() if r[1] != dt} | rows
-        side.touched.add(dt)
+        side.appended.add(dt)
+        side.rewritten.add(dt)
+        side.replaced.add(dt)
 
     @rule(name=SIDES, dt=PARTITIONS)
     def drop_a_partition(self, name: str, dt: str) -> None:
         side = self._side(name)
         drop_partitions(side.view, [{"dt": dt}])
-        if any(r[1] == dt for r in side.rows.values()):
-            side.touched.add(dt)
+        side.rewritten.add(dt)
+        side.replaced.add(dt)
         side.rows = {k: r for k, r in side.rows.items() if r[1] != dt}
 
     @rule(
@@ -134,18 +139,19 @@ class RowIdMachine(RuleBasedStateMachine):
         for k in [k for k in side.rows if k % every == 0]:
             v, old = side.rows[k]
             if kind == "delete":
-                side.touched.add(old)
+                side.rewritten.add(old)
                 del side.rows[k]
             elif kind == "move" and old != dt:
-                side.touched |= {old, dt}
+                side.rewritten.add(old)
+                side.appended.add(dt)
                 side.rows[k] = v, dt
                 side.may_change.add(k)
             elif kind != "move":
-                side.touched.add(old)
+                side.rewritten.add(old)
                 side.rows[k] = word, old
                 side.may_change.add(k)
         side.rows |= new
-        side.touched |= {d for _, d in new.values()}
+        side.appended |= {d for _, d in new.values()}
 
     def change(self, side: Side, kind: str, every: int, dt: str, word: str, new: Rows) -> None:
         """The statement, below Spark. It has to be the only commit, and none if it changes nothing."""
@@ -157,7 +163,8 @@ class RowIdMachine(RuleBasedStateMachine):
                 return None
             return {**row, "dt": dt} if kind == "move" else {**row, "v": word}
 
-        statement(side.view, one, [{"k": k, "v": v, "dt": d} for k, (v, d) in new.items()], kind.upper())
+        operation = "UPDATE" if kind == "move" else kind.upper()
+        statement(side.view, one, [{"k": k, "v": v, "dt": d} for k, (v, d) in new.items()], operation)
 
     @rule(name=SIDES)
     def compact_files(self, name: str) -> None:
@@ -165,7 +172,9 @@ class RowIdMachine(RuleBasedStateMachine):
         asked = {"warehouse": self.warehouse, "table": "d.t", "branch": side.view.branch_name, "min_files": 2}
         request = build_request("compact", asked)
         assert isinstance(request, Compact)
-        event(f"compacted: {compact(open_context(request), request).changed}")
+        changed = compact(open_context(request), request).changed
+        side.rewritten |= {dt for _, dt in side.rows.values()} if changed else set()
+        seen(f"compacted: {changed}")
 
     @rule()
     def branch_again(self) -> None:
@@ -177,34 +186,47 @@ class RowIdMachine(RuleBasedStateMachine):
         run(self.table, "create_branch", branch="fix", snapshot=self.table.latest_snapshot_id())
         fix = Side(self.table.branch("fix"), main.rows)
         fix.ids, fix.owners, fix.next_row_id = dict(main.ids), dict(main.owners), main.next_row_id
-        fix.beginning = {k: (*row, main.versions[k]) for k, row in main.rows.items()}
         fix.versions, fix.seen = dict(main.versions), dict(main.seen)
-        main.touched, self.undo, self.stands = set(), None, False
+        main.appended, main.rewritten, self.undo, self.stands = set(), set(), None, False
         self.sides["fix"] = fix
+        self.base = main.head
+        self.known = {self.base: dict(main.rows)}  # main's snapshot -> the branch's rows that it stands on
 
-    @rule()
-    def publish(self) -> None:
+    @property
+    def expected(self) -> Rows:
+        """The branch's rows as main has them: of the last publish that main stands on, or of the branch point."""
+        return self.known[max(self.known)]
+
+    def _merged(self, ours: Rows, before: Rows, after: Rows) -> Rows:
+        """A three-way merge by row."""
+        changed = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
+        out = {k: r for k, r in ours.items() if k not in changed}
+        return out | {k: after[k] for k in changed & after.keys()}
+
+    @rule(keep=st.booleans(), rewrite=st.booleans())
+    def publish(self, keep: bool = False, rewrite: bool = False) -> None:
+        """Whatever main got meanwhile stays, and a refusal has a reason: both sides replaced files of a partition."""
         main, fix = self.sides["main"], self.sides["fix"]
-        before, head = dict(main.rows), self.table.latest_snapshot_id()
+        before, head = dict(main.rows), main.head
         try:
-            result = run(self.table, "merge_branch", branch="fix")
-        except ConflictError:
-            assert self.undone or main.touched & fix.touched
-            assert self.table.latest_snapshot_id() == head
-            event("publish: conflict")
+            result = run(self.table, "merge_branch", branch="fix", keep_appended=keep, rewrite=rewrite)
+        except ConflictError as error:
+            appended = set() if keep else main.appended & fix.replaced
+            assert (main.rewritten & (fix.rewritten | fix.appended)) | appended, error.message
+            assert main.head == head
+            seen(f"publish: conflict by {error.details['cause']}")
             return
-        event("publish: " + ("done" if result.changed else "nothing to do"))
-        event(f"publish: rewritten files: {result.details['rewritten_files'] > 0}")
-        taken = fix.touched
-        if fix.touched & main.touched:  # no conflict: the branch has moved rows in and out again
-            taken = {dt for dt in fix.touched if not fix.is_as_in_the_beginning(dt)}
-            there = {r["k"]: (r["v"], r["dt"]) for r in read_arrow(self.table).to_pylist()}
-            taken |= {dt for dt in fix.touched - taken if fix.rows_in(dt, there) == fix.rows_in(dt, fix.rows)}
-        main.rows = {k: r for k, r in main.rows.items() if r[1] not in taken}
-        main.rows |= {k: r for k, r in fix.rows.items() if r[1] in taken}
-        main.may_change |= fix.unpublished if self.stands and not self.undone else fix.changed
+        seen("publish: " + ("done" if result.changed else "nothing to do"))
+        seen(f"publish: rewritten files: {result.details['rewritten_files'] > 0}")
+        seen(f"publish: compactions taken back: {'compactions_taken_back' in result.details}")
+        seen(f"publish: beside rows of main: {bool(main.appended & (fix.appended | fix.rewritten))}")
+        main.rows = self._merged(main.rows, self.expected, fix.rows)
+        main.may_change |= fix.unpublished if self.stands else fix.changed
         if result.changed:
+            verify_publish(self.table, snapshot_id=main.head, branch="fix", branch_snapshot=fix.head)
+            self.known[main.head] = dict(fix.rows)
             fix.unpublished, self.stands = set(), True
+            fix.replaced = set()
             self.undo = result.details["undo_tag"], before
 
     @rule(every=st.integers(2, 4), dt=PARTITIONS, kind=st.sampled_from(["update", "merge"]))
@@ -215,19 +237,39 @@ class RowIdMachine(RuleBasedStateMachine):
         self._check(self.sides["fix"])
         self.publish()
 
+    @rule(every=st.integers(2, 4), dt=PARTITIONS, rewrite=st.booleans())
+    def publish_over_a_compaction(self, every: int, dt: str, rewrite: bool) -> None:
+        """Main appends to what the branch corrects, and compacts it."""
+        self.state("fix", every, "update", dt)
+        self._insert(self.sides["main"], dt, 1)
+        self.compact_files("main")
+        self._check(self.sides["main"])
+        self._check(self.sides["fix"])
+        self.publish(False, rewrite)
+
     @precondition(lambda self: self.undo is not None)
     @rule()
     def undo_the_publish(self) -> None:
         main = self.sides["main"]
         assert self.undo is not None
         tag, before = self.undo
-        head = self.table.latest_snapshot_id()
-        if head != self._published_at():
-            return  # other commits in between are the publish machine's
-        run(self.table, "rollback_to", tag=tag, keep_later=True)
-        main.rows, main.goes_back, self.undo, self.stands = before, True, None, False
+        at = self._published_at()
+        published = {k: (v, dt) for k, v, dt, *_ in with_ids(self.table, version=at)}
+        later = main.head != at
+        try:
+            run(self.table, "rollback_to", tag=tag, keep_later=True)
+        except ConflictError:
+            assert later and main.rewritten
+            seen("undo: conflict")
+            return
+        verify_rollback(self.table, snapshot_id=main.head, target=self.table.tag(tag).snapshot, keep_later=True)
+        seen(f"undo: commits after it {later}")
+        main.rows = self._merged(main.rows, published, before)
+        if max(self.known) == at:
+            self.known[main.head] = self.known[max(k for k in self.known if k < at)]
+        main.goes_back, self.undo, self.stands = True, None, False
 
-    def _published_at(self) -> int | None:
+    def _published_at(self) -> int:
         assert self.undo is not None
         return self.table.tag(self.undo[0]).snapshot.id + 1
 
@@ -238,7 +280,11 @@ class RowIdMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(self.table.snapshot_ids()))
         rows = read_arrow(self.table, version=number).to_pylist()
         run(self.table, "rollback_to", snapshot=number)
-        main.touched |= {dt for _, dt in main.rows.values()} | {r["dt"] for r in rows}
+        dts = {dt for _, dt in main.rows.values()} | {r["dt"] for r in rows}
+        main.appended |= dts
+        main.rewritten |= dts
+        older = [k for k in self.known if k <= number]
+        self.known[main.head] = self.known[max(older)] if older else self.known[self.base]
         self.stands = False
         main.rows, main.goes_back, self.undo = {r["k"]: (r["v"], r["dt"]) for r in rows}, True, None
 
@@ -277,3 +323,20 @@ MACHINE = settings(
 )
 TestRowIdMachine = RowIdMachine.TestCase
 TestRowIdMachine.settings = MACHINE
+
+
+def test_a_publish_after_publishes_that_changed_nothing_and_an_undo() -> None:
+    """The branch's rows come back: neither a publish without changes nor the undo of the last one is a conflict."""
+    state = RowIdMachine()
+    state.start(partitioned_ids=False, small=False)
+    for _ in range(2):
+        state.insert(count=1, dt="a", name="fix")
+        state.publish()
+    state.publish()
+    state.publish()
+    state.undo_the_publish()
+    state.rows_have_their_ids()
+    state.publish()
+    state.rows_have_their_ids()
+    assert state.sides["main"].rows == state.sides["fix"].rows
+    state.teardown()

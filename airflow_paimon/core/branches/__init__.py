@@ -1,1 +1,1 @@
-"""The life of branches and tags: create, delete, rename, publish, roll back, protect."""
+"""The life of branches and tags: create, delete, rename, protect."""

@@ -27,17 +27,18 @@ from airflow_paimon.core.table.paths import (
     published_tag,
 )
 
-DROPPED_ON_BRANCH = (
-    "tag.num-retained-max",
-    "tag.default-time-retained",
-    "partition.expiration-time",
-)
+CHAIN_BRANCHES = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
+"""Options by which a table is read as a chain."""
+DROPPED_ON_BRANCH = ("tag.num-retained-max", "tag.default-time-retained", "partition.expiration-time")
 """Options of a table that a branch of it does not take over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchSource:
-    """The base of a new branch. ``snapshot_bytes`` is the snapshot file byte for byte, or made from the tag."""
+    """The base of a new branch. ``snapshot_bytes`` is the snapshot file byte for byte, or made from the tag.
+
+    ``is_chain_part``: the source is the snapshot or the delta branch of a chain table.
+    """
 
     branch: str
     schemas: Mapping[int, bytes]
@@ -46,6 +47,7 @@ class BranchSource:
     snapshot: Snapshot | None = None
     snapshot_bytes: bytes = b""
     tag: Tag | None = None
+    is_chain_part: bool = False
 
 
 def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
@@ -55,6 +57,9 @@ def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
     """
     schema_id = max(source.latest_schema_id, *source.schemas) + 1
     options = branch_options(source.schema.options)
+    if source.is_chain_part:
+        # read as it is stored, not as a chain; with chain-table.enabled no engine's compaction drops deletes
+        options = {k: v for k, v in options.items() if k not in CHAIN_BRANCHES} | {"chain-table.enabled": "true"}
     return replace(source.schema, id=schema_id, options=options, time_millis=now_ms, version=3)
 
 

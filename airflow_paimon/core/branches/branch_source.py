@@ -15,6 +15,8 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.table.branch_state import require_ready
+from airflow_paimon.core.table.features import is_chain_part
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, manifest_path
 from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.table import Table
@@ -42,7 +44,9 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
     else:
         assert request.snapshot is not None
         snapshot = view.snapshot(request.snapshot)
-    _check_source_branch(view, request)
+    is_part = is_chain_part(TableOptions(view.schema().options), view.branch_name)
+    if not is_part:  # a chain table's branch holds back for its own tags, of which the new branch gets one
+        _check_source_branch(view, request)
     schemas = schema_bytes(view, [i for i in ids if i <= snapshot.schema_id])
     if snapshot.schema_id not in schemas:
         raise FormatError(f"{view.label}: schema {snapshot.schema_id} of snapshot {snapshot.id} is missing")
@@ -55,6 +59,7 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
         snapshot=snapshot,
         snapshot_bytes=snapshot_bytes(view, snapshot),
         tag=tag,
+        is_chain_part=is_part,
     )
 
 
@@ -97,7 +102,9 @@ def recheck_source(table: Table, source: BranchSource) -> None:
         still = view.tag(source.tag.name).snapshot if source.tag is not None else view.snapshot(snapshot.id)
         if still.identity != snapshot.identity:
             raise NotFoundError("another snapshot has its id now")
-        lost = [n for n in snapshot.manifest_lists() if not table.store.exists(manifest_path(n))]
+        # Not its changelog's list: Paimon's expiry keeps the state of a tagged snapshot, and not the changes.
+        state = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+        lost = [n for n in state if not table.store.exists(manifest_path(n))]
         if not lost and source.tag is None:
             lost = lost_between(view, snapshot)
     except NotFoundError as error:

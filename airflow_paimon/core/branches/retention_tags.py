@@ -31,6 +31,8 @@ BRANCH_SNAPSHOT_PROPERTY = "airflow-paimon.branch-snapshot"
 BRANCH_IDENTITY_PROPERTY = "airflow-paimon.branch-identity"
 TARGET_PROPERTY = "airflow-paimon.target-snapshot"
 """The snapshot to which a rollback went back."""
+KEEP_LATER_PROPERTY = "airflow-paimon.keep-later"
+"""Snapshot property of a rollback: whether it restored only what the publish after its target had changed."""
 CAME_BACK_PROPERTY = "airflow-paimon.files-came-back"
 """Snapshot property: it holds files that an earlier snapshot of the same branch had and a later one lacked."""
 
@@ -181,7 +183,7 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
     published = view.branch(branch).find_snapshot(int(number))
     if published is None or published.identity != snapshot.properties.get(BRANCH_IDENTITY_PROPERTY):
         return  # deleted; one of that name may have been created again
-    living = set(view.branch_names())
+    living = set(view.branch_names()) - {view.branch_name}  # which may be the parent, in a chain table
     while branch in living:
         yield branch
         living.discard(branch)

@@ -95,7 +95,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
             raise ConflictError(
                 f"{view.label}: tag {name!r} was created by a concurrent operation", table=view.name
             ) from None
-        _recheck(view, snapshot)
+        _check_held(view, tag, existing)
     details = {"tag": name, "snapshot": snapshot.id, "time_retained": request.time_retained}
     return context.result(
         plan, branch=request.branch, changed=True, before=snapshot.id, after=snapshot.id, details=details
@@ -136,15 +136,28 @@ def _plan_create(operation: str, view: Table, tag: Tag, *, exists: bool) -> Plan
     return Plan(operation=operation, table=view.name, actions=(action,), summary={"tag": tag.name})
 
 
-def _recheck(view: Table, snapshot: Snapshot) -> None:
-    """Check that a running expiry deleted no files before the tag was set."""
-    lost = lost_between(view, snapshot)
-    if lost:
-        raise ConflictError(
-            f"{view.label}: snapshot {snapshot.id} was being expired while it was tagged: {lost[0]} is gone; delete "
-            f"the tag and tag a later snapshot",
-            table=view.name,
-        )
+def _check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
+    """Check, now that the tag is set, that no expiry has taken the snapshot before that; else take the tag back.
+
+    An expiry takes the snapshot's file or tag away first, and looks at all tags then: so either it sees this one, or
+    what it took away is gone here.
+    """
+    snapshot = tag.snapshot
+    now = view.find_snapshot(snapshot.id)
+    held = now is not None and now.identity == snapshot.identity
+    held = held or any(t.name != tag.name and t.snapshot.identity == snapshot.identity for t in view.tags())
+    lost = lost_between(view, snapshot) if held else []
+    if held and not lost:
+        return
+    path, before = view.paths.tag(tag.name), replaced.to_bytes() if replaced is not None else None
+    if view.find_tag(tag.name) == tag:
+        back = Delete(path=path, reason="refused") if before is None else Replace(path=path, data=before, reason="back")
+        execute(view, Plan(operation="create_tag", table=view.name, actions=(back,)))
+    why = f" ({lost[0]} is gone)" if lost else ""
+    raise ConflictError(
+        f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one",
+        table=view.name,
+    )
 
 
 def _refuse_reserved(table: Table, name: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.chain.schema_checks import branch_problems, schema_problems
-from airflow_paimon.core.chain.setup_plan import BranchNow
+from airflow_paimon.core.chain.setup_plan import BranchNow, set_up_problems
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Action, Plan, Precondition, PutNew
@@ -161,7 +161,9 @@ def _check_targets(
     table: str, targets: Mapping[str, TableSchema], main: BranchNow, branches: Sequence[BranchNow]
 ) -> None:
     def problems(schemas: Mapping[str, TableSchema]) -> list[str]:
-        return schema_problems(schemas[MAIN]) + branch_problems(schemas[MAIN], *(schemas[b.name] for b in branches))
+        main_schema = schemas[MAIN]
+        own = schema_problems(main_schema) + set_up_problems(main_schema)
+        return own + branch_problems(main_schema, *(schemas[b.name] for b in branches))
 
     known = problems({b.name: _schema(b) for b in (main, *branches)})
     new = [p for p in problems(targets) if p not in known]

@@ -27,6 +27,7 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.features import holds_chain_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_scan, plan_snapshot
@@ -45,6 +46,17 @@ def chain_role(table: Table, schema: TableSchema) -> Branch | None:
     return next((role for name, role in names if name and name.lower() == table.branch_name.lower()), None)
 
 
+def chain_part(table: Table) -> Branch | None:
+    """Return whether a branch is the snapshot or the delta branch of a chain table; None: neither."""
+    role = chain_role(table, table.schema())
+    return None if role == Branch.MAIN else role
+
+
+def is_chain_rows(table: Table) -> bool:
+    """See ``holds_chain_rows``."""
+    return holds_chain_rows(TableOptions(table.schema().options), table.branch_name)
+
+
 def refuse_chain_branch(branch: Table) -> None:
     """Refuse to publish a chain table's snapshot or delta branch onto main."""
     role = chain_role(branch, branch.schema())
@@ -52,6 +64,26 @@ def refuse_chain_branch(branch: Table) -> None:
         raise UnsafeOperationError(
             f"{branch.label} is the {role} branch of a chain table: on main its partitions would hide both branches' "
             f"for good; compact_chain_table makes partitions full, write_table writes to main",
+            table=branch.name,
+        )
+
+
+def check_chain_publish(target: Table, branch: Table, operation: str) -> None:
+    """Check a publish onto the snapshot or the delta branch of a chain table.
+
+    Raises:
+        UnsafeOperationError: it is not a merge, or the branch has other columns.
+    """
+    if operation != "merge_branch":
+        raise UnsafeOperationError(
+            f"{branch.label} began with a branch of a chain table, {target.branch_name!r}, and is published onto that "
+            f"by merge_branch alone, not by {operation}",
+            table=branch.name,
+        )
+    if target.schema().content != branch.schema().content:
+        raise UnsafeOperationError(
+            f"{branch.label} has other columns or keys than branch {target.branch_name!r} of the chain table, whose "
+            f"branches must have the same: alter the three of them with alter_chain_table, and correct a new branch",
             table=branch.name,
         )
 

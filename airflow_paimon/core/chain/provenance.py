@@ -19,6 +19,7 @@ from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
@@ -78,7 +79,7 @@ def _read_one(table: Table, layout: ChainLayout, path: str) -> Provenance | None
 
 def _parse(layout: ChainLayout, data: bytes) -> Provenance | None:
     try:
-        return _from_json(layout, json.loads(data))
+        return _from_json(layout, parse_json(data))
     except (ValueError, KeyError, TypeError, PaimonError):
         return None
 

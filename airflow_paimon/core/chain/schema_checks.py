@@ -150,6 +150,8 @@ def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: Tabl
     problems = []
     options = TableOptions(main.options)
     for name, schema in ((options.snapshot_branch, snapshot), (options.delta_branch, delta)):
+        if name is None:
+            continue  # which schema_problems names
         if schema is None:
             problems.append(f"branch {name!r} does not exist: create it, or reset the option that names it")
             continue

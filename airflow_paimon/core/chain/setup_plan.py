@@ -205,8 +205,13 @@ def _check_branch(table: str, branch: BranchNow) -> None:
         )
 
 
+def new_chain_problems(schema: TableSchema, table: str) -> list[str]:
+    """Return the rules that the schema of a new chain table violates."""
+    return [*schema_problems(schema), *set_up_problems(schema)] or _spelling_problems(schema, table)
+
+
 def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -> None:
-    problems = [*schema_problems(main), *_more_problems(main)] or _spelling_problems(main, table)
+    problems = new_chain_problems(main, table)
     if not problems:
         snapshot, delta = branches.values()
         problems = branch_problems(main, snapshot, delta)
@@ -216,9 +221,14 @@ def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -
         )
 
 
-def _more_problems(schema: TableSchema) -> list[str]:
+def set_up_problems(schema: TableSchema) -> list[str]:
     """Rules for new chain tables only: existing ones of another engine can be read nevertheless."""
     problems = time_column_problems(schema)
+    if TableOptions(schema.options).deletion_vectors:
+        problems.append(
+            "option deletion-vectors.enabled must be false: every write to its branches would be refused here, as only "
+            "Paimon's own compaction makes appended rows of such a table visible: reset that option"
+        )
     if schema.primary_keys and set(schema.primary_keys) == set(schema.partition_keys):
         problems.append("the primary key must have a column that is not a partition column")
     for key in ("scan.fallback-branch", "scan.primary-branch"):

@@ -45,14 +45,15 @@ from airflow_paimon.core.row_tracking.row_ids_plan import stamped
 from airflow_paimon.core.table.branch_state import is_gone, is_standing, require_ready
 from airflow_paimon.core.table.lineage import Lineage
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import manifest_path
+from airflow_paimon.core.table.paths import MAIN, manifest_path
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-WRITER_VERSION = f"airflow-paimon-{__version__}"
+WRITER = "airflow-paimon-"
+WRITER_VERSION = f"{WRITER}{__version__}"
 
 
 def commit(
@@ -350,6 +351,8 @@ def _branch_taken_away(table: Table, staged: _Staged, branch: Lineage | None) ->
 def _refresh_hint(table: Table, snapshot_id: int) -> None:
     try:
         table.store.replace(table.paths.latest_hint, str(snapshot_id).encode())
+        if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
+            table.store.delete(table.paths.latest_hint)
     except (StorageError, OutcomeUnknownError) as error:
         log.warning("%s: LATEST hint not refreshed (%s); readers list the folder instead", table.label, error)
 

@@ -9,7 +9,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt,
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -26,13 +26,14 @@ def commit_compaction(
     read: ScanPlan,
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
+    operation: Operation | None = None,
     retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Replace files of some buckets by the rows that are left of them, in one COMPACT snapshot.
 
     ``read``: the scan of these buckets, with all their live files. Files that writers have added to level 0 since stay
     above the new ones. All deletion vectors of the buckets go: the new files are without their rows. The hash index
-    stays, as it may name keys that are gone.
+    stays, as it may name keys that are gone. ``operation``: of the write that the compaction follows.
 
     Raises:
         ConflictError: another commit has replaced files of a bucket or deleted rows of it, or changed the columns:
@@ -65,7 +66,7 @@ def commit_compaction(
             index_entries=kept if len(kept) < len(index) else None,
             schema=schema,
             properties=properties or {},
-            operation="COMPACT",
+            operation=operation,
         )
 
     return commit(table, draft, identity, retry)

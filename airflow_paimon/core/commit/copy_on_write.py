@@ -12,7 +12,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt,
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -29,7 +29,7 @@ def commit_rewrite(
     *,
     read: ScanPlan,
     kind: CommitKind = CommitKind.OVERWRITE,
-    operation: str,
+    operation: Operation | None,
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
     retry: RetryPolicy | None = None,
@@ -37,7 +37,7 @@ def commit_rewrite(
     """Add ``new_files`` and delete ``replaced`` of the messages, in one snapshot; nothing else changes.
 
     ``read``: the scan that the replaced files and their deletion vectors were read from. ``operation``: UPDATE, DELETE,
-    MERGE or COMPACT. Without replaced files the snapshot is an APPEND.
+    MERGE, or None for a compaction. Without replaced files the snapshot is an APPEND.
 
     Raises:
         ConflictError: another commit has replaced one of these files, or deleted rows of it, or changed the columns:

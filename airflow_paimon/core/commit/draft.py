@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Draft:
     properties: Mapping[str, str] = field(default_factory=dict)
     watermark: int | None = None
     next_row_id: int | None = None
-    operation: str | None = None
+    operation: Operation | None = None
     rewrite_base: bool = False
     follow: Callable[[Snapshot], Draft | None] | None = None
     prepare: Callable[[], bool] | None = None

@@ -18,17 +18,12 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec
-from airflow_paimon.core.table.scan import (
-    BucketKey,
-    BucketSplit,
-    live_entries,
-    read_index,
-)
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
@@ -104,7 +99,7 @@ def commit_append(
             schema=schema,
             properties=properties or {},
             watermark=watermark,
-            operation="WRITE",
+            operation=Operation.WRITE,
             guard_options=guard_options,
         )
 
@@ -205,7 +200,7 @@ def commit_overwrite(
             index_entries=[*(index or []), *new] if new else index,
             schema=schema,
             properties=properties or {},
-            operation="OVERWRITE",
+            operation=Operation.OVERWRITE,
             guard_options=guard_options,
         )
 
@@ -266,10 +261,11 @@ def commit_buckets(
     identity: CommitIdentity | None = None,
     properties: Mapping[str, str] | None = None,
     kind: CommitKind = CommitKind.OVERWRITE,
-    operation: str | None = "OVERWRITE",
+    operation: Operation = Operation.OVERWRITE,
     retry: RetryPolicy | None = None,
     assigned: tuple[Snapshot | None] | None = None,
     vectors: Sequence[IndexEntry] = (),
+    guard_options: object = None,
 ) -> Receipt:
     """Replace each message's bucket by its new files: copy-on-write of whole buckets, in one snapshot.
 
@@ -316,6 +312,7 @@ def commit_buckets(
             schema=schema,
             properties=properties or {},
             operation=operation,
+            guard_options=guard_options,
         )
 
     return commit(table, draft, identity, retry)
@@ -380,7 +377,7 @@ def commit_partition(
             index_entries=index,
             schema=table.schema(),
             properties=properties or {},
-            operation="OVERWRITE" if gone else "WRITE",
+            operation=Operation.OVERWRITE if gone else Operation.WRITE,
             guard_options=guard_options,
         )
 

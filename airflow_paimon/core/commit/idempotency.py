@@ -35,6 +35,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedError,
 )
+from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.context import Context
@@ -56,7 +57,7 @@ COMMITS = "commits"
 """False in the record of an operation without commits: its retry looks at no snapshot."""
 _FOUND, _REFUSED = b"", b"refused"
 _RECORD = re.compile(r"([0-9a-f]{32})(?:-\d+)?(?:\.json)?")
-_NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse"})
+_NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse", "restricted_sql"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +259,7 @@ def _check_same(table: Table, operation_id: str, found: Mapping[str, Any], recor
 def _read_record(table: Table, operation_id: str, number: int) -> dict[str, Any]:
     path = _record_path(operation_id, number)
     try:
-        found = json.loads(table.store.read(path))
+        found = parse_json(table.store.read(path))
         return {**found, "head": int(found["head"])} | {k: str(found[k]) for k in ("operation_id", "request", "branch")}
     except (ValueError, KeyError, TypeError, NotFoundError) as error:
         raise FormatError(

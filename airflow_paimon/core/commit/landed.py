@@ -187,7 +187,7 @@ def verified_commits() -> Iterator[None]:
 
 
 def verify_at_end(table: Table, snapshot: Snapshot) -> None:
-    """Schedule a published snapshot for reading back at the end of ``verified_commits``; outside of it: now."""
+    """Read a published snapshot back when ``verified_commits`` ends, or at once outside of it."""
     pending = _published.get()
     if pending is None:
         verify_landed(table, snapshot)

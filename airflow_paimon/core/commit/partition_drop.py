@@ -8,7 +8,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt,
 from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import ManifestEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -54,7 +54,7 @@ def drop_held(
             index_entries=index,
             schema=schema,
             properties=properties or {},
-            operation="OVERWRITE",
+            operation=Operation.OVERWRITE,
             guard_options=guard_options,
         )
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import assert_never
 
-from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError, UnsupportedStorageError
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsupportedStorageError,
+)
 from airflow_paimon.core.plan import (
     Action,
     Delete,
@@ -14,6 +21,7 @@ from airflow_paimon.core.plan import (
     Plan,
     PutNew,
     PutSnapshot,
+    RebuildIndexes,
     Replace,
     ReplaceBucket,
     SetTag,
@@ -56,7 +64,7 @@ def execute(table: Table, plan: Plan, on_action: Callable[[Action], None] | None
 
 def _perform(table: Table, action: Action) -> None:
     match action:
-        case SetTag() | ReplaceBucket() | DropPartition() | PutSnapshot():
+        case SetTag() | ReplaceBucket() | DropPartition() | RebuildIndexes() | PutSnapshot():
             raise AssertionError(f"{action.path}: only the committer carries out a {type(action).__name__}")
         case PutNew():
             try:
@@ -65,11 +73,21 @@ def _perform(table: Table, action: Action) -> None:
                 if not (action.same_ok and table.store.read(action.path) == action.data):
                     raise
         case Replace():
-            table.store.replace(action.path, action.data)
+            if action.expected is None or _content(table, action.path) == action.expected:
+                table.store.replace(action.path, action.data)
         case Delete():
             table.store.delete(action.path)
         case DeleteTree():
             table.store.delete_tree(action.path)
+        case _:
+            assert_never(action)
+
+
+def _content(table: Table, path: str) -> bytes | None:
+    try:
+        return table.store.read(path)
+    except NotFoundError:
+        return None
 
 
 def delete_files(table: Table, paths: Sequence[str], on_deleted: Callable[[int], None] | None = None) -> list[str]:

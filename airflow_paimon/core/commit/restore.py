@@ -8,7 +8,7 @@ from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import ConflictError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -54,7 +54,7 @@ def restoring(
         index_entries=index,
         schema=schema,
         properties=properties,
-        operation="OVERWRITE",
+        operation=Operation.OVERWRITE,
         rewrite_base=True,
         guard_options=guard_options,
     )

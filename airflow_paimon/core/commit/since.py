@@ -1,4 +1,4 @@
-"""What was committed since a write was planned, and what of it concerns tables with dynamic buckets.
+"""What was committed since a write was planned, and which of it matters for tables with dynamic buckets.
 
 Entries of a hash index take no part in Paimon's search for conflicts, and the last writer's replaces the others': two
 writers that meet would put a key into two buckets. So a write here holds only where nothing has been committed to its

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch
-from airflow_paimon.core.branches.publish_plan import BucketChange, merged_index
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit, execute
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -25,8 +24,9 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
@@ -197,7 +197,7 @@ def take_over(
             schema=schema,
             properties=properties(removed, fresh),
             next_row_id=next_row_id,
-            operation="OVERWRITE",
+            operation=Operation.OVERWRITE,
         )
 
     return Taken(receipt=commit(onto, draft, identity), removed=removed, added=fresh)

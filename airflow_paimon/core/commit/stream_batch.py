@@ -18,6 +18,7 @@ from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
+from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.paths import STREAMS_DIR
 from airflow_paimon.core.table.table import Table
@@ -53,6 +54,26 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
             f"have expired. Look at the table (commit user {query}), then use a new checkpoint location",
             table=table.name,
         ) from error
+
+
+def check_same_batch(table: Table, query: str, batch: int, landed: Snapshot, rows: int) -> None:
+    """Check that a batch that is repeated has no more rows than its commit.
+
+    It has when the query's checkpoint was restored from before that batch: then Spark plans it again, with what has
+    come since, and skips nothing of that later.
+
+    Raises:
+        UnsafeOperationError: it has more.
+    """
+    known = landed.delta_record_count
+    if known is not None and rows > known:
+        raise UnsafeOperationError(
+            f"{table.label}: stream {query} repeats batch {batch} with {rows:,} rows, but its commit, snapshot "
+            f"{landed.id}, has {known:,}: its checkpoint is older than the table, and the other rows would be lost. Go "
+            f"on with the newest checkpoint, or roll the table back and use a new checkpoint location",
+            table=table.name,
+            details={"snapshot": landed.id, "rows": rows, "committed": known},
+        )
 
 
 def branch_of_stream(table: Table, query: str) -> str | None:
@@ -131,7 +152,7 @@ def _write(table: Table, query: str, batch: int, head: Snapshot | None) -> None:
 def _read(table: Table, query: str) -> dict[str, Any] | None:
     path = _path(table, query)
     try:
-        found = json.loads(table.store.read(path))
+        found = parse_json(table.store.read(path))
         return {k: found[k] for k in ("query", "branch", "batch", "head", "identity")}
     except NotFoundError:
         return None

@@ -97,7 +97,7 @@ class ManifestEntry(NamedTuple):
 
 
 class EntryColumns(NamedTuple):
-    """Fields of manifest entries, a list for each: what identifies their files, and what an overview shows of them.
+    """The fields of many manifest entries as columns: those that identify files, and those that an overview shows.
 
     A table with 100,000 files needs no object for each of them, and no statistics, to be listed.
     """

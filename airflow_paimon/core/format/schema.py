@@ -121,7 +121,9 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
         schema_id = int(raw["id"])
         highest = raw.get("highestFieldId")
         keys = tuple(raw.get("partitionKeys") or ()), tuple(raw.get("primaryKeys") or ())
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not 0 <= schema_id < 2**63:
+            raise ValueError("its id is out of range")
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{name} is corrupt ({type(error).__name__}: {error}); {RESTORE}") from None
     if version <= 2:
         options.setdefault("bucket", "1")

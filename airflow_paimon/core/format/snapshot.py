@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.json_value import parse_json
 
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """``commitIdentifier`` of a batch commit in Paimon (Long.MAX_VALUE)."""
@@ -24,11 +25,29 @@ class CommitKind(StrEnum):
     ANALYZE = "ANALYZE"
 
 
+class Operation(StrEnum):
+    """``operation``: what made the snapshot. Paimon 2.0 can't read a snapshot with any other text.
+
+    A compaction has none, except one that follows a write: it has the write's (Paimon's ``Snapshot.Operation``).
+    """
+
+    WRITE = "WRITE"
+    OVERWRITE = "OVERWRITE"
+    DELETE = "DELETE"
+    TRUNCATE = "TRUNCATE"
+    UPDATE = "UPDATE"
+    MERGE = "MERGE"
+    CREATE_TABLE_AS_SELECT = "CREATE_TABLE_AS_SELECT"
+    REPLACE_TABLE_AS_SELECT = "REPLACE_TABLE_AS_SELECT"
+    CREATE_OR_REPLACE_TABLE_AS_SELECT = "CREATE_OR_REPLACE_TABLE_AS_SELECT"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A snapshot file's content. Times are epoch milliseconds, sizes bytes, counts rows.
 
     ``total_record_count`` and ``delta_record_count`` count physical rows before any merge; None in very old files.
+    ``operation`` is kept as it was read: a later Paimon may have more constants than ``Operation``.
 
     See docs/format.md, Schemas and snapshots.
     """
@@ -154,7 +173,7 @@ def load_json_object(data: bytes, name: str) -> dict[str, Any]:
         FormatError: truncated or not JSON. The message names the file.
     """
     try:
-        value = json.loads(data)
+        value = parse_json(data)
     except ValueError as error:
         raise FormatError(f"{name} is truncated or not JSON ({error}); {RESTORE}") from None
     if not isinstance(value, dict):
@@ -201,4 +220,6 @@ def _checked(attribute: str, key: str, value: Any, name: str) -> Any:
         expected = str if attribute in _TEXTS else int
     if not isinstance(value, expected) or isinstance(value, bool):
         raise FormatError(f"{name}: {key} should be {expected.__name__}, it is {value!r}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise FormatError(f"{name}: {key} is no number of 64 bits; {RESTORE}")
     return value

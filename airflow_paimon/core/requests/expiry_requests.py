@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.requests.base import Request, flag
 
-GRACE, RETRY_WINDOW = "1 h", "1 d"
+GRACE, LEAST_GRACE, RETRY_WINDOW = "1 h", "10 min", "1 d"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,12 @@ class Expiry(Request):
     all_branches: bool = flag("Expire main and every branch", False)
     older_than: str | None = flag("An age, e.g. '7 d', or an ISO time with an offset")
     grace: str = flag(
-        "How long files stay after their snapshot or tag has expired, for readers that began before; '0 s': not at all",
+        "How long files stay after their snapshot or tag has expired, for whoever began to read or tag it before; at "
+        f"least {LEAST_GRACE!r}",
         GRACE,
+    )
+    writers_stopped: bool = flag(
+        "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none", False
     )
 
 

@@ -34,6 +34,7 @@ class Operation:
         fold: For publishes: the function behind ``--rewrite``, passed as third argument.
         on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
             the data layer that do.
+        plan: Of an operation on rows: the function that makes a dry run's result of metadata alone, if any.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Operation:
     connector: str | None = None
     fold: str | None = None
     on_rows: tuple[str, ...] = ()
+    plan: str | None = None
 
     @property
     def needs_spark(self) -> bool:
@@ -106,7 +108,7 @@ OPERATIONS: dict[str, Operation] = {
             name="merge_branch",
             request=requests.MergeBranch,
             summary="Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
-            function=f"{_CORE}.branches.publish:publish_branch",
+            function=f"{_CORE}.publish.merge:publish_branch",
             fold=_FOLD,
             on_rows=(_REWRITE, _CHANGELOG),
         ),
@@ -114,7 +116,7 @@ OPERATIONS: dict[str, Operation] = {
             name="fast_forward",
             request=requests.FastForward,
             summary="Publish a branch onto main; refused if main changed since the branch point.",
-            function=f"{_CORE}.branches.publish:publish_branch",
+            function=f"{_CORE}.publish.merge:publish_branch",
             fold=_FOLD,
             on_rows=(_REWRITE, _CHANGELOG),
         ),
@@ -122,7 +124,7 @@ OPERATIONS: dict[str, Operation] = {
             name="replace_main",
             request=requests.ReplaceMain,
             summary="Give main the whole state of a branch: rows, columns, options, and the branch's tags.",
-            function=f"{_CORE}.branches.publish:publish_branch",
+            function=f"{_CORE}.publish.merge:publish_branch",
             fold=_FOLD,
             on_rows=(_REWRITE, _CHANGELOG),
         ),
@@ -130,7 +132,7 @@ OPERATIONS: dict[str, Operation] = {
             name="rollback_to",
             request=requests.RollbackTo,
             summary="Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
-            function=f"{_CORE}.branches.rollback:rollback_to",
+            function=f"{_CORE}.publish.rollback:rollback_to",
             on_rows=(_CHANGELOG,),
         ),
         Operation(
@@ -162,24 +164,25 @@ OPERATIONS: dict[str, Operation] = {
             summary="Write the small files of an append table together, and drop deleted rows.",
             function=f"{_JOBS}.compact:compact",
             runs_on="rows",
+            plan="airflow_paimon.data.compact:compact",
         ),
         Operation(
             name="expire_branches",
             request=requests.ExpireBranches,
             summary="Delete branches whose retention is over, unless they are protected or have unpublished commits.",
-            function=f"{_CORE}.maintenance.expire_branches:expire_branches",
+            function=f"{_CORE}.metadata_expiry.expire_branches:expire_branches",
         ),
         Operation(
             name="remove_orphan_files",
             request=requests.RemoveOrphanFiles,
             summary="Delete old files that no snapshot, tag or changelog of any branch refers to.",
-            function=f"{_CORE}.maintenance.remove_orphan_files:remove_orphan_files",
+            function=f"{_CORE}.metadata_expiry.remove_orphan_files:remove_orphan_files",
         ),
         Operation(
             name="check_table",
             request=requests.CheckTable,
             summary="Find incomplete branches, missing protective tags, missing files and stale records.",
-            function=f"{_CORE}.maintenance.check:check_table",
+            function=f"{_CORE}.check.check:check_table",
             on_rows=(
                 "airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",
                 "airflow_paimon.data.key_places:double_keys",
@@ -190,7 +193,7 @@ OPERATIONS: dict[str, Operation] = {
             name="repair_table",
             request=requests.RepairTable,
             summary="Repair the findings of check_table.",
-            function=f"{_CORE}.maintenance.repair:repair_table",
+            function=f"{_CORE}.check.repair:repair_table",
             on_rows=(_KEYS,),
         ),
         Operation(
@@ -222,19 +225,19 @@ OPERATIONS: dict[str, Operation] = {
             name="expire_partitions",
             request=chain_requests.ExpirePartitions,
             summary="Drop partitions that are too old; in a chain table, whole segments.",
-            function=f"{_CORE}.maintenance.expire_partitions:expire_partitions",
+            function=f"{_CORE}.partition_expiry.expire_partitions:expire_partitions",
         ),
         Operation(
             name="expire_snapshots",
             request=expiry_requests.ExpireSnapshots,
             summary="Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
-            function=f"{_CORE}.maintenance.expire_snapshots:expire_snapshots",
+            function=f"{_CORE}.metadata_expiry.expire_snapshots:expire_snapshots",
         ),
         Operation(
             name="expire_tags",
             request=expiry_requests.ExpireTags,
             summary="Expire old tags, and delete the files that no branch, tag or reader needs any more.",
-            function=f"{_CORE}.maintenance.expire_tags:expire_tags",
+            function=f"{_CORE}.metadata_expiry.expire_tags:expire_tags",
         ),
     )
 }
@@ -269,6 +272,21 @@ def run_operation(request: Request, *, fold: Callable[..., Any] | None = None) -
     if operation_of(request.operation).needs_spark:
         raise UnsupportedFeatureError(f"{request.operation} reads rows: run it as a Spark job (run_on='spark')")
     return perform(open_context(request), request, fold)
+
+
+def plan_operation(request: Request) -> OperationResult:
+    """Plan an operation on rows without Spark: the result of a dry run, from metadata alone.
+
+    Raises:
+        PaimonError: see the operation. UnsupportedFeatureError: its plan needs rows.
+    """
+    from airflow_paimon.core.requests.context import open_context
+
+    plan = operation_of(request.operation).plan
+    if plan is None or not request.dry_run:
+        raise UnsupportedFeatureError(f"{request.operation} has no plan without rows: run it as a Spark job")
+    result: OperationResult = resolve(plan)(open_context(request), request)
+    return result
 
 
 def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:

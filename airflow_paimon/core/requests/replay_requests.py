@@ -18,6 +18,11 @@ class ReplayBranch(Request):
         "Path of a file with UPDATE, DELETE, MERGE or INSERT statements, separated by semicolons, on the view branch; "
         "they see the views branch, main and the sources"
     )
+    restricted_sql: bool = flag(
+        "Refuse SQL that reaches beyond the tables: paths of files, calls of Java, scripts, variables of the "
+        "environment, functions that are not Spark's own",
+        False,
+    )
     all_rows: bool = flag("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table", False)
     tag: str | None = flag("Start after this tag of the sources: the targets contain what it holds")
     snapshot: tuple[str, ...] = flag("Start behind this snapshot: [name=]ID (repeat)", (), repeat=True)

@@ -111,17 +111,32 @@ class PublishBranch(Publish):
         "Main's head as the approver saw it: refuse (conflict) if main has since changed what this publish replaces"
     )
     rewrite: bool = flag(
-        "First rewrite branch buckets whose sequence numbers are too high (after upserts of other engines)", False
+        "First rewrite branch buckets whose sequence numbers are too high (after upserts of other engines); tables "
+        "without keys: take a compaction of main back that has merged files that the branch changed",
+        False,
     )
     writers_stopped: bool = flag(
         "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless", False
     )
     force: bool = flag("Publish a protected branch too", False)
+    tags: bool = flag(
+        "Main gets the branch's own tags on states that main has then; replace_main always does so", False
+    )
+    tag_conflict: str = flag(
+        "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
+        "fail",
+        choices=TAG_CONFLICT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeBranch(PublishBranch):
     operation = "merge_branch"
+    keep_appended: bool = flag(
+        "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
+        "branch's rows",
+        False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +155,6 @@ class ReplaceMain(FastForward):
         choices=("branch", "main"),
     )
     option: tuple[str, ...] = flag("Table option that main gets besides, e.g. bucket=8 (repeat)", (), repeat=True)
-    tag_conflict: str = flag(
-        "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
-        "fail",
-        choices=TAG_CONFLICT,
-    )
     move_consumer: tuple[str, ...] = flag(
         "Consumer of the branch that goes on after this publish on main; it must have read everything (repeat)",
         (),
@@ -164,7 +174,7 @@ class RollbackTo(Publish):
     snapshot: int | None = flag("Roll back to the live files of this snapshot")
     keep_later: bool = flag(
         "Undo a publish: restore only the buckets that it changed, keep later changes of other buckets, "
-        "and refuse (conflict) if one of these buckets has changed again",
+        "and refuse (conflict) if one of these buckets (tables without keys: files) has changed again",
         False,
     )
     writers_stopped: bool = flag(
@@ -176,9 +186,18 @@ class RollbackTo(Publish):
 class DiffBranches(Request):
     operation = "diff_branches"
     branch: str = flag("Branch to compare", "")
-    against: str = flag("Branch to compare with, or 'base' for the branch point", "base")
+    against: str = flag(
+        "Branch to compare with, 'base' for the branch point, or a version of a branch: BRANCH@VERSION (a tag or a "
+        "snapshot id of it)",
+        "base",
+    )
     partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
     sample: int = flag("Sample rows per partition and kind of change", 5, minimum=0)
+    mask: tuple[str, ...] = flag(
+        "Column whose values no sample shows (repeat), besides those of the table option airflow-paimon.masked-columns",
+        (),
+        repeat=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +210,11 @@ class CorrectBranch(Request):
     )
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
     view: tuple[str, ...] = flag("Further view, name=db.table[$branch_b][@VERSION] (repeat)", (), repeat=True)
+    restricted_sql: bool = flag(
+        "Refuse SQL that reaches beyond the tables: paths of files, calls of Java, scripts, variables of the "
+        "environment, functions that are not Spark's own",
+        False,
+    )
     all_rows: bool = flag("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table", False)
     mode: str = flag(
         "Of a SELECT: overwrite: replace the partitions with the rows; upsert: insert or update rows by primary key",

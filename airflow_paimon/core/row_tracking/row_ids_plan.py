@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, UnsafeOperationError
@@ -52,13 +52,15 @@ class IdSpace:
 
     ``shifts``: ascending; ids below the first one mean the same row on both sides. ``next_row_id``: of the target,
     after all of the source's. ``base``: versions up to this snapshot id mean the same on both sides; None: all do.
-    ``published``: ascending; the earlier publishes of the source that the target still holds.
+    ``published``: ascending; the earlier publishes of the source that the target still holds. ``first_free``: the ids
+    stay free on the target as long as its ``nextRowId`` isn't higher; None: it is given no id.
     """
 
     shifts: tuple[Shift, ...]
     next_row_id: int
     base: int | None
     published: tuple[PublishedVersion, ...] = ()
+    first_free: int | None = field(default=None, compare=False)
 
     def shift_of(self, row_id: int) -> int:
         return next((s.by for s in reversed(self.shifts) if s.first <= row_id), 0)
@@ -127,7 +129,13 @@ def id_space(
     known = tuple(earlier)
     if source > shared and (not known or known[-1].by != by):
         known = (*known, Shift(shared, by))
-    return IdSpace(shifts=known, next_row_id=max(target, source + by), base=base, published=tuple(published))
+    return IdSpace(
+        shifts=known,
+        next_row_id=max(target, source + by),
+        base=base,
+        published=tuple(published),
+        first_free=target if source > shared else None,
+    )
 
 
 def is_stored(file: DataFile) -> bool:

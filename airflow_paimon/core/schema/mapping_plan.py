@@ -52,8 +52,9 @@ def plan_schemas(
         base, since = since[parted], since[parted + 1 :]
     if mine.content != base.content and theirs.content != mine.content:
         raise ConflictError(
-            f"{table}: columns changed on main and on the branch since the branch point; make the same change on both "
-            f"sides (main: {_columns(mine)}; branch: {_columns(theirs)}), then publish again",
+            f"{table}: columns changed on main and on the branch since the branch point (main: {_columns(mine)}; "
+            f"branch: {_columns(theirs)}), and each side has given its columns field ids of its own. Create a new "
+            f"branch from main's head, change its columns there, and make the correction again",
             table=table,
         )
     if theirs.content != mine.content:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,30 +17,16 @@ from airflow_paimon.core.format.types import (
     RowType,
     with_nullable,
 )
+from airflow_paimon.core.schema.opening_checks import opening_faults
 from airflow_paimon.core.schema.option_checks import check_options, check_same_layout
 from airflow_paimon.core.schema.type_text import parse_type_text
 
-_IMMUTABLE = frozenset(
-    [
-        "branch",
-        "bucket-function.type",
-        "bucket-key",
-        "data-evolution.enabled",
-        "data-file.path-directory",
-        "merge-engine",
-        "partition",
-        "partition.default-name",
-        "partition.legacy-name",
-        "path",
-        "pk-clustering-override",
-        "primary-key",
-        "row-tracking.enabled",
-        "rowkind.field",
-        "sequence.field",
-        "sequence.snapshot-ordering",
-        "type",
-    ]
-)
+_IMMUTABLE = frozenset({
+    "index-file-in-data-file-dir",
+    "branch", "bucket-function.type", "bucket-key", "data-evolution.enabled", "data-file.path-directory",
+    "merge-engine", "partition", "partition.default-name", "partition.legacy-name", "path", "pk-clustering-override",
+    "primary-key", "row-tracking.enabled", "rowkind.field", "sequence.field", "sequence.snapshot-ordering", "type",
+})  # fmt: skip
 """Options that determine how existing files are read: changing them on a table with data would give wrong rows."""
 _SHOWN = 80
 
@@ -222,9 +208,23 @@ def apply_changes(
     Raises:
         InvalidInputError: a rule is broken; the message names column or option, and the way out.
     """
+    before = set(opening_faults(schema))
     for change in changes:
         schema = _STEPS[type(change)](schema, change, has_data)
+    check_opening(schema, before)
     return replace(schema, id=schema.id + 1 if next_id is None else next_id, time_millis=now_ms, version=3)
+
+
+def check_opening(schema: TableSchema, known: Collection[str] = ()) -> None:
+    """Check that Paimon can open a table with this schema; ``known``: faults that it has already.
+
+    Raises:
+        InvalidInputError: it could not.
+    """
+    faults = [fault for fault in opening_faults(schema) if fault not in known]
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise InvalidInputError(f"No engine of Paimon could open the table: {faults[0]}{more}")
 
 
 def is_immutable(key: str) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_paimon.core.chain.one_branch import check_new_table, check_one_branch
 from airflow_paimon.core.commit.committer import put_new, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.schema import TableSchema
@@ -16,10 +17,11 @@ from airflow_paimon.core.schema.schema_plan import (
     SchemaChange,
     SetOption,
     apply_changes,
+    check_opening,
     new_schema,
 )
 from airflow_paimon.core.table.lineage import verified_lineage
-from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
+from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, READ_TOGETHER
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
 
@@ -43,7 +45,7 @@ def create_table(
 
     Raises:
         AlreadyExistsError: it exists (with ``if_exists="skip"``: with other columns or keys). InvalidInputError: a rule
-            is broken, or ``if_exists`` is neither fail nor skip (a table is never replaced).
+            is broken (also of chain tables), or ``if_exists`` is neither fail nor skip (a table is never replaced).
     """
     if if_exists not in ("fail", "skip"):
         raise InvalidInputError(f"create_table: if_exists must be 'fail' or 'skip', got {if_exists!r}")
@@ -61,6 +63,9 @@ def create_table(
         now_ms=int(time.time() * 1000),
     )
     check_options(schema)
+    check_opening(schema)
+    _check_alone(schema, table.name)
+    check_new_table(schema, table.name)
     try:
         if table.exists():
             raise AlreadyExistsError(f"Table {table.name} exists", table=table.name)
@@ -77,6 +82,16 @@ def create_table(
     return table
 
 
+def _check_alone(schema: TableSchema, table: str) -> None:
+    for key in READ_TOGETHER:
+        if schema.options.get(key, "").strip() not in ("", MAIN):
+            raise InvalidInputError(
+                f"{table}: a new table has no branch that {key}={schema.options[key]} could name; create the table, "
+                f"then the branch, then set the option with alter_table",
+                table=table,
+            )
+
+
 def _same(current: TableSchema, wanted: TableSchema) -> bool:
     def shape(s: TableSchema) -> object:
         return [(f.name, str(f.type)) for f in s.fields], s.partition_keys, s.primary_keys
@@ -88,8 +103,8 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
     """Apply changes to one branch's schema as one new version; other branches keep theirs.
 
     Raises:
-        InvalidInputError: a rule is broken, or columns of a chain table's branch are to change: its branches must have
-            the same (``alter_chain_table``). UnsafeOperationError: the option keeps a branch's files from expiring.
+        InvalidInputError: a rule is broken, or a chain table's branches would not be one chain table any more
+            (``alter_chain_table``). UnsafeOperationError: the option keeps a branch's files from expiring.
         ConflictError: concurrent changes kept winning.
     """
     if not changes:
@@ -111,21 +126,22 @@ def check_alterable(table: Table, changes: Sequence[SchemaChange]) -> None:
     """Refuse changes of a branch's protection, or of one branch of a chain table; see ``alter_table``."""
     require_committable(table)
     _check_protection(table, changes)
-    _check_chain(table, changes)
+    _check_other_branch(table, changes)
+    check_one_branch(table, changes)
 
 
-def _check_chain(table: Table, changes: Sequence[SchemaChange]) -> None:
-    """Refuse changes to one branch's columns: if they differ, every read of a chain table fails in Paimon."""
-    if all(isinstance(c, SetOption | RemoveOption) for c in changes):
-        return
-    options = TableOptions(table.branch(MAIN).require().schema().options)
-    parts = (MAIN, options.snapshot_branch, options.delta_branch)
-    if options.chain_table and all(parts) and table.branch_name in parts:
-        raise InvalidInputError(
-            f"{table.label} is a branch of a chain table, whose three branches must have the same columns; use "
-            f"alter_chain_table, which alters them together",
-            table=table.name,
-        )
+def _check_other_branch(table: Table, changes: Sequence[SchemaChange]) -> None:
+    """Refuse a branch to read together with that does not exist: every read would fail from then on."""
+    for change in changes:
+        if not isinstance(change, SetOption) or change.key not in READ_TOGETHER:
+            continue
+        name = change.value.strip()
+        if name and not table.branch(name).exists():
+            raise InvalidInputError(
+                f"{table.label}: {change.key}={name} names no branch of the table (its branches: "
+                f"{', '.join([MAIN, *table.branch_names()])}); create the branch first",
+                table=table.name,
+            )
 
 
 def _check_protection(table: Table, changes: Sequence[SchemaChange]) -> None:

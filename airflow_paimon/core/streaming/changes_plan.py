@@ -83,7 +83,7 @@ def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, 
         InvalidInputError: the changes of a primary-key table without the column for their kind, or a value that
             is not known. UnsupportedFeatureError: a table whose changes this engine can't tell.
     """
-    check_readable(schema, table=label, time_travel=True, branch=branch)
+    check_readable(schema, table=label, time_travel=True, layered=True, branch=branch)  # its own snapshots only
     options = TableOptions({**schema.options, **asked})
     keyed = bool(schema.primary_keys)
     if keyed and not row_kind:

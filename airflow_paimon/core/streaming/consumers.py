@@ -10,6 +10,7 @@ import re
 
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.plan import Plan, Replace
 from airflow_paimon.core.table.table import Table
 
@@ -29,7 +30,7 @@ def find_consumer(table: Table, name: str) -> int | None:
     """Return the snapshot that a consumer of the branch reads next, None without such a consumer."""
     path = _path(table, name)
     try:
-        return int(json.loads(table.store.read(path))["nextSnapshot"])
+        return int(parse_json(table.store.read(path))["nextSnapshot"])
     except NotFoundError:
         return None
     except (ValueError, KeyError, TypeError):

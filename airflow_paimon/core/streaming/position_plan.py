@@ -53,6 +53,15 @@ class Position:
     def is_complete(self) -> bool:
         return self.units == ALL
 
+    @property
+    def needs(self) -> int:
+        """The oldest snapshot that is needed to go on.
+
+        Its own shows that the history is still the same. The changes of one that is read in part may be its difference
+        to the one before.
+        """
+        return self.snapshot if self.is_complete or self.full else self.snapshot - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

@@ -70,7 +70,7 @@ class Goal:
 
 
 def split_statements(text: str) -> list[str]:
-    """Divide a file at its semicolons, those in quotes and comments left out; what is empty falls away."""
+    """Split a file at its semicolons, except those in quotes and comments; empty statements are left out."""
     parts: list[list[str]] = [[]]
     for token in _TOKEN.findall(text):
         if token == ";":

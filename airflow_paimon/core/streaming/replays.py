@@ -20,6 +20,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
+from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.plan import Plan, PutNew, Replace
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
@@ -84,7 +85,7 @@ def find_replay(table: Table, key: str) -> ReplayRecord | None:
     """
     path = replay_path(key)
     try:
-        return ReplayRecord(**json.loads(table.store.read(f"{path}.json")))
+        return ReplayRecord(**parse_json(table.store.read(f"{path}.json")))
     except NotFoundError:
         return None
     except (ValueError, TypeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import IndexEntry
@@ -49,14 +49,24 @@ class StepUnits:
     before: Snapshot | None = None
 
 
+UnitsKey = tuple[int, str, bool, int]
+"""A snapshot's id and identity, whether all its rows are read, and the id of the schema of the read."""
+_MOST_KNOWN = 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """A stream of one branch: ``table`` is the view of that branch, ``max_files`` bounds a batch."""
+    """A stream of one branch: ``table`` is the view of that branch, ``max_files`` bounds a batch.
+
+    ``known``: the units of snapshots that are yet to be read or read in part, which never change. With ``max_files`` a
+    snapshot is divided into many batches, each of which would plan it twice.
+    """
 
     table: Table
     schema: TableSchema
     rules: StreamRules
     max_files: int | None = None
+    known: dict[UnitsKey, StepUnits] = field(default_factory=dict)
 
     # -- positions -------------------------------------------------------------------------------------------------
 
@@ -133,6 +143,8 @@ class Stream:
         """
         head = self.table.latest_snapshot()
         self._check(at, head)
+        for key in [k for k in self.known if k[0] < at.snapshot]:
+            del self.known[key]
         if head is None or (head.id == at.snapshot and at.is_complete):
             return None
         if self.max_files is None:
@@ -144,7 +156,7 @@ class Stream:
         end = Position(snapshot=head.id, identity=head.identity, full=at.full and head.id == at.snapshot)
         for step in steps_between(at, end):
             snapshot = self._snapshot(step)
-            units = self._units(snapshot, step.full).units
+            units = self._known_units(snapshot, step.full).units
             number, taken = units_within(units, step.first, budget, taken)
             if number < len(units):
                 return Position(snapshot=snapshot.id, identity=snapshot.identity, full=step.full, units=number)
@@ -171,7 +183,7 @@ class Stream:
         steps = steps_between(start, end)
         out = []
         for step in steps:
-            found = self._units(self._snapshot(step), step.full)
+            found = self._known_units(self._snapshot(step), step.full)
             last = len(found.units) if step.last == ALL else step.last
             units = found.units[step.first : last]
             if units:
@@ -191,6 +203,16 @@ class Stream:
         if step.identity and found.identity != step.identity:
             raise self._replaced(step.snapshot)
         return found
+
+    def _known_units(self, snapshot: Snapshot, full: bool) -> StepUnits:
+        if self.max_files is None:
+            return self._units(snapshot, full)
+        key = snapshot.id, snapshot.identity, full, self.schema.id
+        if key not in self.known:
+            while len(self.known) >= _MOST_KNOWN:
+                self.known.pop(min(self.known))
+            self.known[key] = self._units(snapshot, full)
+        return self.known[key]
 
     def _units(self, snapshot: Snapshot, full: bool) -> StepUnits:
         label = self.table.label

@@ -16,7 +16,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
 from airflow_paimon.core.table.aggregate_options import aggregate_problems
 from airflow_paimon.core.table.bucket_functions import function_problem
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
@@ -164,7 +164,7 @@ def _read_problems(
         yield from _start_problems(options)
     if options.fallback_branch and options.primary_branch:
         yield "a table that has both scan.fallback-branch and scan.primary-branch", "reset one of them"
-    for key in ("scan.fallback-branch", "scan.primary-branch"):
+    for key in READ_TOGETHER:
         if not layered and options.text(key, branch) != branch:
             yield f"through the layered read of option {key}", "read the branches one by one"
     if schema.primary_keys:
@@ -193,6 +193,20 @@ def is_chain_main(options: TableOptions, branch: str) -> bool:
     """Return whether Paimon reads this branch as a chain table (docs/chain-tables.md, Set up)."""
     names = (options.text("scan.fallback-snapshot-branch"), options.text("scan.fallback-delta-branch"))
     return options.chain_table and all(names) and branch.lower() not in {n.lower() for n in names}
+
+
+def is_chain_part(options: TableOptions, branch: str) -> bool:
+    """Return whether this branch is the snapshot or the delta branch of a chain table."""
+    return options.chain_table and branch.lower() in {
+        (n or "").lower() for n in (options.snapshot_branch, options.delta_branch)
+    }
+
+
+def holds_chain_rows(options: TableOptions, branch: str) -> bool:
+    """Return whether this branch's deletes hide rows of other partitions: a chain table's snapshot or delta branch, or
+    a branch taken from one, which has ``chain-table.enabled`` without their names.
+    """
+    return options.chain_table and not is_chain_main(options, branch)
 
 
 def _is_text(schema: TableSchema, name: str) -> bool:
@@ -274,6 +288,23 @@ def _write_engine_problems(schema: TableSchema, options: TableOptions) -> Iterat
     yield from _engine_problems(schema, options)
 
 
+def _chain_write_problems(options: TableOptions, chained: bool, by_buckets: bool) -> Iterator[Problem]:
+    """With ``by_buckets``: tables whose chain reads would change if a bucket kept one version of each key."""
+    if not chained:
+        yield "branches of chain tables (option chain-table.enabled)", "use the chain operators"
+    if not by_buckets:
+        return
+    way_out = "write the new versions of the rows with write_arrow or write_table"
+    if options.merge_engine == "partial-update":
+        # versions folded into one would win, or lose, as one against those of other partitions
+        yield "rows in place in chain tables with merge-engine=partial-update", way_out
+    if options.ignore_delete:
+        yield "rows in place in chain tables with ignore-delete=true, whose reads ignore deletes", way_out
+    if options.deletion_vectors:
+        yield "rows in place in chain tables with option deletion-vectors.enabled=true", _CONNECTOR
+    yield from _changelog_problems(options)
+
+
 def _append_problems(options: TableOptions) -> Iterator[Problem]:
     """Tables whose readers would not get appended rows, neither from the write nor from the compaction after it."""
     if options.chain_table:
@@ -312,11 +343,11 @@ def _partial_update_problems(options: TableOptions) -> Iterator[Problem]:
 def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets: bool) -> Iterator[Problem]:
     options = TableOptions(schema.options)
     if is_chain_main(options, branch) and not chained:
-        yield _CHAIN_MAIN
+        yield _CHAIN_MAIN[0], "name the branch whose rows are to change, as db.`t$branch_NAME` or --branch NAME"
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _WRITE_RULES)
-    if options.chain_table and not chained:
-        yield "branches of chain tables (option chain-table.enabled)", "use the chain operators"
+    if options.chain_table:
+        yield from _chain_write_problems(options, chained, by_buckets)
     if options.bucket > 0 and set(schema.bucket_keys) <= set(schema.field_names):
         function, types = options.bucket_function, [schema.field(n).type for n in schema.bucket_keys]
         if function_problem(function, types) is not None:

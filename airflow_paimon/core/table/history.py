@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey, net_change
 from airflow_paimon.core.table.live_files import Difference as Difference
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
     all_manifests,
@@ -72,8 +74,22 @@ def _index_by_bucket(entries: Iterable[IndexEntry], form: Form) -> dict[BucketKe
     return {bucket: frozenset(group) for bucket, group in groups.items()}
 
 
+def before_first(schema_id: int) -> Snapshot:
+    """Return what a table or branch is before its first snapshot: the number 0, and no files."""
+    return Snapshot(
+        id=0,
+        schema_id=schema_id,
+        base_manifest_list="",
+        delta_manifest_list="",
+        commit_user="",
+        commit_identifier=0,
+        commit_kind=CommitKind.APPEND,
+        time_millis=0,
+    )
+
+
 def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
-    return [] if snapshot is None else all_manifests(table, snapshot)
+    return [] if snapshot is None or snapshot.id == 0 else all_manifests(table, snapshot)
 
 
 def _net(
@@ -135,7 +151,8 @@ def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
 def branch_point(main: Table, branch: Table) -> Snapshot | None:
     """Find the greatest snapshot that both histories share, by identity; tags count as history. None = none.
 
-    A branch of a branch begins with a snapshot that main never had: its branch point is that of its parent.
+    A branch of a branch begins with a snapshot that main never had: its branch point is that of its parent. One of a
+    chain table's branch is published onto that, so its branch point lies there.
     """
     shared = greatest_shared(main, branch)
     if shared is not None:
@@ -144,8 +161,25 @@ def branch_point(main: Table, branch: Table) -> Snapshot | None:
     if lineage is None or lineage.from_branch in (MAIN, branch.branch_name) or lineage.snapshot_id is None:
         return None
     parent = main.branch(lineage.from_branch)
+    if _is_chain_part(parent):
+        return greatest_shared(parent, branch)
     began = parent.find_snapshot(lineage.snapshot_id)
     return branch_point(main, parent) if began is not None and began.identity == lineage.identity else None
+
+
+def publish_target(main: Table, branch: Table) -> Table:
+    """Return the branch onto which one is published: main, or the branch of a chain table that it began with."""
+    lineage = verified_lineage(main, branch.branch_name)
+    parent = main if lineage is None else main.branch(lineage.from_branch)
+    return parent if _is_chain_part(parent) else main
+
+
+def _is_chain_part(view: Table) -> bool:
+    return (
+        view.branch_name != MAIN
+        and view.exists()
+        and is_chain_part(TableOptions(view.schema().options), view.branch_name)
+    )
 
 
 def greatest_shared(main: Table, branch: Table) -> Snapshot | None:

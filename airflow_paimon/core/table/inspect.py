@@ -1,7 +1,7 @@
 """System tables of any branch as Arrow tables, with Paimon's column names.
 
-``$snapshots $schemas $tags $branches $files $manifests $partitions $options``; ``$branches`` adds ``tag_name`` and
-``tagged_snapshot_id``, which Paimon does not store.
+``$snapshots $schemas $tags $branches $files $manifests $partitions $options $consumers $statistics``; ``$branches``
+adds ``tag_name`` and ``tagged_snapshot_id``, which Paimon does not store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry, Stats
 from airflow_paimon.core.format.schema import TableSchema
@@ -22,20 +22,21 @@ from airflow_paimon.core.format.types import DataType, field_to_json
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import readable_value
-from airflow_paimon.core.table.paths import MAIN, BranchPaths
+from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import all_manifests, live_columns, live_entries, partition_types
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, resolve_version
 
 _TIME = pa.timestamp("ms")
+_CONSUMER = "consumer-"
 
 
 def inspect(table: Table, system_table: str, version: int | str | Snapshot | None = None) -> pa.Table:
-    """Return a system table of this branch. ``version``: a snapshot or as of ``resolve_version``, for files, manifests
-    and partitions.
+    """Return a system table of this branch. ``version``: a snapshot or as of ``resolve_version``, for files,
+    manifests, partitions and statistics (what ANALYZE has collected).
 
-    Times are UTC without a zone, but for ``$tags.create_time`` and ``$files.creation_time``, which Paimon stores as the
+    Times are UTC without a zone, except ``$tags.create_time`` and ``$files.creation_time``, which Paimon stores as the
     writer's local time.
 
     Raises:
@@ -220,6 +221,40 @@ def _options(table: Table) -> pa.Table:
     return _build({"key": pa.string(), "value": pa.string()}, sorted(table.schema().options.items()))
 
 
+def _consumers(table: Table) -> pa.Table:
+    columns = {"consumer_id": pa.string(), "next_snapshot_id": pa.int64()}
+    folder = table.paths.consumer_dir
+    names = sorted(n for n in table.store.names(folder) if n.startswith(_CONSUMER))
+    return _build(columns, ((n.removeprefix(_CONSUMER), _next_of(table, f"{folder}/{n}")) for n in names))
+
+
+def _next_of(table: Table, path: str) -> int:
+    try:
+        return int(json.loads(table.store.read(path))["nextSnapshot"])
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(f"{table.label}: consumer {path} is not one that can be read", table=table.name) from None
+
+
+def _statistics(table: Table, snapshot: Snapshot | None) -> pa.Table:
+    """What ANALYZE has collected; empty where the snapshot has none."""
+    columns = {
+        "snapshot_id": pa.int64(),
+        "schema_id": pa.int64(),
+        "mergedRecordCount": pa.int64(),
+        "mergedRecordSize": pa.int64(),
+        "colstat": pa.string(),
+    }
+    if snapshot is None or snapshot.statistics is None:
+        return _build(columns, [])
+    path = f"{STATISTICS_DIR}/{snapshot.statistics}"
+    try:
+        found = json.loads(table.store.read(path))
+        counts = (found["snapshotId"], found["schemaId"], found.get("mergedRecordCount"), found.get("mergedRecordSize"))
+        return _build(columns, [(*counts, _compact(found.get("colStats") or {}))])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise FormatError(f"{table.label}: the statistics {path} can't be read", table=table.name) from None
+
+
 def _manifests(table: Table, snapshot: Snapshot | None) -> pa.Table:
     columns = {
         "file_name": pa.string(),
@@ -385,9 +420,11 @@ _WHOLE: Mapping[str, Callable[[Table], pa.Table]] = {
     "tags": _tags,
     "branches": _branches,
     "options": _options,
+    "consumers": _consumers,
 }
 _BY_SNAPSHOT: Mapping[str, Callable[[Table, Snapshot | None], pa.Table]] = {
     "files": _files,
     "manifests": _manifests,
     "partitions": _partitions,
+    "statistics": _statistics,
 }

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 
@@ -65,7 +66,7 @@ class Lineage:
     @classmethod
     def from_bytes(cls, data: bytes) -> Lineage:
         """Parse a record; unknown keys are ignored. Raises ``ValueError`` or ``TypeError``."""
-        raw: Any = json.loads(data)
+        raw: Any = parse_json(data)
         return cls(**{k: raw[k] for k in cls.__dataclass_fields__ if k in raw})
 
     @property

@@ -16,8 +16,7 @@ _AT_ONCE = 100
 
 
 class BranchFeed:
-    """
-    The new snapshots of one branch, for many watchers: what one of them has made it read, it keeps for the others.
+    """The new snapshots of one branch for many watchers, which share what any of them has read.
 
     Call ``look`` at each poll: with a right LATEST hint it costs three small reads, and that is all while nobody
     commits.

@@ -32,6 +32,15 @@ _DURATION_UNITS = {
     **dict.fromkeys(("d", "day", "days"), timedelta(days=1)),
 }
 
+READ_TOGETHER = ("scan.fallback-branch", "scan.primary-branch")
+"""Options that name a branch whose partitions are read together with the table's own."""
+
+OWN_OPTIONS = "airflow-paimon."
+"""Table options of ours begin with this; Paimon ignores them."""
+FOUR_EYES_OPTION = "airflow-paimon.four-eyes"
+"""Table option of ours: ``true``: every publish, rollback and undo of main needs somebody else's approval."""
+MASKED_OPTION = "airflow-paimon.masked-columns"
+"""Table option of ours: columns, with commas, whose values no sample, page, log or error shows."""
 UNLIMITED_RETENTION = "36500 d"
 """``snapshot.time-retained`` of a branch that starts from a snapshot, set together with it: it never expires."""
 PROTECTIVE_OPTIONS: Mapping[str, str] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError
 
 MAIN = "main"
 PRIVATE_DIR = "_airflow_paimon"
@@ -93,14 +93,43 @@ class BranchPaths:
 
 
 def manifest_path(name: str) -> str:
-    """Path of a manifest, manifest list or index manifest."""
-    return f"{MANIFEST_DIR}/{name}"
+    """Path of a manifest, manifest list or index manifest.
+
+    Raises:
+        FormatError: the name leads out of its folder.
+    """
+    return f"{MANIFEST_DIR}/{checked_name(name)}"
+
+
+def checked_name(name: str) -> str:
+    """Check the name of a file that metadata names.
+
+    Raises:
+        FormatError: it leads out of its folder.
+    """
+    if "/" in name or name in ("", ".", ".."):
+        raise FormatError(f"Metadata names the file {name!r}, which is no name of a file; run check_table")
+    return name
+
+
+def hint_number(text: bytes | str) -> int | None:
+    """Return the snapshot id that a hint holds; None if it holds none."""
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def numbered(names: list[str], prefix: str) -> list[int]:
-    """Return the sorted numbers of files such as ``snapshot-7``; like Paimon, ignore other files."""
+    """Return the sorted numbers of files such as ``snapshot-7``; like Paimon, ignore other files.
+
+    Raises:
+        FormatError: one is beyond 64 bits.
+    """
     ids = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return sorted(int(text) for text in ids if text.isascii() and text.isdigit())
+    found = sorted(int(text) for text in ids if text.isascii() and text.isdigit() and len(text) < 1000)
+    if found and found[-1] >= 2**63 - 1:
+        raise FormatError(f"There is a file {prefix}{found[-1]}, whose number has more than 64 bits; delete the file")
+    return found
 
 
 def bucket_dir(bucket: int) -> str:

@@ -9,7 +9,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.paths import INDEX_DIR, checked_name
 from airflow_paimon.core.table.scan import data_file_path, legacy_schema
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -22,7 +22,7 @@ def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[s
     for entry in entries:
         path = data_file_path(schema, values(entry.partition), entry.bucket, entry.file)
         folder = path.rpartition("/")[0]
-        paths += [path, *(f"{folder}/{extra}" for extra in entry.file.extra_files)]
+        paths += [path, *(f"{folder}/{checked_name(extra)}" for extra in entry.file.extra_files)]
     return paths
 
 

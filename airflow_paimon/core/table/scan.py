@@ -22,7 +22,7 @@ from airflow_paimon.core.table.live_files import live_columns_of, net_change, ne
 from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import partition_path
-from airflow_paimon.core.table.paths import bucket_dir, manifest_path
+from airflow_paimon.core.table.paths import bucket_dir, checked_name, manifest_path
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.stored_partitions import partition_types as partition_types
 from airflow_paimon.core.table.table import Table, resolve_version
@@ -291,4 +291,4 @@ def legacy_schema(schema: TableSchema) -> TableSchema | None:
 
 def data_file_path(schema: TableSchema, values: Sequence[Any], bucket: int, file: DataFile) -> str:
     """Path of a data file, relative to the table root; an absolute URI for an external file."""
-    return file.external_path or f"{bucket_folder(schema, values, bucket)}/{file.file_name}"
+    return file.external_path or f"{bucket_folder(schema, values, bucket)}/{checked_name(file.file_name)}"

@@ -23,6 +23,7 @@ from airflow_paimon.core.table.paths import (
     TAG_PREFIX,
     BranchPaths,
     Identifier,
+    hint_number,
     numbered,
     parse_identifier,
 )
@@ -173,10 +174,9 @@ class Table:
 
     def _hint(self, path: str) -> int | None:
         try:
-            text = self.store.read(path).strip()
+            return hint_number(self.store.read(path)) or None
         except NotFoundError:
             return None
-        return int(text) if text.isdigit() and int(text) > 0 else None
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """Read one snapshot. ``NotFoundError`` when it never existed or has expired."""

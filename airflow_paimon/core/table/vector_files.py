@@ -32,7 +32,7 @@ def find_deletions(entries: Iterable[IndexEntry], schema: TableSchema) -> list[D
 
 
 def unreadable_vectors(table: Table, schema: TableSchema, entries: Iterable[IndexEntry]) -> Iterator[str]:
-    """Read all deletion vectors; say of each file that is damaged, or of a later version, what is wrong with it."""
+    """Read all deletion vectors; for each file that is damaged or of a later version, return what is wrong with it."""
     by_path: dict[str, list[DeletionVectorRange]] = {}
     for path, where in find_deletions(entries, schema):
         by_path.setdefault(path, []).append(where)

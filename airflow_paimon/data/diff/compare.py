@@ -81,6 +81,6 @@ def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: 
     """Build the result, whose details ``runbooks.diff_markdown.render_markdown`` renders. A diff changes nothing."""
     record = read_lineage(context.table, request.branch)
     about = {"about": described(record)} if record is not None else {}
-    details = diff_details(plan, found, request) | about
+    details = diff_details(plan, found, request, context.table.schema()) | about
     head = plan.after.snapshot.id if plan.after.snapshot is not None else None
     return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)

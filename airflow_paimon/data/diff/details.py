@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.table.masking import Masks, masks_of
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Side, Skipped
@@ -19,10 +21,14 @@ _NAMED = 5
 
 
 def diff_details(
-    plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]], request: DiffBranches
+    plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]], request: DiffBranches, main: TableSchema
 ) -> dict[str, Any]:
-    """Combine the findings by partition; partitions without a difference are only counted."""
+    """Combine the findings by partition; partitions without a difference are only counted.
+
+    ``main``: main's newest columns and options, which say what no sample shows.
+    """
     schema = plan.after.schema
+    masks = masks_of((main, plan.before.schema, schema), request.mask)
     by_name: dict[str, Findings] = {}
     for values, findings in found:
         by_name.setdefault(partition_text(schema, values), Findings()).add(findings, request.sample)
@@ -31,7 +37,7 @@ def diff_details(
     differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))
     same = (by_name.keys() | skipped.keys()) - set(differing)
     partitions = [
-        _partition(name, by_name[name], skipped.get(name, Skipped()), at < WITH_SAMPLES)
+        _partition(name, by_name[name], skipped.get(name, Skipped()), masks if at < WITH_SAMPLES else None)
         for at, name in enumerate(differing[:_LISTED])
     ]
     exact = all(s.exact for s in skipped.values())
@@ -57,7 +63,7 @@ def diff_details(
             "skipped": plan.skipped_buckets,
         },
         "files_not_visible": {"branch": plan.hidden_after.files, "against": plan.hidden_before.files},
-        "notes": _notes(plan, exact, len(differing)),
+        "notes": _notes(plan, masks, exact, len(differing)),
     }
 
 
@@ -65,20 +71,27 @@ def _id(side: Side) -> int | None:
     return side.snapshot.id if side.snapshot is not None else None
 
 
-def _partition(name: str, found: Findings, skipped: Skipped, with_samples: bool) -> dict[str, Any]:
+def _partition(name: str, found: Findings, skipped: Skipped, masks: Masks | None) -> dict[str, Any]:
+    """``masks``: what its samples hide; None = it has no samples."""
     out: dict[str, Any] = {
         "partition": name,
         **{kind: getattr(found, kind) for kind in KINDS},
         "unchanged": found.unchanged + skipped.rows,
         "unchanged_exact": skipped.exact,
     }
-    if with_samples:
-        out["samples"] = {kind: found.samples[kind] for kind in KINDS if found.samples.get(kind)}
+    if masks is not None:
+        out["samples"] = {k: _masked(masks, k, found.samples[k]) for k in KINDS if found.samples.get(k)}
     return out
 
 
-def _notes(plan: DiffPlan, exact: bool, differing: int) -> list[str]:
+def _masked(masks: Masks, kind: str, samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [masks.pair(one) if kind == "changed" else masks.row(one) for one in samples]
+
+
+def _notes(plan: DiffPlan, masks: Masks, exact: bool, differing: int) -> list[str]:
     notes = _not_visible(plan)
+    if masks.unknown:
+        notes.append(f"columns to hide that the table doesn't have: {', '.join(masks.unknown)}")
     if plan.partitions_absent:
         shown = plan.partitions_absent[:_NAMED]
         more = ", ..." if len(plan.partitions_absent) > _NAMED else ""

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.scan import (
     read_index,
 )
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
 from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type
 from airflow_paimon.data.merge.sections import plan_sections
@@ -172,10 +172,18 @@ def _other_side(
     main: Table, branch: Table, schema: TableSchema, request: DiffBranches
 ) -> tuple[Table, Snapshot | None, TableSchema]:
     if request.against == request.branch:
-        raise InvalidInputError(f"{branch.label} can't be compared with itself; give another branch, or {BASE!r}")
+        raise InvalidInputError(
+            f"{branch.label} can't be compared with itself; give another branch, an earlier version "
+            f"of it ({request.branch}@VERSION), or {BASE!r}"
+        )
     if request.against != BASE:
-        other = main.branch(request.against).require()
-        return other, other.latest_snapshot(), other.schema()
+        name, version = split_version(request.against)
+        other = main.branch(name).require()
+        if version is None:
+            return other, other.latest_snapshot(), other.schema()
+        view, snapshot = resolve_version(other, version)
+        assert snapshot is not None, "a version is one of a snapshot"
+        return other, snapshot, view.schema(snapshot.schema_id)
     base = branch_point(main, branch)
     if base is None:
         raise UnsafeOperationError(

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+from airflow_paimon.core.table.masking import listed
 from airflow_paimon.data.files.arrow_types import ROW_KIND, VALUE_KIND, arrow_type
 
 ROW_KINDS = ("+I", "-U", "+U", "-D")
@@ -58,7 +59,8 @@ def conform_rows(
             table=label,
         )
     keys = set(schema.primary_keys)
-    columns = [_column(rows, f, label, required=f.name in keys) for f in schema.fields]
+    masked = {name.lower() for name in listed(schema)}
+    columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in schema.fields]
     columns.append(_kinds(rows, schema, columns, label))
     names = [*schema.field_names, VALUE_KIND]
     types = [*(arrow_type(f.type) for f in schema.fields), pa.int8()]
@@ -96,10 +98,10 @@ def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def _column(rows: pa.Table | pa.RecordBatch, field: DataField, label: str, required: bool) -> pa.Array:
+def _column(rows: pa.Table | pa.RecordBatch, field: DataField, label: str, required: bool, masked: bool) -> pa.Array:
     where = f"{label}: column {field.name!r}"
     if field.name in rows.schema.names:
-        column = _fitted(_one(rows.column(field.name)), field.type, where, label)
+        column = _fitted(_one(rows.column(field.name)), field.type, where, label, masked)
     else:
         column = pa.nulls(rows.num_rows, arrow_type(field.type))
     if field.default_value is not None and column.null_count:
@@ -134,8 +136,8 @@ def _check_nulls(column: pa.Array, data_type: DataType, where: str, label: str) 
         _check_nulls(present.items.slice(first, last - first), data_type.value, f"{where}.value", label)
 
 
-def _fitted(column: pa.Array, data_type: DataType, where: str, label: str) -> pa.Array:
-    """Cast to the type in the file, if no value changes."""
+def _fitted(column: pa.Array, data_type: DataType, where: str, label: str, masked: bool) -> pa.Array:
+    """Cast to the type in the file, if no value changes. ``masked``: no error shows a value."""
     target = arrow_type(data_type)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -151,17 +153,17 @@ def _fitted(column: pa.Array, data_type: DataType, where: str, label: str) -> pa
             fitted = column.cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise InvalidInputError(
-                f"{where} is {_name(data_type)}; a value does not fit: {error}", table=label
+                f"{where} is {_name(data_type)}; a value does not fit" + ("" if masked else f": {error}"), table=label
             ) from None
         if pa.types.is_float64(column.type) and not fitted.cast(pa.float64()).equals(column):
-            _check_float(column, fitted, where, label)
+            _check_float(column, fitted, where, label, masked)
         column = fitted
     _check_length(column, data_type, where, label)
     return column
 
 
 def _way_out(data_type: DataType) -> str:
-    """How a query gives a column this type, where Spark's name for it is the same."""
+    """Return advice to CAST a query's column to this type, if Spark has the type under the same name."""
     return f". In SQL: CAST(... AS {data_type.root})" if data_type.root in _SQL_NAMES else ""
 
 
@@ -169,15 +171,13 @@ def _name(data_type: DataType) -> str:
     return str(data_type) if isinstance(data_type, AtomicType) else data_type.root
 
 
-def _check_float(column: pa.Array, fitted: pa.Array, where: str, label: str) -> None:
+def _check_float(column: pa.Array, fitted: pa.Array, where: str, label: str, masked: bool) -> None:
     before = column.fill_null(0).to_numpy(zero_copy_only=False)
     after = fitted.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
     lost = (before != after) & ~(np.isnan(before) & np.isnan(after))
     if lost.any():
-        raise InvalidInputError(
-            f"{where} is FLOAT; the double {before[lost][0]!r} would lose digits: cast it to FLOAT first",
-            table=label,
-        )
+        shown = "a double" if masked else f"the double {before[lost][0]!r}"
+        raise InvalidInputError(f"{where} is FLOAT; {shown} would lose digits: cast it to FLOAT first", table=label)
 
 
 def _check_length(column: pa.Array, data_type: DataType, where: str, label: str) -> None:

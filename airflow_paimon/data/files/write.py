@@ -375,7 +375,9 @@ def _dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[s
 
 
 def _spread(rows: pa.Table, count: int) -> pa.Table:
-    """Sample about so many rows, evenly; chunk by chunk, as ``take`` on a chunked column copies all of it."""
+    """Take about this many rows, evenly spaced. Chunk by chunk, because ``take`` copies the whole of a chunked
+    column.
+    """
     share = min(1.0, count / max(rows.num_rows, 1))
     taken = []
     for piece in rows.to_batches():

@@ -46,7 +46,7 @@ def _age(file: DataFile) -> tuple[int, str]:
 def columns_of_files(
     files: Sequence[DataFile], schemas: Mapping[int, TableSchema], fields: Sequence[DataField]
 ) -> list[tuple[DataFile, tuple[DataField, ...]]]:
-    """Return the files of a section that have to be read, each with the columns of which it is the newest.
+    """Return the files of a section that have to be read, each with the columns for which it is the newest file.
 
     Columns that no file holds are left to the anchor, where they are read as null.
     """

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.masking import shown_value
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.merge.engine import MergeRules
@@ -136,7 +137,7 @@ class RowSorter:
             return
         row = int(twins[0] if order is None else order[twins[0]])
         names = self._schema.trimmed_primary_keys
-        named = ", ".join(f"{name} = {rows.column(name)[row].as_py()!r}" for name in names)
+        named = ", ".join(f"{n} = {shown_value(self._schema, n, rows.column(n)[row].as_py())}" for n in names)
         raise InvalidInputError(
             f"{self._label}: the rows hold a primary key more than once, such as {named}: each key must occur once, as "
             f"otherwise it is undefined which row wins"

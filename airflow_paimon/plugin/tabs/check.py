@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.maintenance.check import find_all
 from airflow_paimon.core.requests.findings import Finding
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table

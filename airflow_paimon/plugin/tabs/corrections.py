@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from airflow_paimon.core.branches.published import Published, publishes, undone_by
+from airflow_paimon.core.publish.published import Published, publishes, undone_by
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.plugin import auth, runs

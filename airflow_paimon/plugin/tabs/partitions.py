@@ -148,7 +148,7 @@ def _arrow(context: PageContext, name: str) -> str:
 
 
 def _elsewhere(context: PageContext) -> list[str]:
-    """What main of a chain table doesn't hold, lest it is taken for empty."""
+    """Say what main of a chain table doesn't hold, so that it isn't taken for empty."""
     options = context.options
     if context.view.branch_name != context.main.branch_name or not options.chain_table:
         return []

@@ -11,6 +11,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.table.masking import shown_value
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
@@ -186,7 +187,7 @@ def _check_unique(rows: DataFrame, schema: TableSchema, branch: Table) -> None:
     twice = rows.groupBy(*keys).agg(sf.count(sf.lit(1)).alias(_COUNT)).where(sf.col(_COUNT) > 1)
     some = twice.agg(sf.count(sf.lit(1)), sf.first(sf.struct(*keys))).collect()[0]
     if some[0]:
-        named = ", ".join(f"{n} = {some[1][n]!r}" for n in schema.primary_keys)
+        named = ", ".join(f"{n} = {shown_value(schema, n, some[1][n])}" for n in schema.primary_keys)
         raise InvalidInputError(
             f"{branch.label}: the rows hold {some[0]} primary keys more than once, such as {named}: a key may "
             f"occur only once, as it is undefined which of its rows is right",

@@ -13,14 +13,15 @@ from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.core.requests.requests import Compact, CorrectBranch, DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
 from airflow_paimon.data.compact import check_compact, compact
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
+from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
 from airflow_paimon.spark.jobs.replay_check import check_replay
+from airflow_paimon.spark.statements.views import viewed_table
 
 
 def run_before_spark(request: Request) -> OperationResult | None:
@@ -57,5 +58,6 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     base = (read_base if gives_rows else read_heads)(context, request, branch)
     if request.engine == "embedded":
         check_writable(base.schema, table=branch.label, branch=branch.branch_name, by_buckets=True)
-    for table in views.values():
-        open_table(request.warehouse, table, storage_options=request.storage_options).require()
+    for text in views.values():
+        table, version = viewed_table(request.warehouse, text, request.storage_options)
+        read_schema(table, version)

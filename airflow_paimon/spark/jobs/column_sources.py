@@ -1,4 +1,4 @@
-"""Which columns of which views each column of a query is computed from, by the text of Spark's analysed plan.
+"""Find which columns of which views each column of a query is computed from, in the text of Spark's analyzed plan.
 
 The text, since a plan as JSON takes Spark a hundred times as long. In it a column is ``name#id``, and ``expression AS
 name#id`` defines one. What this does not understand (a subquery in an expression, a user's function) makes a column

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.branches.publish_plan import highest_sequence
+from airflow_paimon.core.chain.guard import chain_part, is_chain_rows
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.since import KEYS_STAY
-from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.errors import UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
@@ -32,6 +34,7 @@ from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.scan import ChainRead
 from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import finer_than_micros
@@ -39,7 +42,7 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.moving_keys import check_corrected
-from airflow_paimon.data.rewrite import NEW_BUCKET
+from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
 from airflow_paimon.spark.failures import query_errors
@@ -59,6 +62,7 @@ from airflow_paimon.spark.jobs.correction import (
 from airflow_paimon.spark.jobs.correction_sources import (
     BRANCH_VIEW,
     MAIN_VIEW,
+    check_sql,
     further_views,
     may_mention,
     read_sql,
@@ -83,7 +87,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_Planned = Callable[[], Sequence[Layer]]
+_Planned = Callable[[], Sequence[Layer] | ChainRead]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     """
     sql = read_sql(request)
     views = further_views(request)
+    check_sql(spark, request, sql, views)
     branch = branch_to_correct(context, request)
     statement = statement_of(spark, request, sql)
     if statement is not None:
@@ -203,7 +208,7 @@ def _with_live(spark: SparkSession, context: Context, found: Base) -> _Base:
     branch = found.table
     schema, head, chosen = found.schema, found.head, found.choice.selection(found.schema)
     refuse_blurred(found)
-    base = branch_point(context.table, branch)
+    base = head if chain_part(branch) is not None else branch_point(context.table, branch)
     at_base = plan_snapshot(branch, base, schema, chosen)
     live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, chosen)
     return _Base(
@@ -213,9 +218,33 @@ def _with_live(spark: SparkSession, context: Context, found: Base) -> _Base:
         main_head=found.main_head,
         choice=found.choice,
         live=live,
-        write=plan_write(branch, tasks=cores_of(spark), by_buckets=True),
+        write=plan_write(branch, tasks=cores_of(spark), by_buckets=True, chained=is_chain_rows(branch)),
         limits={_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
     )
+
+
+def refuse_lost_deletes(base: _Base) -> None:
+    """Refuse to overwrite partitions of a chain table that hold deletes, which a SELECT doesn't return.
+
+    Raises:
+        UnsafeOperationError: names them: without the deletes rows of earlier partitions would be read again.
+    """
+    if not is_chain_rows(base.table):
+        return
+    held = {partition_text(base.schema, s.values) for s in base.live.splits if any(map(_may_hold_deletes, s.files))}
+    if held:
+        names = sorted(held)
+        raise UnsafeOperationError(
+            f"{base.table.label}: {', '.join(names[:5])} holds deletes, which hide rows of earlier partitions and "
+            f"would be lost, as no SELECT returns them: change rows by UPDATE, DELETE or MERGE, or with --mode upsert; "
+            f"write_table with mode overwrite replaces deletes, too",
+            table=base.table.name,
+            details={"partitions": names[:100]},
+        )
+
+
+def _may_hold_deletes(file: DataFile) -> bool:
+    return file.delete_row_count is None or file.delete_row_count > 0
 
 
 def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
@@ -235,7 +264,7 @@ def _frames(spark: SparkSession, plans: Mapping[str, _Planned], sql: str | None)
 
 
 def _view_plans(request: CorrectBranch, base: Base, further: dict[str, str], sql: str | None) -> dict[str, _Planned]:
-    def other(table: str) -> Sequence[Layer]:
+    def other(table: str) -> Sequence[Layer] | ChainRead:
         return plan_view(request.warehouse, table, request.storage_options, sql)
 
     def branch() -> Sequence[Layer]:
@@ -251,6 +280,8 @@ def _view_plans(request: CorrectBranch, base: Base, further: dict[str, str], sql
 
 
 def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: DataFrame) -> list[BucketResult]:
+    if request.mode == "overwrite":
+        refuse_lost_deletes(base)
     correction = _correction(request, base)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -303,6 +334,7 @@ def _correction(request: CorrectBranch, base: _Base) -> Correction:
         read=read,
         dry_run=request.dry_run,
         merges=request.mode == "upsert",
+        new_bucket=new_bucket_number(base.table),
     )
 
 

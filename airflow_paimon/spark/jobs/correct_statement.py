@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.branches.publish_plan import highest_sequence
+from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
@@ -131,7 +132,7 @@ def _change(
     tables: NamedTables,
     identity: CommitIdentity,
 ) -> OperationResult:
-    limits = _limits(context, base) if base.schema.primary_keys else None
+    limits = _limits(context, base)
     if request.dry_run:
         outcome = evaluate(spark, statement, base.table, tables, limits=limits, dry_run=True)
         return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
@@ -153,11 +154,13 @@ def _result(
     return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
 
 
-def _limits(context: Context, base: Base) -> dict[BucketKey, int]:
-    """Return the highest sequence number of each bucket at the branch point.
+def _limits(context: Context, base: Base) -> dict[BucketKey, int] | None:
+    """Return the highest sequence number of each bucket at the branch point; None: what it holds now.
 
-    See docs/design.md, A running writer keeps winning.
+    See docs/design.md, A running writer keeps winning. The branches of a chain table are not published.
     """
+    if not base.schema.primary_keys or chain_part(base.table) is not None:
+        return None
     stored = StoredPartitions(base.schema)
     plan = plan_snapshot(base.table, branch_point(context.table, base.table), base.schema)
     return {BucketKey(stored.canonical(s.partition), s.bucket): highest_sequence(s.files) for s in plan.splits}

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from airflow_paimon.core.chain.write_report import report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
@@ -66,6 +67,7 @@ class Base:
         after: Snapshot | None = None,
     ) -> OperationResult:
         """Return the result with its plan. ``before`` and ``after`` are the head that was looked at when not given."""
+        report = report_write(self.table, after)
         fence = Precondition(
             branch=request.branch, snapshot_id=self.head.id, identity=self.head.identity, schema_id=self.schema.id
         )
@@ -76,7 +78,7 @@ class Base:
             changed=changed,
             before=(before or self.head).id,
             after=(after or self.head).id,
-            details=details,
+            details={**details, **report},
         )
 
 
@@ -104,7 +106,7 @@ def read_base(context: Context, request: CorrectBranch, branch: Table) -> Base:
 
 
 def read_heads(context: Context, request: CorrectBranch, branch: Table) -> Base:
-    """Like ``read_base``, for a statement, which says by itself what it replaces."""
+    """Like ``read_base``, but without partitions to replace: a statement says itself which rows it changes."""
     schema, head = branch.schema(), branch.latest_snapshot()
     if head is None:
         raise UnsafeOperationError(
@@ -145,6 +147,7 @@ def correct_idempotently(
 def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
     details = json.loads(landed.properties.get(DETAILS, "{}")) | {"replayed": True}
+    details |= report_write(context.table.branch(request.branch), landed)
     return context.result(
         None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,19 @@ def further_views(request: CorrectBranch) -> dict[str, str]:
             raise InvalidInputError(f"--view {text!r}: there is a view {name!r} already; give another name")
         views[name] = table
     return views
+
+
+def check_sql(spark: SparkSession, request: CorrectBranch, sql: str | None, views: Collection[str]) -> None:
+    """Refuse SQL that reaches beyond the tables, if the request says so.
+
+    Raises:
+        UnsafeOperationError: names what reaches further.
+    """
+    # It loads PySpark, which what is refused before Spark starts does without.
+    from airflow_paimon.spark.statements.reach import check_reach
+
+    if request.restricted_sql and sql is not None:
+        check_reach(spark, request, sql, {BRANCH_VIEW, MAIN_VIEW, *views})
 
 
 @contextmanager

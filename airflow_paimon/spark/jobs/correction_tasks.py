@@ -48,7 +48,7 @@ class Correction:
     unpickles those that it has rows for. ``read`` reads them. ``drops_matches``: rows of kind ``-U`` only count: a
     statement matched them and leaves them as they are. ``merges``: see ``rewrite_bucket``. ``writes_changelog``: the
     changes are written for streaming readers, if the table has a changelog producer; ``live`` then has the rows of
-    every bucket with files.
+    every bucket with files. ``new_bucket``: the sequence number of the rows of a bucket without files.
     """
 
     write: TableWrite
@@ -59,6 +59,7 @@ class Correction:
     drops_matches: bool = False
     merges: bool = False
     writes_changelog: bool = False
+    new_bucket: int = NEW_BUCKET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def _rewrite(
     if known is None:
         total = write.buckets_of(key.partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         fresh = BucketSplit(key.partition, values, key.bucket, total, ())
-        new = rewrite_bucket(write, fresh, None, changes, NEW_BUCKET, merges=correction.merges)
+        new = rewrite_bucket(write, fresh, None, changes, correction.new_bucket, merges=correction.merges)
         return _with_changelog(correction, new, None)
     live: LiveBucket = pickle.loads(known)
     kept = None if live.split is None or correction.read is None else (correction.read, live.split)

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +21,11 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.jobs.correct_branch import correct_branch
-from airflow_paimon.spark.jobs.correction_sources import call_function, import_function
+from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, call_function, import_function
 from airflow_paimon.spark.jobs.replay_check import keep_record, plan_replay, replay_result
 from airflow_paimon.spark.jobs.replay_tables import ReplayRun, ReplaySource, ReplayTarget
 from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
+from airflow_paimon.spark.statements.reach import check_reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ def replay_branch(spark: SparkSession, context: Context, request: ReplayBranch) 
         return replay_result(context, request, replay, {})
     function = import_function(str(request.function)) if request.function else None
     for text in replay.statements:
-        _check_statement(spark, request, text)
+        _check_statement(spark, request, text, replay.sources)
     keep_record(request, replay)
     with _options_file(request) as file:
         deadline = time.monotonic() + replay.timeout_s
@@ -59,7 +60,9 @@ def replay_branch(spark: SparkSession, context: Context, request: ReplayBranch) 
     return replay_result(context, request, replay, run.written, run.caught_up)
 
 
-def _check_statement(spark: SparkSession, request: ReplayBranch, text: str) -> None:
+def _check_statement(spark: SparkSession, request: ReplayBranch, text: str, sources: Collection[str]) -> None:
+    if request.restricted_sql:
+        check_reach(spark, request, text, {BRANCH_VIEW, MAIN_VIEW, *sources})
     try:
         statement = parse_statement(spark, text)
     except InvalidInputError as error:
@@ -79,7 +82,8 @@ def _run_statements(run: ReplayRun) -> None:
             file.write_text(text, encoding="utf-8")
             values = {"warehouse": request.warehouse, "storage_options": request.storage_options,
                       "table": request.table, "branch": request.branch, "sql": str(file), "view": views,
-                      "all_rows": request.all_rows, "operation_id": run.next_operation(target)}  # fmt: skip
+                      "all_rows": request.all_rows, "restricted_sql": request.restricted_sql,
+                      "operation_id": run.next_operation(target)}  # fmt: skip
             asked = build_request(CorrectBranch.operation, values)
             assert isinstance(asked, CorrectBranch)
             found = correct_branch(run.spark, open_context(asked), asked)

@@ -274,7 +274,7 @@ def _asked(request: ReplayBranch, statements: tuple[str, ...]) -> str:
         until_watermark=None,
         timeout="",
     )
-    ours = {"warehouse", "storage_options", "operation_id", "now", "dry_run"}
+    ours = {"warehouse", "storage_options", "operation_id", "now", "dry_run", "restricted_sql"}
     return digest_of({f.name: getattr(fixed, f.name) for f in dataclasses.fields(fixed) if f.name not in ours})
 
 

@@ -221,7 +221,7 @@ class ReplayTarget:
 
 
 def _until_reached(run: ReplayRun, start: Any) -> int:
-    """Catch up until the sources have come as far as asked for, and that is read."""
+    """Run the streams until the sources have reached the point that was asked for, and all up to it has been read."""
     batches = 0
     while True:
         heads = run.replay.heads()

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.data import in_process
+from airflow_paimon.data.chain.scan import ChainRead
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.read import frame_of
+from airflow_paimon.spark.read import chain_frame, frame_of
 from airflow_paimon.spark.shares import read_rows
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema
 
@@ -34,8 +35,11 @@ _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec"
 _KEPT_LEAVES = ("RDDScanExec",)
 
 
-def view_frame(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
+def view_frame(spark: SparkSession, planned: Sequence[Layer] | ChainRead) -> DataFrame:
     """Return the DataFrame of planned reads; of a small table with rows that were read already."""
+    if isinstance(planned, ChainRead):
+        return chain_frame(spark, planned)
+    layers = planned
     files = [f for _, splits in layers for s in splits for f in s.files]
     if not files or not has_jvm(spark) or not is_small_view(files):
         return frame_of(spark, layers)

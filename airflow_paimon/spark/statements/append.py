@@ -34,6 +34,7 @@ from airflow_paimon.spark.statements.evaluate import (
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import kept_source, keys_of, unmatched_rows
+from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
@@ -68,6 +69,8 @@ def _change(spark: SparkSession, statement: Statement, plan: CopyOnWrite, dry_ru
     schema = plan.write.schema
     evaluation = Evaluation(spark, statement, schema, list(POSITION_COLUMNS), whole=False)
     found = None if statement.insert else evaluation.run(evaluation.empty_target())
+    if found is not None:
+        refuse_rows_of_other(plan.scan, found.predicate)
     if found is not None and takes_whole_partitions(statement, plan.scan, found):
         return drop_partitions(spark, statement, plan.scan, plan.write, found.predicate, dry_run=dry_run)
     change = _Change(spark, statement, plan, evaluation, dry_run)
@@ -141,7 +144,7 @@ class _Change:
     def _read(self, predicate: Predicate | None) -> tuple[TableRead, list[ReadSplit]]:
         schema, text = self.plan.write.schema, self.statement.text.upper()
         columns = [*schema.field_names, *(n for n in ROW_COLUMNS if self.plan.tracks_rows and n in text)]
-        read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, time_travel=True)
+        read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, time_travel=True, layered=True)
         return with_positions(read), splits
 
     def _rewrite(self, read: TableRead, parts: Sequence[ReadSplit]) -> Rewrite:

@@ -305,10 +305,21 @@ class Evaluation:
         names = list(given)
         frame = base.select(*(c.alias(n) for n, c in given.items()))
         self._refuse_beyond_rows(analyzed(frame))
+        found = self._in_columns_of(base, self._stored(frame, names, False))
+        values = [e.child() if kind_of(e) == "Alias" else e for e in sequence_items(found)]
+        return dict(zip(names, map(self._column, values), strict=True))
+
+    def _in_columns_of(self, base: DataFrame, plan: Any) -> Any:
+        """Return the expressions of a plan of projections over ``base`` in columns of ``base``.
+
+        Spark's optimizer does that too, but leaves projections of ``uuid()`` and ``rand()`` apart.
+        """
         collapse = self._jvm.org.apache.spark.sql.catalyst.optimizer.CollapseProject
-        plan = collapse.apply(self._stored(frame, names, False), True)
-        found = [e.child() if kind_of(e) == "Alias" else e for e in sequence_items(plan.projectList())]
-        return dict(zip(names, map(self._column, found), strict=True))
+        found = plan.projectList()
+        for _ in range(_projections(plan) - _projections(analyzed(base)) - 1):
+            plan = plan.child()
+            found = collapse.buildCleanedProjectList(found, plan.projectList())
+        return found
 
     def _stored(self, frame: DataFrame, names: Sequence[str], by_name: bool) -> Any:
         resolver = self._jvm.org.apache.spark.sql.catalyst.analysis.TableOutputResolver
@@ -345,7 +356,7 @@ class Evaluation:
         return planned_frame(self._spark, catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
 
     def _own(self, named: DataFrame) -> dict[str, Column]:
-        """Return the target's columns by name, whatever else has the same names."""
+        """Return the target's own columns by name, also where the source has columns of the same names."""
         return {str(a.name()): self._column(a) for a in sequence_items(analyzed(named).output())}
 
     def _column(self, expression: Any) -> Column:
@@ -387,6 +398,14 @@ def _first(numbered: Sequence[tuple[int, Column]], otherwise: Column) -> Column:
 
 def analyzed(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
+
+
+def _projections(plan: Any) -> int:
+    """Return how many projections lie on top of each other, the plan's own among them."""
+    count = 0
+    while kind_of(plan) == "Project":
+        plan, count = plan.child(), count + 1
+    return count
 
 
 def _join_condition(plan: Any) -> Any:

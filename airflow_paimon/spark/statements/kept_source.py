@@ -71,7 +71,9 @@ def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluatio
 
 
 def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
-    """Read what the kept source says of the target's columns that are ``equal`` to something in it."""
+    """Return which values the target's columns can have, given what the kept source has in the expressions they
+    equal.
+    """
     if not equal:
         return Keys(ranges={})
     found = kept.select(*(column.alias(str(i)) for i, (_, column) in enumerate(equal))).toArrow()

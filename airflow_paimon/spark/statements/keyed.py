@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_paimon.core.branches.publish_plan import highest_sequence
+from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
@@ -31,7 +32,7 @@ from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.in_process import fits_in_process
 from airflow_paimon.data.merge_changelog import producer_of
-from airflow_paimon.data.rewrite import NEW_BUCKET
+from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, plan_read
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
@@ -49,6 +50,7 @@ from airflow_paimon.spark.statements.evaluate import (
     Evaluation,
 )
 from airflow_paimon.spark.statements.insert import inserted
+from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
@@ -79,7 +81,7 @@ def change_keyed(
     Raises:
         InvalidInputError: Spark refuses the statement, a row is matched twice, a key would change or come twice.
     """
-    write = plan_write(table, tasks=cores_of(spark), by_buckets=True)
+    write = plan_write(table, tasks=cores_of(spark), by_buckets=True, chained=is_chain_rows(table))
     plan = plan_snapshot(table, write.planned_on, write.schema)
     merges = asked.insert is not None and TableOptions(plan.schema.options).merge_engine != "deduplicate"
     write = replace(write, schema=without_defaults(plan.schema) if merges else without_merging(plan.schema))
@@ -89,9 +91,10 @@ def change_keyed(
             changed = inserted(spark, bound, plan.schema, ())
         else:
             empty = evaluation.run(evaluation.empty_target())
+            refuse_rows_of_other(plan, empty.predicate)
             if takes_whole_partitions(bound, plan, empty) and not _writes_changelog(table, plan.schema):
                 return drop_partitions(spark, bound, plan, write, empty.predicate, dry_run=dry_run)
-            layer = plan_read(plan, predicate=empty.predicate, time_travel=True, whole_buckets=True)
+            layer = plan_read(plan, predicate=empty.predicate, time_travel=True, layered=True, whole_buckets=True)
             changed = evaluation.run(view_frame(spark, [layer])).rows
         correction = _correction(plan, write, limits, dry_run)
         correction = replace(correction, writes_changelog=_writes_changelog(table, plan.schema), merges=merges)
@@ -127,7 +130,7 @@ def _with_kinds(rows: DataFrame) -> DataFrame:
 
 
 def _correction(plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, int] | None, dry_run: bool) -> Correction:
-    read, splits = plan_read(plan, time_travel=True, whole_buckets=True)
+    read, splits = plan_read(plan, time_travel=True, layered=True, whole_buckets=True)
     by_key: dict[BucketKey, ReadSplit] = {_key(plan, s.bucket): slim_split(s) for s in splits}
     live = {}
     for split in plan.splits:
@@ -141,7 +144,15 @@ def _correction(plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, in
             gone = BucketSplit(key.partition, (), key.bucket, write.buckets_of(key.partition), ())
             live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
     everywhere = choose_partitions(plan.schema, (), plan.table.label)
-    return Correction(write=write, choice=everywhere, live=live, read=read, dry_run=dry_run, drops_matches=True)
+    return Correction(
+        write=write,
+        choice=everywhere,
+        live=live,
+        read=read,
+        dry_run=dry_run,
+        drops_matches=True,
+        new_bucket=new_bucket_number(plan.table),
+    )
 
 
 def _key(plan: ScanPlan, split: BucketSplit) -> BucketKey:

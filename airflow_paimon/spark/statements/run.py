@@ -6,17 +6,20 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.since import KEYS_STAY, has_moving_keys
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.snapshot import Operation
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.spark.statements.append import change_append
 from airflow_paimon.spark.statements.keyed import change_keyed
+from airflow_paimon.spark.statements.other_branch import check_what_is_seen
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables
@@ -29,6 +32,13 @@ log = logging.getLogger(__name__)
 TRIES = 5
 """How often a statement is computed again before other writers' commits make it a conflict."""
 
+_OPERATIONS = {
+    "UPDATE": Operation.UPDATE,
+    "DELETE": Operation.DELETE,
+    "MERGE": Operation.MERGE,
+    "INSERT": Operation.WRITE,
+    "INSERT OVERWRITE": Operation.OVERWRITE,
+}
 Properties = Callable[[Outcome], Mapping[str, str]]
 
 
@@ -50,6 +60,8 @@ def evaluate(
         outcome = change_keyed(spark, statement, table, tables, limits, dry_run)
     else:
         outcome = change_append(spark, statement, table, tables, dry_run)
+    if statement.insert is None:
+        check_what_is_seen(outcome)
     for note in notes_of(statement, outcome):
         log.warning("%s: %s", table.label, note)
     return outcome
@@ -63,8 +75,10 @@ def commit_statement(
     identity: CommitIdentity,
     properties: Properties,
     limits: Mapping[BucketKey, int] | None = None,
+    on_stale: OnStale | None = None,
 ) -> tuple[Receipt, Outcome]:
-    """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed.
+    """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed. ``on_stale``: in the
+    delta branch of a chain table, what to do with full partitions of which a delta changes.
 
     Raises:
         ConflictError: other writers kept changing the same files.
@@ -75,7 +89,7 @@ def commit_statement(
             stay = has_moving_keys(outcome.write.schema)  # without a new key, all that are left stay in their buckets
             if outcome.inserted:
                 stay = check_corrected(table, outcome.write, outcome.messages)
-            receipt = _commit(table, statement, outcome, identity, properties(outcome), stay)
+            receipt = _commit(table, statement, outcome, identity, properties(outcome), stay, on_stale)
         except REFUSALS as error:
             outcome.discard()
             if not isinstance(error, ConflictError) or number == TRIES:
@@ -95,15 +109,17 @@ def _commit(
     identity: CommitIdentity,
     properties: Mapping[str, str],
     keys_stay: bool,
+    on_stale: OnStale | None,
 ) -> Receipt:
     properties = {**properties, **KEYS_STAY} if keys_stay else properties
-    common: dict[str, Any] = {"identity": identity, "properties": properties, "operation": statement.kind}
+    common: dict[str, Any] = {"identity": identity, "properties": properties, "operation": _OPERATIONS[statement.kind]}
     if table.schema().primary_keys:
         return commit_buckets(
             table,
             outcome.messages,
             assigned=None if keys_stay else (outcome.write.planned_on,),
             vectors=outcome.read.index_entries,
+            guard_options=ChainOptions(on_stale=on_stale),
             **common,
         )
     return commit_rewrite(table, outcome.messages, read=outcome.read, **common)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
 from airflow_paimon.core.commit.files import CommitMessage
@@ -48,6 +49,7 @@ def sql(
     operation_id: str | None = None,
     all_rows: bool = False,
     *,
+    on_stale: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run one UPDATE, DELETE FROM, MERGE INTO, INSERT INTO or INSERT OVERWRITE on ``db.t`` or ``db.`t$branch_b```.
@@ -61,6 +63,9 @@ def sql(
             ``@VERSION`` (a tag, a snapshot id, ``branch.tag``, ``branch.snapshot``), or a DataFrame. Temporary views
             of the session can be named as well.
         operation_id: A retry with the same id returns the first try's result; another statement under it is refused.
+        on_stale: On the delta branch of a chain table: ``record`` lists the full partitions that become stale as
+            ``details["stale"]``; ``refuse`` refuses such a statement. By default an INSERT INTO is refused where a full
+            partition would hide its rows, and other statements are recorded.
         all_rows: Confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table.
 
     Raises:
@@ -69,17 +74,15 @@ def sql(
         ConflictError: other writers kept changing the same files.
     """
     started = time.monotonic()
-    if not isinstance(statement, str):
-        raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
-    parsed = parse_statement(spark, statement)
-    if parsed is None:
-        raise InvalidInputError(f"sql takes one {TAKEN}; spark.sql() runs other statements")
+    parsed = _parsed(spark, statement)
     table = open_table(warehouse, table_of(parsed.target), storage_options=storage_options).require()
     check_operation_id(table, operation_id)
     require_committable(table)
+    policy = parse_on_stale(table, on_stale)
     check_statement(parsed, table.schema(), all_rows=all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
     named = _check_views(parsed, views or {})
     asked = {"statement": statement, "all_rows": all_rows, "views": {n: _text(v) for n, v in named.items()}}
+    asked |= {} if policy is None else {"on_stale": policy}
     figures: dict[str, Any] = {}
 
     def write(identity: CommitIdentity) -> tuple[Receipt, tuple[CommitMessage, ...]]:
@@ -87,20 +90,29 @@ def sql(
         tables = warehouse_tables(spark, warehouse, storage_options, statement, table, own)
         others = {name: view for name, view in named.items() if name not in own}
         with _named(spark, warehouse, parsed, others, storage_options):
-            receipt, found = _run(spark, parsed, table, tables, identity)
+            receipt, found = _run(spark, parsed, table, tables, identity, policy)
         figures.update(found)
         return receipt, ()
 
     def report(landed: Snapshot | None) -> Mapping[str, Any]:
         if landed is not None and not figures:
             figures.update(json.loads(landed.properties.get(DETAILS, "{}")) or _inserted(table, landed))
-        return report_write(table, landed) if parsed.insert is not None else {}
+        return report_write(table, landed)
 
     run = in_tasks_if_large(spark, table.name)
     written = write_once(table, OPERATION, digest_of(asked), operation_id, write, report, run=run)
     details = {"statement": parsed.kind, **figures, **written.report}
     details |= {"replayed": True} if written.replayed else {}
     return write_result(table, OPERATION, written, details, started)
+
+
+def _parsed(spark: SparkSession, statement: str) -> Statement:
+    if not isinstance(statement, str):
+        raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
+    parsed = parse_statement(spark, statement)
+    if parsed is None:
+        raise InvalidInputError(f"sql takes one {TAKEN}; spark.sql() runs other statements")
+    return parsed
 
 
 def _check_views(statement: Statement, views: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -144,20 +156,29 @@ def _named(
 
 
 def _run(
-    spark: SparkSession, statement: Statement, table: Table, tables: NamedTables, identity: CommitIdentity
+    spark: SparkSession,
+    statement: Statement,
+    table: Table,
+    tables: NamedTables,
+    identity: CommitIdentity,
+    on_stale: OnStale | None,
 ) -> tuple[Receipt, Mapping[str, Any]]:
     if statement.insert is not None:
-        return _insert(spark, statement, table, tables, identity)
-    receipt, outcome = commit_statement(spark, statement, table, tables, identity, _properties)
+        return _insert(spark, statement, table, tables, identity, on_stale)
+    receipt, outcome = commit_statement(spark, statement, table, tables, identity, _properties, on_stale=on_stale)
     notes = notes_of(statement, outcome)
     return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
 
 
 def _insert(
-    spark: SparkSession, statement: Statement, table: Table, tables: NamedTables, identity: CommitIdentity
+    spark: SparkSession,
+    statement: Statement,
+    table: Table,
+    tables: NamedTables,
+    identity: CommitIdentity,
+    policy: OnStale | None,
 ) -> tuple[Receipt, Mapping[str, Any]]:
     mode, partition = overwritten(statement, table.schema(), is_dynamic(spark))
-    policy = parse_on_stale(table, None)
 
     def own(write: TableWrite) -> DataFrame:
         return own_rows(spark, statement.text, plan_snapshot(table, write.planned_on, write.schema))

@@ -275,8 +275,8 @@ def _check_keys(statement: Statement, schema: TableSchema) -> None:
             if name in fixed:
                 raise InvalidInputError(
                     f"{statement.kind} on {statement.target.text}: column {name!r}{assignment.at.where} belongs to the "
-                    f"primary key, the partition or the bucket of its row and can't be changed in place; INSERT the "
-                    f"row with its new value and DELETE the old one"
+                    f"primary key, the partition or the bucket of its row and can't be changed in place; DELETE the "
+                    f"row first, then INSERT it with its new value"
                 )
 
 

@@ -14,6 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
+from airflow_paimon.data.layers import head_of_other, shown_of_other, shown_of_own
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.parse import (
@@ -84,7 +85,7 @@ class NamedTables:
         Raises:
             AnalysisException, ParseException: it is wrong. NotFoundError: as ``bound``. InvalidInputError: not a query.
         """
-        parse_plan(self._spark, f"SELECT * FROM ({text}\n)")  # refuses what is not a query, but for two words
+        parse_plan(self._spark, f"SELECT * FROM ({text}\n)")  # accepts only a query, or two words (table and alias)
         plan = parse_plan(self._spark, text)
         if self._is(plan, "plans.logical.Command") or self._is(plan, "plans.logical.ParsedStatement"):
             raise InvalidInputError("--sql takes a SELECT, UPDATE, DELETE, MERGE or INSERT, and no other command")
@@ -274,9 +275,11 @@ def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:
 
 def own_rows(spark: SparkSession, text: str, plan: ScanPlan) -> DataFrame:
     """Return the rows of the statement's own table, of the snapshot that the statement is computed on."""
-    columns = view_columns(plan.schema, text)
+    columns, other = view_columns(plan.schema, text), head_of_other(plan)
+    whole = bool(plan.schema.primary_keys)
+    shown = [plan] if other is None else [shown_of_own(plan, other), shown_of_other(plan, other)]
     return view_frame(
-        spark, [plan_read(plan, columns=columns, time_travel=True, whole_buckets=bool(plan.schema.primary_keys))]
+        spark, [plan_read(p, columns=columns, time_travel=True, layered=True, whole_buckets=whole) for p in shown]
     )
 
 

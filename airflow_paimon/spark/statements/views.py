@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.table import Table, open_table, split_version
+from airflow_paimon.data.chain.scan import ChainRead, is_chain_read, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
@@ -46,22 +47,35 @@ def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
 
 def plan_view(
     warehouse: str, text: str, storage_options: Mapping[str, Any] | None, statement: str | None
-) -> Sequence[Layer]:
+) -> Sequence[Layer] | ChainRead:
     """Plan the read of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``, for a statement or a query.
 
     Raises:
         NotFoundError: no such table, branch or version. InvalidInputError: not of that form.
     """
-    name, version = split_version(text)
-    table = open_table(warehouse, name, storage_options=storage_options).require()
+    table, version = viewed_table(warehouse, text, storage_options)
     return plan_read_for(table, statement, version)
+
+
+def viewed_table(
+    warehouse: str, text: str, storage_options: Mapping[str, Any] | None
+) -> tuple[Table, int | str | None]:
+    """Open the table of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``; the version is not looked up.
+
+    Raises:
+        NotFoundError: no such table or branch. InvalidInputError: not of that form.
+    """
+    name, version = split_version(text)
+    return open_table(warehouse, name, storage_options=storage_options).require(), version
 
 
 def plan_read_for(
     table: Table, statement: str | None, version: int | str | None = None, timestamp: int | None = None
-) -> Sequence[Layer]:
+) -> Sequence[Layer] | ChainRead:
     """Plan the read of all columns that a statement can mean."""
     columns = view_columns(read_schema(table, version, timestamp), statement)
+    if is_chain_read(table, version):
+        return plan_chain(table, version=version, timestamp=timestamp, columns=columns)
     return plan_table_read(table, version=version, timestamp=timestamp, columns=columns)
 
 

@@ -47,7 +47,7 @@ def drop_partitions(
     Raises:
         UnsupportedFeatureError: a table whose rows can't be read correctly.
     """
-    _, readable = plan_read(plan, predicate=predicate, time_travel=True)
+    _, readable = plan_read(plan, predicate=predicate, time_travel=True, layered=True)
     identity = StoredPartitions(plan.schema).identity
     visible = [s for s in plan.splits if s.bucket >= 0]
     partitions = {identity(s.partition): s.values for s in visible}

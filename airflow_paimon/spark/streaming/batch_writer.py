@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.landed import verified_commits
-from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.commit.stream_batch import begin_batch, check_same_batch
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
@@ -37,9 +37,9 @@ def batch_writer(
     """Return a function for ``DataStreamWriter.foreachBatch`` that appends or, with a primary key, upserts.
 
     The same guarantee as the format ``airflow_paimon``, with the distribution of ``write_table``: the rows of a bucket
-    come together. If another writer commits to the same buckets meanwhile, the batch is computed and written again. A
-    batch that has landed is not computed again. Of two rows with one key in a batch either may win unless
-    ``sequence.field`` decides. Not for Spark Connect.
+    come together. If another writer commits to the same buckets meanwhile, the batch is computed and written again. Of
+    a batch that has landed the rows are only counted, those of a primary-key table not even that. Of two rows with one
+    key in a batch either may win unless ``sequence.field`` decides. Not for Spark Connect.
 
     Raises:
         NotFoundError: no such table or branch; later errors end the query, see ``write_table``.
@@ -55,6 +55,8 @@ def batch_writer(
         schema = table.schema()
         check_frame(frame, schema, table.label, partial=combines_rows(schema))
         identity, landed = begin_batch(table, query, batch)
+        if landed is not None and not schema.primary_keys:  # of rows with one key only the last is written
+            check_same_batch(table, query, batch, landed, frame.count())
         if landed is None:
             write_batch = partial(write_files, frame)
             landed = commit_in_tries(table, "append", None, identity, None, write_batch, _TRIES)[0].snapshot

@@ -15,7 +15,7 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.landed import verified_commits
-from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.commit.stream_batch import begin_batch, check_same_batch
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write
@@ -95,10 +95,12 @@ def commit_batch(table: Table, write: TableWrite, files: list[CommitMessage], qu
 
     Raises:
         ConflictError: another writer has written the same buckets meanwhile; the next run of the query repeats the
-            batch. Others: see ``begin_batch``.
+            batch. Others: see ``begin_batch`` and ``check_same_batch``.
     """
     try:
         identity, landed = begin_batch(table, query, batch)
+        if landed is not None:
+            check_same_batch(table, query, batch, landed, sum(f.row_count for m in files for f in m.new_files))
         if landed is None:
             files = completed(table, write, files, "append")
         replayed = landed is not None

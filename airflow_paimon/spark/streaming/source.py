@@ -31,11 +31,12 @@ from airflow_paimon.core.streaming.position_plan import (
     parse_offset,
     parse_start,
 )
-from airflow_paimon.core.streaming.stream import Stream
+from airflow_paimon.core.streaming.stream import StepUnits, Stream, UnitsKey
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.changes import ChangeRead, plan_changes, rows_of_changes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
+from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, to_shipped
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES, forgetting_zip_importers, pack, share_of
 
@@ -106,7 +107,11 @@ class PaimonStreamReader(DataSourceStreamReader):
         self._origin: Position | None = None
         self._next: tuple[float, dict[str, Any]] | None = None
         self._refreshed: float | None = None
+        self._known: dict[UnitsKey, StepUnits] = {}
         self._stream()  # refuses a table that can't be streamed before the query runs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}  # tasks get what they read with their partitions
 
     @forgetting_zip_importers()
     def initialOffset(self) -> dict[str, Any]:
@@ -158,7 +163,7 @@ class PaimonStreamReader(DataSourceStreamReader):
 
     def _claim(self, consumer: str, origin: Position) -> None:
         """Only now: the first batch is in Spark's log, so a repetition of it has the same start."""
-        claim_consumer(self._table, consumer, origin.snapshot, ignore_progress=self._options.ignore_progress)
+        claim_consumer(self._table, consumer, origin.needs, ignore_progress=self._options.ignore_progress)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with forgetting_zip_importers():
@@ -169,20 +174,20 @@ class PaimonStreamReader(DataSourceStreamReader):
                     yield to_shipped(batch, target)
 
     def _shipped(self, found: ChangeRead) -> pa.Schema:
-        fields = {f.name: f for f in found.read.schema.fields}
+        fields = {f.name: f for f in with_row_columns(found.read.schema).fields}
         target = shipped_schema(fields[n] for n in self._columns)
         return target.append(pa.field(ROW_KIND, pa.string())) if self._options.row_kind else target
 
     @forgetting_zip_importers()
     def commit(self, end: dict[str, Any]) -> None:
-        """Let snapshots before ``end`` expire. Its own is kept: it shows that the history is still the same."""
+        """Let snapshots expire that ``end`` doesn't need."""
         at = parse_offset(end, self._table.branch_name).at
         if self._options.consumer is not None and at is not None:
-            keep_from(self._table, self._options.consumer, at.snapshot)
+            keep_from(self._table, self._options.consumer, at.needs)
 
     def _stream(self) -> Stream:
         schema = self._table.schema()
-        known = {f.name: f for f in schema.fields}
+        known = {f.name: f for f in with_row_columns(schema).fields}
         gone = [n for n in self._columns if n not in known]
         wanted = self._schema.fields[: len(self._columns)]
         if gone or spark_schema(known[n] for n in self._columns).fields != wanted:
@@ -193,7 +198,9 @@ class PaimonStreamReader(DataSourceStreamReader):
             )
         options, branch = self._options, self._table.branch_name
         rules = stream_rules(schema, options.asked, options.row_kind, self._table.label, branch)
-        return Stream(table=self._table, schema=schema, rules=rules, max_files=self._options.max_files)
+        return Stream(
+            table=self._table, schema=schema, rules=rules, max_files=self._options.max_files, known=self._known
+        )
 
 
 def _weight(group: tuple[ChangeRead, ...]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,16 @@ def test_a_storage_that_fails_leaves_nothing_half_made(table: Table) -> None:
         perform(replace(context, table=replace(table, store=store)), request, None)
     assert table.tag_names() == ["base"]
     assert run(table, "create_branch", branch="fix", tag="base").changed
+
+
+def test_a_branch_of_a_tag_whose_changelog_paimon_has_expired(tmp_path: Path) -> None:
+    """A tag keeps a state, not changes: Paimon's expiry deletes the list of the changelog of a tagged snapshot."""
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    append(table, "a", seq=1)
+    run(table, "create_tag", tag="t", snapshot=1)
+    raw = json.loads(table.store.read("tag/tag-t")) | {"changelogManifestList": "manifest-list-gone"}
+    table.store.replace("tag/tag-t", json.dumps(raw).encode())
+    table.store.delete("snapshot/snapshot-1")
+    run(table, "create_branch", branch="fix", tag="t")
+    assert files(table.branch("fix")).keys() and run(table, "check_table").details["errors"] == 0

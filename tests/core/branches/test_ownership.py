@@ -126,6 +126,50 @@ def test_four_eyes_hold_when_it_is_published(
     assert said == ["ann", "bob", "true"]
 
 
+def test_an_undone_publish_comes_back_only_with_four_eyes(table: Table, fix: Table) -> None:
+    """Rolling back to the tag of its undo brought it back without anybody's approval."""
+    both = {"requested_by": "ann", "approved_by": "bob"}
+    rewrite(fix, "a")
+    published = run(table, "merge_branch", branch="fix", four_eyes=True, **both).details["undo_tag"]
+    good = names(table)
+
+    def undo(**how: Any) -> str:
+        with pytest.raises(UnsafeOperationError, match="nobody approved it"):
+            run(table, "rollback_to", **how)
+        with pytest.raises(UnsafeOperationError, match="asked for it and approved it"):
+            run(table, "rollback_to", **how, requested_by="ann", approved_by="ann")
+        return str(run(table, "rollback_to", **how, **both).details["undo_tag"])
+
+    undone = undo(tag=published, keep_later=True)
+    assert names(table) != good
+    again = undo(tag=undone, keep_later=True)
+    assert names(table) == good
+    append(table, "b", seq=7)  # what has nothing to do with the publish
+    undo(tag=again)  # a whole state from before an approved one
+    assert names(table) != good
+    last = table.latest_snapshot_id()
+    assert last is not None
+    append(table, "b", seq=8)
+    run(table, "rollback_to", snapshot=last)  # takes back an ordinary commit only
+
+
+def test_a_table_asks_for_four_eyes_whoever_publishes(table: Table, fix: Table) -> None:
+    """Whatever the connection, the operator or the job says, and also after main was replaced by a branch."""
+    rewrite(fix, "a")
+    option = "airflow-paimon.four-eyes"
+    run(table, "alter_table", change=[f"set {option}=true"])
+    for operation in ("merge_branch", "fast_forward", "replace_main"):
+        with pytest.raises(UnsafeOperationError, match="nobody approved it"):
+            run(table, operation, branch="fix")
+    with pytest.raises(UnsafeOperationError, match="nobody approved it"):
+        run(table, "rollback_to", tag="base")
+    run(table, "replace_main", branch="fix", requested_by="ann", approved_by="bob")
+    assert table.schema().options[option] == "true", "the branch's options have no such option"
+    run(table, "alter_table", change=[f"set {option}=yes"])
+    with pytest.raises(InvalidInputError, match="true or false"):
+        run(table, "rollback_to", tag="base")
+
+
 def test_each_of_it_can_be_changed_and_the_rest_stays(protected: Table) -> None:
     result = run(protected, "alter_branch", branch="fix", owner="bob", retention="forever")
     assert result.details["before"]["owner"] == "ann"

@@ -180,7 +180,14 @@ def test_a_tag_that_an_older_engine_copied_without_the_uuid_is_the_same_snapshot
     assert run(table, "merge_branch", branch="mine").changed
 
 
-EVERYTHING = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "keep_undo": False, "retry_window": "0 s"}
+EVERYTHING = {
+    "older_than": "0 s",
+    "retain_min": 1,
+    "grace": "0 s",
+    "writers_stopped": True,
+    "keep_undo": False,
+    "retry_window": "0 s",
+}
 
 
 @pytest.mark.parametrize("name", ["airflow-paimon-keep-2", "airflow-paimon-branch-fix.2", "mine"])

@@ -16,6 +16,7 @@ from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import add, alter_alone, make_chain
@@ -155,6 +156,51 @@ def test_one_branch_alone_is_not_altered(table: Table) -> None:
             alter_table(table.branch(name), [AddColumn(name="w", type="INT")])
     run(table, "create_branch", branch="other")
     alter_table(table.branch("other"), [AddColumn(name="w", type="INT")])
+
+
+@pytest.mark.parametrize(
+    ("branch", "change", "message"),
+    [
+        ("main", "set chain-table.enabled=false", "is not a chain table"),
+        ("main", "reset chain-table.enabled", "is not a chain table"),
+        ("delta", "set chain-table.enabled=false", "is not a chain table"),
+        ("main", "reset scan.fallback-delta-branch", "scan.fallback-delta-branch is missing"),
+        ("main", "set scan.fallback-delta-branch=nope", "branch 'nope' does not exist"),
+        ("main", "set scan.fallback-delta-branch=other", "is 'delta' in branch 'other', but 'other' in main"),
+        ("snapshot", "reset scan.fallback-snapshot-branch", "scan.fallback-snapshot-branch is missing"),
+        ("delta", "set bucket=5", "option bucket is '5' in branch 'delta', but '2' in main"),
+        ("main", "set bucket=5", "option bucket is '2' in branch 'snapshot', but '5' in main"),
+        ("main", "set partition.timestamp-formatter=yyyyDDD", "partition.timestamp-formatter is 'yyyyMMdd' in branch"),
+        ("delta", "set chain-table.chain-partition-keys=dt", "chain-table.chain-partition-keys is 'dt' in branch"),
+        ("delta", "set ignore-delete=true", "handles deletes differently"),
+        ("delta", "set changelog-producer=lookup", "changelog-producer must be none or input"),
+    ],
+)
+@pytest.mark.parametrize("has_data", [True, False])
+def test_no_option_of_one_branch_breaks_the_chain(branch: str, change: str, message: str, has_data: bool) -> None:
+    table = fresh(has_data)
+    other = table.branch("other")
+    other.store.create(other.paths.schema(0), table.store.read(table.paths.schema(0)))
+    before = shape(table)
+    with pytest.raises(InvalidInputError, match=message):
+        run(table, "alter_table", branch=branch, change=[change], operation_id="op")
+    with pytest.raises(InvalidInputError, match=message):
+        alter_table(table.branch(branch), [parse_change(change)])
+    assert shape(table) == before
+    assert read_state(table)
+
+
+def test_what_another_engine_altered_alone_can_be_altered_back(table: Table) -> None:
+    alter_alone(table.branch("delta"), SetOption(key="partition.timestamp-formatter", value="yyyyDDD"))
+    with pytest.raises(InvalidInputError, match="make them equal"):
+        gather_chain(table)
+    run(table, "alter_table", branch="delta", change=["set partition.timestamp-formatter=yyyyMMdd"])
+    assert read_state(table)
+
+
+def read_state(table: Table) -> int:
+    """Main is read through both branches, which agree."""
+    return len(gather_chain(table).layout.partition_keys)
 
 
 def faulty(table: Table, values: Mapping[str, Any], fault: FaultStore) -> Any:

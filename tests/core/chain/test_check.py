@@ -95,8 +95,10 @@ def test_a_date_that_paimon_spells_as_a_number() -> None:
         [("k", "INT"), ("s", "INT"), ("dt", "DATE")],
         primary_keys=["dt", "k"],
         partition_keys=["dt"],
-        options={**DAILY, "bucket": "1", "sequence.field": "s", "partition.timestamp-formatter": "yyyy-MM-dd"},
+        options={"bucket": "1", "sequence.field": "s"},
     )
+    form = {**DAILY, "partition.timestamp-formatter": "yyyy-MM-dd"}
+    alter_alone(table, *(SetOption(key=k, value=v) for k, v in form.items()))
     messages = [f["message"] for f in run(table, "check_chain_table").details["findings"] if f["severity"] == "error"]
     assert any("partition column dt is a DATE" in m for m in messages)
 
@@ -119,7 +121,7 @@ def test_drift_of_columns_options_and_schema_ids(table: Table) -> None:
 
 
 def test_drift_of_options(table: Table) -> None:
-    alter_table(table.branch("snapshot"), [SetOption(key="bucket", value="4")])
+    alter_alone(table.branch("snapshot"), SetOption(key="bucket", value="4"))
     finding = found(table)["branch-drift"]
     assert finding["id"] == "branch-drift:snapshot/bucket"
     assert finding["message"] == "option bucket is '4' in branch 'snapshot', but '2' in main: make them equal"
@@ -200,7 +202,7 @@ def test_unreadable_metadata_is_a_finding(table: Table) -> None:
 
 
 def test_incomplete_options(table: Table) -> None:
-    alter_table(table, [RemoveOption(key="scan.fallback-delta-branch")])
+    alter_alone(table, RemoveOption(key="scan.fallback-delta-branch"))
     assert "scan.fallback-delta-branch is missing" in found(table)["chain-settings"]["message"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -19,11 +20,11 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
-from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.core.table.table import open_table
 from tests.core.chain.setups import CONVERT, ENDS, HOURLY, NEW, plain_table, setup, shape, warehouse
 from tests.core.chain.tables import DAILY as CHAIN_OPTIONS
-from tests.core.chain.tables import add
+from tests.core.chain.tables import add, alter_alone, make_chain
 from tests.core.tables import run
 
 # -- a new table -----------------------------------------------------------------------------------------------------
@@ -79,6 +80,7 @@ def test_the_python_function() -> None:
         ({"option": ["bucket=-1"]}, "bucket must be greater than 0"),
         ({"option": ["bucket=2", "merge-engine=aggregation"]}, "merge-engine=aggregation"),
         ({"option": ["bucket=2", "changelog-producer=lookup"]}, "changelog-producer"),
+        ({"option": ["bucket=2", "deletion-vectors.enabled=true"]}, "deletion-vectors.enabled must be false"),
         ({"option": ["bucket=2", "sequence.field=s"]}, "as argument sequence_field"),
         ({"option": ["bucket=2", "chain-table.enabled=false"]}, "must be true"),
         ({"option": ["bucket"]}, "key=value"),
@@ -213,10 +215,11 @@ def test_what_a_conversion_refuses() -> None:
 def test_a_half_finished_set_up_by_hand_is_finished() -> None:
     folder = warehouse()
     table = plain_table(folder)
-    alter_table(
-        table,
-        [SetOption(key="chain-table.enabled", value="true"), SetOption(key="partition.timestamp-pattern", value="$dt")],
-    )
+    half = {"chain-table.enabled": "true", "partition.timestamp-pattern": "$dt"}
+    changes = [SetOption(key=k, value=v) for k, v in half.items()]
+    with pytest.raises(InvalidInputError, match="create_chain_table makes"):
+        alter_table(table, changes)
+    alter_alone(table, *changes)
     setup(folder, **CONVERT)
     gather_chain(table)
 
@@ -229,10 +232,37 @@ def test_branches_that_lack_mains_options_get_them() -> None:
         run(table, "create_branch", branch=name)
     setup(folder, **CONVERT, dry_run=True)
     changes = {**CHAIN_OPTIONS, "chain-table.chain-partition-keys": "dt"}
-    alter_table(table, [SetOption(key=k, value=v) for k, v in changes.items()])
+    with pytest.raises(InvalidInputError, match="is '' in branch 'delta', but"):
+        alter_table(table, [SetOption(key=k, value=v) for k, v in changes.items()])
+    alter_alone(table, *(SetOption(key=k, value=v) for k, v in changes.items()))
     result = setup(folder, snapshot_branch="snapshot")
     assert result.changed
     assert gather_chain(table).layout.group_width == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"scan.fallback-delta-branch": ""}, "scan.fallback-delta-branch is missing"),
+        ({"bucket": "-1"}, "bucket must be greater than 0"),
+        ({"sequence.field": ""}, "sequence.field is required"),
+        ({"partition.timestamp-formatter": "ddMMyyyy"}, "don't sort in the order of time"),
+        ({"deletion-vectors.enabled": "true"}, "deletion-vectors.enabled must be false"),
+    ],
+)
+def test_create_table_checks_chain_options_as_well(changed: dict[str, str], message: str) -> None:
+    folder = f"memory://{uuid.uuid4()}/wh"
+    make_chain(folder, name="d.right")
+    options = {k: v for k, v in {"bucket": "2", **CHAIN_OPTIONS, **changed}.items() if v}
+    sequence = {} if "sequence.field" in changed else {"sequence.field": "s"}
+    with pytest.raises(InvalidInputError, match=message):
+        create_table(
+            *(folder, "d.t", [("k", "BIGINT"), ("s", "BIGINT"), ("dt", "STRING")]),
+            partition_keys=["dt"],
+            primary_keys=["dt", "k"],
+            options={**sequence, **options},
+        )
+    assert not open_table(folder, "d.t").exists()
 
 
 def test_a_dry_run_writes_nothing() -> None:

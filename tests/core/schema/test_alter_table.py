@@ -93,12 +93,19 @@ def test_open_branches_are_named_with_what_becomes_of_their_publish(table: Table
     run(table, "alter_table", branch="other", change=["add column x INT"])
     result = run(table, "alter_table", change=["add column w INT"])
     publish = result.details["publish"]
-    assert publish["same"] == "possible" and "make the same change on both sides" in publish["other"]
+    assert publish["same"] == "possible" and "Create a new branch from main's head" in publish["other"]
     append(table.branch("same"), "b")
     assert run(table, "merge_branch", branch="same", writers_stopped=True).changed
     append(table.branch("other"), "c")
-    with pytest.raises(ConflictError, match="make the same change on both sides"):
+    with pytest.raises(ConflictError, match="Create a new branch from main's head"):
         run(table, "merge_branch", branch="other", writers_stopped=True)
+    run(table, "create_branch", branch="again", snapshot=table.latest_snapshot_id())
+    run(table, "alter_table", branch="again", change=["add column x INT"])
+    append(table.branch("again"), "c")
+    assert run(table, "merge_branch", branch="again", writers_stopped=True).changed
+    assert table.schema().field_names[-2:] == ("w", "x")
+    for name in ("same", "other", "again"):
+        run(table, "delete_branch", branch=name)
     assert run(table, "alter_table", change=["set snapshot.num-retained.max=50"]).details["publish"] == {}
 
 

@@ -58,14 +58,14 @@ def test_rename_widen_comment_move_options(tmp_path: Path) -> None:
             CommentColumn(name="amount", comment="euros"),
             MoveColumn(name="amount", after="k"),
             RenameColumn(name="k", to_name="id"),
-            SetOption(key="snapshot.num-retained.max", value="5"),
+            SetOption(key="snapshot.num-retained.max", value="15"),
         ],
     )
     assert schema.field_names == ("id", "amount", "v", "dt")
     assert str(schema.field("amount").type) == "BIGINT"
     assert schema.field("amount").description == "euros"
     assert schema.primary_keys == ("dt", "id")
-    assert schema.options["snapshot.num-retained.max"] == "5"
+    assert schema.options["snapshot.num-retained.max"] == "15"
     assert (
         "snapshot.num-retained.max" not in alter_table(table, [RemoveOption(key="snapshot.num-retained.max")]).options
     )

@@ -19,6 +19,9 @@ from airflow_paimon.core.store.fsspec_store import FsspecStore
 
 TABLE = pa.table({"k": range(1000)})
 
+# What lies there under the names of metadata is none.
+pytestmark = pytest.mark.damages_metadata
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

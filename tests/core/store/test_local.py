@@ -17,6 +17,9 @@ from airflow_paimon.core.store.local import LocalStore
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.restricted import run_restricted
 
+# What the contract stores is under the names of metadata, and is none.
+pytestmark = pytest.mark.damages_metadata
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:

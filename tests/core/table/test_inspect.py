@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.table import open_table
 from tests.core.tables import append, make_table, run
+from tests.strict_metadata import damaged_on_purpose
 
 
 def _rows(table: pa.Table) -> list[str]:
@@ -86,3 +87,30 @@ def test_unknown_system_table_and_branch(tmp_path: Path) -> None:
         inspect(table, "$tags", "t")
     with pytest.raises(NotFoundError, match="no branch 'x'"):
         inspect(table.branch("x"), "files")
+
+
+def test_consumers_and_statistics_of_a_branch(tmp_path: Path) -> None:
+    main = make_table(tmp_path)
+    append(main, "1")
+    run(main, "create_branch", branch="fix", snapshot=1)
+    fix = main.branch("fix")
+    append(fix, "2")
+    fix.store.create(f"{fix.paths.consumer_dir}/consumer-nightly", b'{"nextSnapshot": 2}')
+    assert inspect(fix, "consumers").to_pylist() == [{"consumer_id": "nightly", "next_snapshot_id": 2}]
+    assert inspect(main, "$consumers").num_rows == 0
+    assert inspect(fix, "statistics").num_rows == 0
+    found = {"snapshotId": 2, "schemaId": 0, "mergedRecordCount": 7, "colStats": {"k": {"colId": 0}}}
+    fix.store.create("statistics/stat-1", json.dumps(found).encode())
+    path = fix.paths.snapshot(2)
+    head = json.loads(fix.store.read(path)) | {"statistics": "stat-1"}
+    fix.store.replace(path, json.dumps(head).encode())
+    (row,) = inspect(fix, "statistics").to_pylist()
+    assert row == {
+        "snapshot_id": 2, "schema_id": 0, "mergedRecordCount": 7, "mergedRecordSize": None,
+        "colstat": '{"k":{"colId":0}}',
+    }  # fmt: skip
+    assert inspect(fix, "statistics", 1).num_rows == 0
+    damaged_on_purpose(tmp_path)
+    fix.store.replace(f"{fix.paths.consumer_dir}/consumer-nightly", b"{}")
+    with pytest.raises(FormatError, match="consumer-nightly"):
+        inspect(fix, "consumers")

@@ -38,7 +38,7 @@ def correct(spark: SparkSession, warehouse: Path, sql: str | None = None, **more
         file = warehouse / "query.sql"
         file.write_text(sql)
         more["sql"] = str(file)
-    return run_spark_operation(spark, build_request("correct_branch", values(warehouse, branch="fix", **more)))
+    return run_spark_operation(spark, build_request("correct_branch", values(warehouse, **{"branch": "fix", **more})))
 
 
 def diff(spark: SparkSession, warehouse: Path, **more: Any) -> dict[str, Any]:

@@ -397,6 +397,7 @@ def test_statements_change_the_branch_and_are_published(spark: SparkSession, tmp
         WHEN NOT MATCHED BY SOURCE AND branch.dt = 'b' AND branch.k = 7 THEN DELETE"""
     correct(spark, tmp_path, merge, view=["old=d.t@base"])
     correct(spark, tmp_path, "INSERT INTO branch SELECT 90, 'new', 'b'")
+    assert fix.latest_snapshot().operation == "WRITE"
     insert = "INSERT OVERWRITE branch PARTITION (dt = 'c') SELECT k, 'c' FROM old WHERE k = 1 AND dt = 'c'"
     correct(spark, tmp_path, insert, view=["old=d.t@fix.3"])
     rows = {(r[2], r[0]): r for r in before if r[2] != "c" and (r[2], r[0]) not in {("a", 9), ("b", 7)}}

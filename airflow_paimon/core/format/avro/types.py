@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.json_value import parse_json
 
 NAMESPACE: Final = "org.apache.paimon.avro.generated"
 _PLAIN = {"null": "null", "boolean": "boolean", "int": "long", "long": "long", "float": "float", "double": "double",
@@ -42,7 +43,7 @@ def parse_avro_schema(text: str) -> AvroType:
         FormatError: it is none, or has a type that no metadata file of Paimon has (unions of two values, ...).
     """
     try:
-        return _parse(json.loads(text), {}, 0)
+        return _parse(parse_json(text), {}, 0)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise FormatError(f"its Avro schema is corrupt: {e!r}") from None
 

@@ -101,7 +101,7 @@ class Aggregate(ABC):
 
     def _fold_rows(self, records: Records) -> pa.Array:
         """Fold groups record by record, exactly as Paimon does: only those of ``_by_rows``."""
-        raise NotImplementedError
+        raise AssertionError(f"{type(self).__name__} folds {records.groups} groups in any order")
 
     def _refused(self, what: str, way_out: str) -> UnsupportedFeatureError:
         return UnsupportedFeatureError(

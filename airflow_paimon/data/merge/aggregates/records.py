@@ -52,7 +52,7 @@ class Records:
         return len(self.starts)
 
     def kept(self, keep: Flags) -> tuple[Records, Indices]:
-        """Return some of the records, and the groups of which any are left."""
+        """Return the records chosen by a mask, and the groups that still have records."""
         at = np.flatnonzero(keep)
         group = self.group[at]
         starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])) if len(at) else at

@@ -1,0 +1,255 @@
+"""Findings about branches: unfinished creations, renames and deletions, missing schemas, missing protection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from airflow_paimon.core.branches.branch_plan import plan_delete_branch
+from airflow_paimon.core.branches.create import is_empty_or_at_base, plan_finish
+from airflow_paimon.core.branches.delete import gather_removal
+from airflow_paimon.core.branches.rename import gather_rename
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
+from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.table.history import greatest_shared
+from airflow_paimon.core.table.lineage import (
+    CREATING,
+    DELETED,
+    DELETING,
+    READY,
+    RENAMING,
+    Lineage,
+    is_unfinished,
+    lineage_path,
+    read_lineage,
+    recorded_branches,
+)
+from airflow_paimon.core.table.lost_history import proof_of_snapshots
+from airflow_paimon.core.table.paths import (
+    MAIN,
+    BranchPaths,
+    protective_tag,
+    protects,
+    published_tag,
+)
+from airflow_paimon.core.table.table import Table
+
+_UNDER_WAY = "The operation is still running, or was interrupted"
+_NO_ENGINE = (
+    "commits of airflow-paimon are refused there; while its folder has no schema, Paimon's remove_orphan_files "
+)
+_NO_ENGINE += "refuses to work on the whole table"
+
+
+def unfinished_branches(table: Table) -> dict[str, Lineage]:
+    """Return the records of the branches that are in a state other than ready."""
+    records = (read_lineage(table, name) for name in recorded_branches(table))
+    return {r.branch: r for r in records if r is not None and r.state != READY}
+
+
+def unfinished_findings(table: Table, records: dict[str, Lineage]) -> Iterator[Finding]:
+    """Findings about interrupted creations, renames and deletions, with the way to finish them."""
+    for name, record in records.items():
+        if record.state == CREATING and record.peer is None:
+            yield _half_created(table, record)
+        elif record.state in (DELETING, DELETED):
+            yield _half_deleted(table, record)
+        elif record.state == RENAMING and record.peer is not None:
+            yield _half_renamed(table, name, record.peer)
+        elif record.state == CREATING and record.peer is not None and record.peer not in records:
+            yield _half_renamed(table, record.peer, name)
+
+
+def _half_created(table: Table, record: Lineage) -> Finding:
+    name, view = record.branch, table.branch(record.branch)
+    was_to = f"start from snapshot {record.snapshot_id}" if record.snapshot_id else f"get schema {record.schema_id}"
+    path = lineage_path(name)
+    repair: str | None = "delete its remains (or run create_branch again with if_exists=skip to finish it)"
+    actions: Sequence[Action] | None = None
+    if not is_empty_or_at_base(view, record):
+        repair = "leave it to the engine that wrote to it, as a branch that starts empty"
+        actions = [Delete(path=path, reason="the branch has another origin")]
+    elif view.exists():
+        actions = plan_finish(table, record)
+        repair = "finish it" if actions is not None else repair
+    if actions is None and view.latest_snapshot_id() in (None, record.snapshot_id):
+        actions = gather_removal(table, name, record.created_at, "repair_table").plan.whole().actions
+    return Finding(
+        kind="half-made-branch",
+        subject=name,
+        severity=ERROR,
+        message=f"Branch {name!r} was to {was_to} of {record.from_branch}, and is not complete. {_UNDER_WAY}",
+        at_risk=f"nothing of main; {_NO_ENGINE}",
+        repair=repair if actions else None,
+        actions=tuple(actions or ()),
+        by_name_only=True,
+    )
+
+
+def _half_deleted(table: Table, record: Lineage) -> Finding:
+    name, view = record.branch, table.branch(record.branch)
+    head = view.latest_snapshot_id() or 0
+    what, repair = "is being deleted", "finish the deletion"
+    if record.state == DELETED and view.exists():
+        what, repair = "was deleted, and another engine has created one of that name since", "forget the deletion"
+        actions: tuple[Action, ...] = (Delete(path=lineage_path(name), reason="that branch is gone"),)
+    else:
+        plan = gather_removal(table, name, record.created_at, "repair_table").plan
+        actions = (plan.rest() if record.state == DELETED else plan.whole()).actions
+        if record.state == DELETING and head > (record.head or 0):
+            what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
+            repair = "keep the branch (delete_branch deletes it after all)"
+            actions = plan.undo.actions
+    return Finding(
+        kind="half-deleted-branch",
+        subject=name,
+        severity=ERROR,
+        message=f"Branch {name!r} {what}. {_UNDER_WAY}",
+        at_risk=f"nothing of main; {_NO_ENGINE}",
+        repair=repair,
+        actions=actions,
+        by_name_only=True,
+    )
+
+
+def _half_renamed(table: Table, old: str, new: str) -> Finding:
+    plan = gather_rename(table, old, new, "", "repair_table").plan
+    both = plan.both_written
+    return Finding(
+        kind="half-renamed-branch",
+        subject=old,
+        severity=ERROR,
+        message=f"Branch {old!r} is being renamed to {new!r}"
+        + (", and both were written since. " if both else ". ")
+        + _UNDER_WAY,
+        at_risk=f"nothing of main; {_NO_ENGINE}",
+        repair="keep both branches" if both else "finish the rename",
+        actions=(plan.undo if both else plan.whole()).actions,
+        by_name_only=True,
+    )
+
+
+def without_schema(view: Table) -> Finding:
+    root = BranchPaths(view.branch_name).root.rstrip("/")
+    name = view.branch_name
+    own = _own_snapshots(view)
+    only_hints = set(view.store.walk(root)) <= {view.paths.latest_hint, view.paths.earliest_hint}
+    kept = f"snapshots {', '.join(map(str, own))} are perhaps its own, so only you can say whether its folder may go"
+    actions = (
+        ()
+        if own
+        else (
+            DeleteTree(path=root, reason="a branch without a schema and without a commit of its own holds nothing"),
+            Delete(path=lineage_path(name), reason="its lineage"),
+        )
+    )
+    return Finding(
+        kind="branch-without-schema",
+        subject=name,
+        severity=ERROR,
+        message=f"Branch {name!r} has no schema: half made or half deleted" + (f"; {kept}" if own else ""),
+        at_risk="no engine can read it, and Paimon's remove_orphan_files refuses to work on the whole table",
+        repair="delete its folder" if actions else None,
+        actions=actions,
+        by_name_only=not only_hints,  # a commit that ended while the branch was deleted has put it
+    )
+
+
+def _own_snapshots(view: Table) -> list[int]:
+    """Snapshots of a branch that main holds neither as such nor in a tag, or that can't be read: perhaps rows of its
+    own. Paimon's create_branch copies tag and snapshot first, the schemas last, so one that is cut off has none."""
+    main = view.branch(MAIN)
+    own = []
+    try:
+        shared = {tag.snapshot.identity for tag in main.tags()}
+    except (FormatError, NotFoundError):
+        shared = set()
+    for snapshot_id in view.snapshot_ids():
+        try:
+            identity = view.snapshot(snapshot_id).identity
+            if identity not in shared and identity != main.snapshot(snapshot_id).identity:
+                own.append(snapshot_id)
+        except (FormatError, NotFoundError):
+            own.append(snapshot_id)
+    return own
+
+
+def staging_finding(view: Table) -> Finding:
+    name = view.branch_name
+    files = view.store.walk(BranchPaths(name).root.rstrip("/"))
+    record = Lineage(branch=name, created_at="")
+    return Finding(
+        kind="staging-branch",
+        subject=name,
+        severity=INFO,
+        message=f"Branch {name!r} is where a correction with engine=connector stages its files: one is under way, or "
+        f"was cut off",
+        at_risk="nothing; files that were not taken over take up space until orphan cleaning finds them",
+        repair="delete it",
+        actions=plan_delete_branch("repair_table", view.name, record, files, {}, ()).whole().actions,
+        by_name_only=True,
+    )
+
+
+def incomplete_branches(view: Table) -> Iterator[Finding]:
+    """A branch whose record says ready but that has neither its base nor, if it starts empty, all its schemas."""
+    lineage = read_lineage(view, view.branch_name)
+    if view.branch_name == MAIN or lineage is None or view.snapshot_ids() or not is_unfinished(view, lineage):
+        return
+    if proof_of_snapshots(view.store, view.branch_name) is not None:
+        return  # it had a snapshot: history_findings has more to say
+    name = view.branch_name
+    was_to = f"start from snapshot {lineage.snapshot_id}" if lineage.snapshot_id else f"get schema {lineage.schema_id}"
+    paths = BranchPaths(name)
+    actions: tuple[Action, ...] = (
+        *(Delete(path=f, reason="half made") for f in reversed(view.store.walk(paths.root.rstrip("/")))),
+        DeleteTree(path=paths.root.rstrip("/"), reason="half made"),
+        Delete(path=lineage_path(name), reason="its lineage"),
+        Delete(path=view.branch(lineage.from_branch).paths.tag(protective_tag(name)), reason="protects nothing"),
+    )
+    yield Finding(
+        kind="half-made-branch",
+        subject=name,
+        severity=ERROR,
+        message=f"Branch {name!r} was to {was_to} of {lineage.from_branch}, but the run that made it was cut off: it "
+        f"is empty",
+        at_risk="a writer would take it for an empty branch; nothing of main is at risk",
+        repair="delete it (or run create_branch again with if_exists=skip to finish it)",
+        actions=actions,
+        by_name_only=True,
+    )
+
+
+def protection_findings(table: Table, view: Table) -> Iterator[Finding]:
+    """A branch that shares files which no tag without retention keeps."""
+    name = view.branch_name
+    lineage = read_lineage(table, name)
+    source = table.branch(lineage.from_branch) if lineage is not None else table
+    source = source if source.exists() else table  # another engine dropped it
+    base = greatest_shared(source, view)
+    if base is None and lineage is not None and lineage.snapshot_id in view.snapshot_ids():
+        base = view.snapshot(lineage.snapshot_id)
+    if base is None:
+        return
+    holders = [t.name for t in source.tags() if t.snapshot.identity == base.identity and t.time_retained is None]
+    if any(protects(holder) == name for holder in holders) or (holders and lineage is None):
+        return
+    taken = source.find_tag(protective_tag(name)) is not None  # on another snapshot, or with a retention
+    tag_name = published_tag(name, base.id) if taken else protective_tag(name)
+    action = PutNew(
+        path=source.paths.tag(tag_name),
+        data=Tag(name=tag_name, snapshot=base).to_bytes(),
+        reason=f"keeps the files that branch {name} shares",
+        same_ok=True,
+    )
+    yield Finding(
+        kind="unprotected-branch",
+        subject=name,
+        severity=WARNING,
+        message=f"Branch {name!r} shares files of snapshot {base.id} of {source.branch_name}, and no protective tag "
+        f"keeps them (it was deleted, or another engine made the branch)",
+        at_risk=f"when {source.branch_name} expires snapshots, the branch loses files and can't be read",
+        repair=f"create tag {tag_name!r}",
+        actions=(action,),
+    )

@@ -1,0 +1,246 @@
+"""Findings about snapshot ids, hints, schemas and journals of one branch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
+from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.schema.opening_checks import opening_faults
+from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.lost_history import proof_of_snapshots
+from airflow_paimon.core.table.paths import MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number
+from airflow_paimon.core.table.table import Table
+
+_DAY_MS = 24 * 3600 * 1000
+_JOURNAL_AGE_MS = 30 * _DAY_MS
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
+
+
+def history_findings(view: Table) -> Iterator[Finding]:
+    """Id gaps, wrong hints, and a missing schema of the head."""
+    ids = view.snapshot_ids()
+    if ids:
+        left = _left_behind(view, ids)
+        yield from (_left_finding(view, number) for number in left)
+        ids = [i for i in ids if i not in left]
+        yield from _gaps(view, ids)
+        yield from _schema(view, ids[-1])
+    else:
+        yield from _lost_snapshots(view)
+    yield from _hints(view, ids)
+
+
+def _left_behind(view: Table, ids: list[int]) -> list[int]:
+    """Snapshots that writers have put behind the oldest one, under ids that an expiry had made free.
+
+    Their writers take them back at once, unless they are killed: no later snapshot is based on them.
+    """
+    gaps = [b for a, b in pairwise(ids) if b != a + 1]
+    try:
+        hint = hint_number(view.store.read(view.paths.earliest_hint))
+    except NotFoundError:
+        return []
+    return [i for i in ids if gaps and hint is not None and i < hint and hint <= gaps[-1] and i < gaps[-1]]
+
+
+def _left_finding(view: Table, number: int) -> Finding:
+    return Finding(
+        kind="snapshot-left-behind",
+        subject=f"{view.branch_name}/{number}",
+        severity=WARNING,
+        message=f"{view.label}: snapshot {number} lies before the oldest one. Its writer was stopped for so long that "
+        f"others had committed and expired meanwhile, and was then killed; its commit counts as not made",
+        at_risk="a reader that lists the snapshots takes it for the oldest one",
+        repair="delete it",
+        actions=(Delete(path=view.paths.snapshot(number), reason="no later snapshot is based on it"),),
+    )
+
+
+def dangling_findings(view: Table) -> Iterator[Finding]:
+    """Tags whose manifest lists are gone: an expiry ran while they were made."""
+    there = set(view.store.names(MANIFEST_DIR))
+    for tag in view.tags():
+        lists = (tag.snapshot.base_manifest_list, tag.snapshot.delta_manifest_list)  # Paimon keeps no changelog for it
+        lost = [name for name in lists if name not in there]
+        if lost:
+            yield Finding(
+                kind="dangling-tag",
+                subject=f"{view.branch_name}/{tag.name}",
+                severity=ERROR,
+                message=f"{view.label}: tag {tag.name!r} names manifest list {lost[0]}, which is gone: an expiry "
+                f"deleted it before the tag was there",
+                at_risk="the tag can't be read, and expiries and orphan cleaning refuse to work on the table",
+                repair="delete the tag",
+                actions=(Delete(path=view.paths.tag(tag.name), reason="nothing of its snapshot can be read any more"),),
+                by_name_only=True,
+            )
+
+
+def _lost_snapshots(view: Table) -> Iterator[Finding]:
+    """A branch that has lost all snapshots: its folder was deleted."""
+    proof = proof_of_snapshots(view.store, view.branch_name)
+    if proof is None:
+        return
+    newest = _newest_held(view)
+    paths = view.paths
+    actions: tuple[Action, ...] = ()
+    if newest is not None:
+        reason = "the newest snapshot that a tag still holds"
+        actions = (
+            PutNew(path=paths.snapshot(newest.id), data=newest.to_bytes(), reason=reason, same_ok=True),
+            Replace(path=paths.latest_hint, data=str(newest.id).encode(), reason=reason),
+        )
+    yield Finding(
+        kind="lost-snapshots",
+        subject=view.branch_name,
+        severity=ERROR,
+        message=f"{view.label} has no snapshots, although {proof} proves that it had: {paths.snapshot_dir} was deleted",
+        at_risk="Paimon reads it as empty and begins anew with snapshot 1; reads and commits here are refused",
+        repair=f"put snapshot {newest.id} back, from a tag; what was committed after it stays lost" if newest else None,
+        actions=actions,
+        by_name_only=True,
+    )
+
+
+def _newest_held(view: Table) -> Snapshot | None:
+    """The newest snapshot that the branch's tags hold, or the one that it starts from, which its source's tags hold."""
+    own = view.tags()
+    if own:
+        return own[-1].snapshot
+    record = read_lineage(view, view.branch_name)
+    source = view.branch(record.from_branch).tags() if record is not None and view.branch_name != MAIN else []
+    return next((t.snapshot for t in source if record is not None and t.snapshot.identity == record.identity), None)
+
+
+def _gaps(view: Table, ids: list[int]) -> Iterator[Finding]:
+    gaps = [a + 1 for a, b in pairwise(ids) if b != a + 1]
+    if gaps:
+        yield Finding(
+            kind="snapshot-gap",
+            subject=f"{view.branch_name}/{gaps[0]}",
+            severity=WARNING,
+            message=f"{view.label}: snapshot {gaps[0]} is missing between {ids[0]} and {ids[-1]} ({len(gaps)} gaps)",
+            at_risk="streaming readers stop there, and a hint before the gap hides the newer snapshots from Paimon",
+        )
+
+
+def _schema(view: Table, head: int) -> Iterator[Finding]:
+    snapshot = view.snapshot(head)
+    if snapshot.schema_id not in view.schema_ids():
+        yield Finding(
+            kind="missing-schema",
+            subject=f"{view.branch_name}/{snapshot.schema_id}",
+            severity=ERROR,
+            message=f"{view.label}: snapshot {head} was committed with schema {snapshot.schema_id}, which is missing",
+            at_risk="time travel to it fails or reads with wrong columns",
+        )
+
+
+def opening_findings(view: Table) -> Iterator[Finding]:
+    """Find what keeps Paimon's engines from opening the branch at all."""
+    for fault in opening_faults(view.schema()):
+        yield Finding(
+            kind="unopenable-schema",
+            subject=f"{view.branch_name}/{fault.split()[0]}",
+            severity=ERROR,
+            message=f"{view.label}: Paimon can't open it: {fault}",
+            at_risk="no engine of Paimon reads or writes it; change the option or column with alter_table",
+        )
+
+
+def _hints(view: Table, ids: list[int]) -> Iterator[Finding]:
+    hints = (
+        (view.paths.latest_hint, ids[-1] if ids else None),
+        (view.paths.earliest_hint, ids[0] if ids else None),
+    )
+    for path, right in hints:
+        name = path.rsplit("/", 1)[-1]
+        try:
+            text = view.store.read(path).decode("utf-8", "replace").strip()
+        except NotFoundError:
+            continue
+        if right is None or text == str(right):
+            continue
+        stale = hint_number(text) in ids
+        which = "newest" if name == "LATEST" else "oldest"
+        yield Finding(
+            kind="wrong-hint",
+            subject=f"{view.branch_name}/{name}",
+            severity=INFO if stale else WARNING,
+            message=f"{view.label}: hint {name} says {text[:30]!r}, the {which} snapshot is {right}",
+            at_risk="Paimon may read a missing snapshot, or miss newer ones; airflow-paimon lists the folder instead",
+            repair=f"write {right}",
+            actions=(Replace(path=path, data=str(right).encode(), reason=f"the snapshots say {right}"),),
+        )
+
+
+def journal_findings(table: Table, now_ms: int) -> Iterator[Finding]:
+    """Journals of operations older than 30 days, and unreadable ones."""
+    folder = f"{PRIVATE_DIR}/operations"
+    for info in table.store.list(folder):
+        if info.is_dir:
+            continue
+        path = f"{folder}/{info.name}"
+        if _TEMPORARY.fullmatch(info.name):
+            continue
+        try:
+            entry = parse_json(table.store.read(path))
+            what = str(entry["operation_id"])
+        except (ValueError, KeyError, TypeError):
+            yield _journal(
+                path,
+                info.name,
+                WARNING,
+                f"Journal {path} is unreadable: the run that wrote it was cut off",
+                "a retry of that operation can't tell whether it landed",
+            )
+            continue
+        except NotFoundError:
+            continue
+        if info.modified_ms is not None and now_ms - info.modified_ms > _JOURNAL_AGE_MS:
+            yield _journal(path, info.name, INFO, f"Journal of operation {what!r} is older than 30 days", "nothing")
+
+
+def temporary_findings(table: Table, views: Sequence[Table], now_ms: int) -> Iterator[Finding]:
+    """Temporary files that a killed writer left, once they are a day old: a younger one may be in use."""
+    folders = [f"{PRIVATE_DIR}/{e.name}" for e in table.store.list(PRIVATE_DIR) if e.is_dir]
+    folders += [f for v in views for f in (v.paths.schema_dir, v.paths.snapshot_dir, v.paths.tag_dir)]
+    for folder in folders:
+        old = [
+            info.name
+            for info in table.store.list(folder)
+            if _TEMPORARY.fullmatch(info.name) and info.modified_ms is not None and now_ms - info.modified_ms > _DAY_MS
+        ]
+        if old:
+            yield Finding(
+                kind="temporary-files",
+                subject=folder,
+                severity=INFO,
+                message=f"{len(old)} temporary files of interrupted writes lie in {folder}, e.g. {old[0]}",
+                at_risk="nothing; readers ignore them",
+                repair="delete them",
+                actions=tuple(Delete(path=f"{folder}/{name}", reason="an interrupted write left it") for name in old),
+            )
+
+
+def _journal(path: str, name: str, severity: str, message: str, at_risk: str) -> Finding:
+    # A mark without its record would void the next record of that id (see core.commit.idempotency).
+    mark = f"{PRIVATE_DIR}/retried/{name.removesuffix('.json')}"
+    return Finding(
+        kind="journal",
+        subject=name,
+        severity=severity,
+        message=message,
+        at_risk=at_risk,
+        repair="delete the journal",
+        actions=(
+            Delete(path=mark, reason="the mark of the journal"),
+            Delete(path=path, reason="old or unreadable journal"),
+        ),
+    )

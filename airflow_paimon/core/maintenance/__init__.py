@@ -1,1 +1,0 @@
-"""Checks, repairs and expiry of a table."""

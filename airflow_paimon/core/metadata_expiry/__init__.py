@@ -1,0 +1,1 @@
+"""Expiry of snapshots, tags and branches, and orphan files: roots, references, the trash."""

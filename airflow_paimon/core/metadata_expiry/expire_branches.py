@@ -1,0 +1,213 @@
+"""expire_branches: deletes branches whose time is over and whose commits main has; lists the others and says why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
+from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, BRANCH_PROPERTY
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.metadata_expiry.branch_expiry_plan import (
+    BranchAge,
+    ExpiryRules,
+    is_asked_for,
+    soon_due,
+    why_due,
+    why_kept,
+    why_unpublished,
+)
+from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.publish.published import is_undone
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import ExpireBranches
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
+from airflow_paimon.core.table.lineage import DELETED, Lineage, read_lineage, recorded_branches, verified_lineage
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.paths import MAIN, STAGING_BRANCH_PREFIX, BranchPaths, protects
+from airflow_paimon.core.table.table import Table
+
+
+def expire_branches(context: Context, request: ExpireBranches) -> OperationResult:
+    """Delete the branches whose retention is over, or that the request's ages apply to, as ``delete_branch`` does.
+
+    Kept, and listed with the reason: protected ones, those with commits that main doesn't have, those that a table
+    option or another branch needs, and those that another operation is changing.
+
+    Raises:
+        InvalidInputError: an age is not a duration greater than 0, or the operation id was used for another request.
+    """
+    rules = _rules(request)
+    with attempt_of(context, commits=False):
+        return _expire_branches(context, request, rules)
+
+
+def _expire_branches(context: Context, request: ExpireBranches, rules: ExpiryRules) -> OperationResult:
+    table = context.table
+    expired: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
+    later: list[dict[str, Any]] = []
+    soon: list[dict[str, Any]] = []
+    for name in sorted({*table.branch_names(), *_half_gone(table)}):
+        age = _age(table, name)
+        if age is None or name.startswith(STAGING_BRANCH_PREFIX) or not is_asked_for(age, rules):
+            continue
+        due = why_due(age, rules, context.now_ms)
+        if due is None:
+            end = soon_due(age, rules, context.now_ms)
+            soon += [one | {"expires_at": _iso(end)} for one in _described(age)] if end is not None else []
+            later += _described(age) if age.record is not None and age.record.retention else []
+            continue
+        (about,) = _described(age)
+        why = _expire(context, rules, age)
+        (expired if why is None else kept).append({**about, "why": due if why is None else why})
+    actions = tuple(
+        Delete(path=BranchPaths(str(one["branch"])).root.rstrip("/"), reason=str(one["why"])) for one in expired
+    )
+    plan = Plan(operation=request.operation, table=table.name, actions=actions, summary={"kept": len(kept)})
+    details = {"expired": expired, "kept": kept, "later": later, "expiring_soon": soon}
+    return context.result(plan, branch=MAIN, changed=bool(expired), details=details)
+
+
+def _rules(request: ExpireBranches) -> ExpiryRules:
+    return ExpiryRules(
+        older_than=_millis(request, "older_than"),
+        idle_for=_millis(request, "idle_for"),
+        owner=request.owner,
+        drop_unpublished=request.drop_unpublished,
+        notify_before=_millis(request, "notify_before"),
+    )
+
+
+def _millis(request: ExpireBranches, name: str) -> int | None:
+    text = getattr(request, name)
+    if text is None:
+        return None
+    millis = round(parse_duration(text, name).total_seconds() * 1000)
+    if millis <= 0:
+        raise InvalidInputError(f"{request.table}: {name} must be greater than 0, e.g. '30 d', got {text!r}")
+    return millis
+
+
+def _age(table: Table, name: str) -> BranchAge | None:
+    """Read how old a branch is; None for an empty folder, which a disk can keep."""
+    view, record = table.branch(name), read_lineage(table, name)
+    if record is None and not view.exists():
+        return None
+    head = _newest(view)
+    made = round(datetime.fromisoformat(record.created_at).timestamp() * 1000) if record is not None else None
+    return BranchAge(
+        name=name,
+        record=record,
+        head=head.id if head is not None else None,
+        head_ms=head.time_millis if head is not None else None,
+        made_ms=made,
+    )
+
+
+def _half_gone(table: Table) -> list[str]:
+    """Branches of whose deletion only the record is left."""
+    records = (read_lineage(table, name) for name in recorded_branches(table))
+    return [r.branch for r in records if r is not None and r.state == DELETED]
+
+
+def _newest(view: Table) -> Snapshot | None:
+    """The newest snapshot; also of a branch that is half deleted."""
+    ids = view.snapshot_ids()
+    return view.find_snapshot(ids[-1]) if ids else None
+
+
+def _described(age: BranchAge) -> list[dict[str, Any]]:
+    record = age.record
+    return [
+        {
+            "branch": age.name,
+            "owner": record.owner if record is not None else None,
+            "reason": record.reason if record is not None else None,
+            "created_at": record.created_at if record is not None else None,
+            "expires_at": _iso(record.expires_ms) if record is not None else None,
+            "last_commit_at": _iso(age.head_ms),
+            "head": age.head,
+        }
+    ]
+
+
+def _iso(millis: int | None) -> str | None:
+    return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _expire(context: Context, rules: ExpiryRules, age: BranchAge) -> str | None:
+    """Delete a branch whose time is over; return why it stays, None if it is gone (or would be)."""
+    table, record = context.table, age.record
+    fits = record is not None and (not record.known_origin or verified_lineage(table, age.name) is not None)
+    why = why_kept(record, fits=fits)
+    if why is not None or record is None:
+        return why
+    try:
+        removal = gather_removal(table, age.name, context.now_iso, context.request.operation)
+        check_deletable_branch(table, age.name)
+        if record.state != DELETED:
+            commits, target = _commits(table, age, record), publish_target(table, table.branch(age.name))
+            why = why_unpublished(
+                len(commits),
+                on_main=_on_main(target, age.name, record, commits[-1]) if commits else None,
+                drop=rules.drop_unpublished,
+            )
+        if why is None and not context.request.dry_run:
+            _require_same(table, age, record, removal)
+            remove_branch(table, removal)
+    except (ConflictError, UnsafeOperationError, NotFoundError) as error:
+        return error.message
+    return why
+
+
+def _require_same(table: Table, age: BranchAge, record: Lineage, removal: Removal) -> None:
+    """Check that the branch is still as it was when its expiry was decided; ``remove_branch`` checks again before
+    deleting.
+    """
+    if removal.head != age.head or removal.record is None or Lineage.from_bytes(removal.record) != record:
+        raise ConflictError(
+            f"{table.name}: branch {age.name!r} was changed while it was being looked at; the next run decides again",
+            table=table.name,
+        )
+
+
+def _commits(table: Table, age: BranchAge, record: Lineage) -> list[Snapshot]:
+    """The branch's own commits: those after its base."""
+    view = table.branch(age.name)
+    base = record.snapshot_id
+    if not record.known_origin:
+        shared = greatest_shared(table, view)
+        base = shared.id if shared is not None else None
+    return view.snapshots([i for i in view.snapshot_ids() if base is None or i > base])
+
+
+def _on_main(table: Table, name: str, record: Lineage, head: Snapshot) -> bool | None:
+    """Whether main has the branch's commits: it holds their files, or a publish of them that nothing has undone.
+
+    None = they were published, and what became of that can't be told.
+    """
+    if _holds_files(table, name, record, head):
+        return True
+    known = [*(t.snapshot for t in table.tags() if protects(t.name) == name), *table.snapshots()]
+    publishes = [s.id for s in known if _is_publish_of(s, name, head)]
+    undone = is_undone(table, max(publishes)) if publishes else True
+    return None if undone is None else not undone
+
+
+def _is_publish_of(snapshot: Snapshot, name: str, head: Snapshot) -> bool:
+    properties = snapshot.properties
+    return properties.get(BRANCH_PROPERTY) == name and properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity
+
+
+def _holds_files(table: Table, name: str, record: Lineage, head: Snapshot) -> bool:
+    """Whether main has the same files in every bucket that the branch changed."""
+    view, now = table.branch(name), table.latest_snapshot()
+    base = view.find_snapshot(record.snapshot_id) if record.known_origin and record.snapshot_id is not None else None
+    base = base or greatest_shared(table, view)
+    if base is None or now is None:
+        return False
+    return difference(table, now, head).buckets.isdisjoint(difference(table, base, head).buckets)

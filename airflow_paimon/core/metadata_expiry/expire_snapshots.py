@@ -1,0 +1,227 @@
+"""expire_snapshots: takes the oldest snapshots away, and deletes the files that no branch needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.metadata_expiry.expiry import Choice, duration_ms, run_expiry, time_before
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, Consumer, Root, Roots
+from airflow_paimon.core.metadata_expiry.snapshot_expiry_plan import (
+    BranchExpiry,
+    Pin,
+    branch_point_id,
+    changelog_rule,
+    expiry_rule,
+    keeps_changelogs,
+    pins_of,
+    plan_branch,
+)
+from airflow_paimon.core.plan import Action, Delete, Replace
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.expiry_requests import ExpireSnapshots, Expiry
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import CONSUMER_PREFIX, EARLIEST, LATEST, MAIN, STAGING_BRANCH_PREFIX, hint_number
+from airflow_paimon.core.table.table import Table
+
+CONSUMER_EXPIRATION = "consumer.expiration-time"
+
+
+def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationResult:
+    """Expire snapshots of a branch, or of all, and delete what only expired snapshots and tags name.
+
+    Raises:
+        InvalidInputError: the numbers contradict each other, the time is naive or in the future, or the operation id
+            was used for another request.
+        FormatError: something that is needed can't be read. ConflictError: see ``run_expiry``.
+    """
+    table = context.table
+    branches = chosen_branches(table, request)
+    time_before(request.older_than, context.now_ms, table.name)
+    since = context.now_ms - duration_ms(request.retry_window, "retry_window")
+
+    def choose(roots: Roots) -> Choice:
+        views = [table.branch(b) for b in (branches or every_branch(roots))]
+        return _choice(context, request, roots, views)
+
+    with attempt_of(context, request.branch, commits=False):
+        expired = run_expiry(context, choose, operations_since_ms=since)
+    head = table.branch(request.branch).latest_snapshot_id()
+    return context.result(
+        expired.plan,
+        branch=request.branch,
+        changed=expired.changed,
+        before=head,
+        after=head,
+        details=expired.details,
+    )
+
+
+def chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
+    """Return the branch that was asked for; empty = all of them."""
+    if request.all_branches and request.branch != MAIN:
+        raise InvalidInputError(f"{table.name}: give a branch, or all_branches, not both", table=table.name)
+    return () if request.all_branches else (table.branch(request.branch).require().branch_name,)
+
+
+def every_branch(roots: Roots) -> tuple[str, ...]:
+    """Return main and all branches, without incomplete ones and those in which an operation gathers its commits."""
+    left_out = {branch for branch, _ in roots.unfinished}
+    return (MAIN, *(b for b in roots.branches if b not in left_out and not b.startswith(STAGING_BRANCH_PREFIX)))
+
+
+def _choice(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:
+    parents = {b: _parent(context.table, b) for b in roots.branches}
+    options_of = {view.branch_name: found for view in views if (found := _options(view)) is not None}
+    views = [view for view in views if view.branch_name in options_of]
+    unused = [c for view in views for c in _unused_consumers(context, roots, view, options_of[view.branch_name])]
+    roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
+    plans, dead = [], []
+    before: dict[str, tuple[Action, ...]] = {}
+    after: list[Action] = []
+    for view in views:
+        options = options_of[view.branch_name]
+        pins = pins_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
+        plan = _plan(context, request, roots, view, options, pins)
+        plans.append(plan)
+        changelogs = _expired_changelogs(context, roots, view, options)
+        dead += [*changelogs, *plan.expired]
+        if keeps_changelogs(options):
+            before |= {r.path: (_as_changelog(view, r),) for r in plan.expired}
+        after += _hints(view, plan, changelogs, decoupled=keeps_changelogs(options))
+    report = _report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)}
+    reason = "older than is to be kept"
+    first = tuple(_without_consumer(context.table.branch(c.branch), c) for c in unused)
+    return Choice(
+        dead=tuple(dead),
+        reason=reason,
+        consumers=tuple(unused),
+        first=first,
+        before=before,
+        after=tuple(after),
+        report=report,
+    )
+
+
+def _options(view: Table) -> TableOptions | None:
+    """The options of a branch; None if it has been deleted meanwhile."""
+    try:
+        return TableOptions(view.schema().options)
+    except NotFoundError:
+        if view.branch_name == MAIN:
+            raise
+        return None
+
+
+def _unused_consumers(context: Context, roots: Roots, view: Table, options: TableOptions) -> list[Consumer]:
+    """Return the branch's consumers that nobody has used for the table option ``consumer.expiration-time``."""
+    text = options.text(CONSUMER_EXPIRATION, "")
+    if not text:
+        return []
+    before = context.now_ms - duration_ms(text, f"Table option {CONSUMER_EXPIRATION}")
+    own = (c for c in roots.consumers if c.branch == view.branch_name)
+    return [c for c in own if c.modified_ms is not None and c.modified_ms < before]
+
+
+def _without_consumer(view: Table, consumer: Consumer) -> Delete:
+    path = f"{view.paths.consumer_dir}/{CONSUMER_PREFIX}{consumer.name}"
+    return Delete(path=path, reason=f"nobody has used this consumer for {CONSUMER_EXPIRATION}")
+
+
+def _by_branch(consumers: Sequence[Consumer]) -> dict[str, list[str]]:
+    return {b: [c.name for c in consumers if c.branch == b] for b in dict.fromkeys(c.branch for c in consumers)}
+
+
+def _parent(table: Table, branch: str) -> str:
+    lineage = read_lineage(table, branch)
+    return lineage.from_branch if lineage is not None else MAIN
+
+
+def _plan(
+    context: Context, request: ExpireSnapshots, roots: Roots, view: Table, options: TableOptions, pins: list[Pin]
+) -> BranchExpiry:
+    rule = expiry_rule(
+        options,
+        view.label,
+        now_ms=context.now_ms,
+        older_than_ms=time_before(request.older_than, context.now_ms, view.label),
+        retain_min=request.retain_min,
+        retain_max=request.retain_max,
+        max_deletes=request.max_deletes,
+    )
+    return plan_branch(view.branch_name, roots.of(view.branch_name, SNAPSHOT), rule, pins)
+
+
+def _expired_changelogs(context: Context, roots: Roots, view: Table, options: TableOptions) -> list[Root]:
+    """Long-lived changelogs past their retention; the newest one stays, and what a consumer is to read."""
+    branch = view.branch_name
+    changelogs = roots.of(branch, CHANGELOG)
+    if not changelogs:
+        return []
+    pins = [Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest one")]
+    pins += [Pin(snapshot_id=c.next_snapshot, reason=c.name) for c in roots.consumers if c.branch == branch]
+    known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
+    in_order = [known[i] for i in sorted(known)]
+    gone = plan_branch(branch, in_order, changelog_rule(options, context.now_ms), pins).expired
+    return [r for r in gone if r.kind == CHANGELOG]
+
+
+def _as_changelog(view: Table, root: Root) -> Replace:
+    path = view.paths.changelog(root.snapshot.id)
+    return Replace(path=path, data=root.data, reason="the changelog lives longer than the snapshot")
+
+
+def _hints(view: Table, plan: BranchExpiry, changelogs: Sequence[Root], *, decoupled: bool) -> list[Action]:
+    hints: list[tuple[str, int]] = []
+    if plan.expired and decoupled:
+        hints.append((f"{view.paths.changelog_dir}/{LATEST}", plan.expired[-1].snapshot.id))
+    if changelogs:
+        hints.append((f"{view.paths.changelog_dir}/{EARLIEST}", changelogs[-1].snapshot.id + 1))
+    first = plan.first_kept.snapshot.id if plan.first_kept is not None else None
+    if first is not None and (plan.expired or _is_below(view, first)):
+        hints.append((view.paths.earliest_hint, first))
+    return [Replace(path=path, data=str(number).encode(), reason="hint") for path, number in hints]
+
+
+def _is_below(view: Table, first: int) -> bool:
+    """Whether an interrupted expiry has left the hint at a snapshot that is gone."""
+    try:
+        hint = hint_number(view.store.read(view.paths.earliest_hint))
+    except NotFoundError:
+        return False
+    return hint is not None and hint < first
+
+
+def _report(plans: Sequence[BranchExpiry]) -> dict[str, Any]:
+    expired = {
+        p.branch: {
+            "snapshots": len(p.expired),
+            "from": p.expired[0].snapshot.id,
+            "to": p.expired[-1].snapshot.id,
+        }
+        for p in plans
+        if p.expired
+    }
+    stopped = {
+        p.branch: f"snapshot {p.first_kept.snapshot.id} stays: {p.reason}" for p in plans if p.first_kept is not None
+    }
+    return {"expired": expired, "stopped_by": stopped}
+
+
+def _warnings(roots: Roots, plans: Sequence[BranchExpiry], parents: dict[str, str]) -> list[str]:
+    """Branches whose publish will know less about what the other side did since the branch point."""
+    last = {p.branch: p.expired[-1].snapshot.id for p in plans if p.expired}
+    found = []
+    for branch, parent in parents.items():
+        point = branch_point_id(roots, branch, parent)
+        if point is not None and last.get(parent, 0) > point:
+            found.append(
+                f"snapshots of {parent} after snapshot {point}, from which branch {branch!r} starts, expire: a merge "
+                f"of it can no longer tell compactions of {parent} from changes, and may report conflicts"
+            )
+    return found

@@ -1,0 +1,300 @@
+"""What all expiries of metadata do: move files into the trash, and delete what only the trash names after a grace time.
+
+Two phases, so that a run that is killed leaves unreferenced files and never a dangling reference, and so that readers
+and creators of tags and branches that have read a file keep what it names for the grace time. Between the phases the
+roots are looked at again: nothing can be made any more from what lies in the trash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.core.commit.put import require_committable
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, UnsupportedStorageError
+from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
+from airflow_paimon.core.metadata_expiry.reap_plan import Reap
+from airflow_paimon.core.metadata_expiry.references import KnownLists
+from airflow_paimon.core.metadata_expiry.root_values import Consumer, Root, Roots
+from airflow_paimon.core.metadata_expiry.roots import RootReader, consumers_of, read_present, unfinished_warnings
+from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
+from airflow_paimon.core.metadata_expiry.trash import TrashEntry
+from airflow_paimon.core.plan import Action, Delete, Plan, Replace
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.expiry_requests import LEAST_GRACE, Expiry
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.table import Table, parse_timestamp
+
+_TRIES = 5
+_AT_ONCE, _FEW = 64, 8
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What an expiry takes away: ``dead`` roots in order, each with a reason.
+
+    ``first``: actions before anything is taken away, which delete ``consumers``; ``before``: those right before a root
+    (by its path); ``after``: those at the end. ``report``: JSON values for the result.
+    """
+
+    dead: tuple[Root, ...]
+    reason: str
+    consumers: tuple[Consumer, ...] = ()
+    first: tuple[Action, ...] = ()
+    before: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
+    after: tuple[Action, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """The outcome of an expiry: ``plan`` of what was moved into the trash, and JSON values for the result."""
+
+    plan: Plan
+    changed: bool
+    details: Mapping[str, Any]
+
+
+def run_expiry(context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None) -> Expired:
+    """Take away what is chosen, and delete what has been in the trash for the grace time.
+
+    Raises:
+        InvalidInputError: a grace time below the least one, while writers are at work. FormatError: something can't be
+            read. ConflictError: what is chosen kept being replaced. Each says what was done before, if anything.
+    """
+    grace_ms = _grace_ms(context)
+    reader = RootReader(context.table, operations_since_ms)
+    moved: list[Root] = []
+    try:
+        return _run(context, choose, grace_ms, reader, moved)
+    except PaimonError as error:
+        if moved:
+            some = ", ".join(r.label for r in moved[:3]) + (f" and {len(moved) - 3} more" if len(moved) > 3 else "")
+            error.message += f". Before that, {some} had expired: they lie in the trash, and the next run goes on"
+            error.args = (error.message,)
+            error.details["done"] = {"expired": [r.path for r in moved[:_LISTED]], "roots": len(moved)}
+        raise
+
+
+def _run(
+    context: Context, choose: Callable[[Roots], Choice], grace_ms: int, reader: RootReader, moved: list[Root]
+) -> Expired:
+    table, known = context.table, KnownLists()
+    for _ in range(_TRIES):
+        roots = reader.look()
+        choice = choose(roots)
+        plan = _plan(context, choice)
+        due = _due(roots, _clock(context, roots, grace_ms), grace_ms)
+        foreseen = _reap(reader, [*due, *choice.dead], roots, known)
+        if context.request.dry_run:
+            trash = [r.trash for r in roots.roots if r.trash is not None]
+            return _expired(choice, plan, roots, foreseen, foreseen, trash, due, grace_ms)
+        require_committable(table)
+        if _unlink(context, choice, moved):
+            break
+    else:
+        raise ConflictError(
+            f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again", table=table.name
+        )
+    if due or (choice.dead and not grace_ms):
+        return _finish(context, choice, plan, foreseen, grace_ms, reader, known)
+    trash = [r.trash for r in roots.roots if r.trash is not None]
+    trash += [_entry(r, int(time.time() * 1000), None) for r in moved]
+    return _expired(choice, plan, roots, Reap(), foreseen, trash, due, grace_ms)
+
+
+def _finish(
+    context: Context,
+    choice: Choice,
+    plan: Plan,
+    foreseen: Reap,
+    grace_ms: int,
+    reader: RootReader,
+    known: KnownLists,
+) -> Expired:
+    """The second phase, on roots that are looked at again."""
+    roots = reader.gather()
+    due = _due(roots, _clock(context, roots, grace_ms), grace_ms)
+    reap = _reap(reader, due, roots, known)
+    execute_reap(context.table, reap, [r.trash for r in due if r.trash is not None])
+    gone = {r.path for r in due}
+    waiting = [r.trash for r in roots.roots if r.trash is not None and r.path not in gone]
+    return _expired(choice, plan, roots, reap, foreseen, waiting, due, grace_ms)
+
+
+def _reap(reader: RootReader, dead: Sequence[Root], roots: Roots, known: KnownLists) -> Reap:
+    """Find what only ``dead`` ones of the roots name."""
+    gone = {r.path for r in dead}
+    living = [r for r in roots.roots if r.path not in gone]
+    return reader.of_living(living, lambda some: gather_reap(reader.table, dead, some, known))
+
+
+def _grace_ms(context: Context) -> int:
+    """Check the grace time: who makes a tag or branch of a snapshot, and doesn't look again, needs some."""
+    request = context.request
+    assert isinstance(request, Expiry)
+    grace_ms = duration_ms(request.grace, "grace")
+    if grace_ms < duration_ms(LEAST_GRACE, "grace") and not request.writers_stopped:
+        raise InvalidInputError(
+            f"{context.table.name}: grace must be at least {LEAST_GRACE}, got {request.grace!r}: a reader may still "
+            f"read what expires now, and another engine may be making a tag or branch of it. If all writers and "
+            f"readers are stopped, say so with writers_stopped (--writers-stopped)",
+            table=context.table.name,
+        )
+    return grace_ms
+
+
+def _clock(context: Context, roots: Roots, grace_ms: int) -> int:
+    """The storage's time, if something in the trash waits for the end of its grace time; nobody's ``now`` counts."""
+    waiting = any(r.trash is not None and not r.trash.reaping for r in roots.roots)
+    if context.request.dry_run or not (waiting and grace_ms):
+        return context.now_ms
+    try:
+        return storage_now(context.table)
+    except UnsupportedStorageError:  # it keeps no times: this machine wrote the times in the trash
+        return int(time.time() * 1000)
+
+
+def _due(roots: Roots, now_ms: int, grace_ms: int) -> list[Root]:
+    """What has been in the trash for the grace time, or is being deleted since an earlier run."""
+    trash = ((r, r.trash) for r in roots.roots if r.trash is not None)
+    return [r for r, entry in trash if entry.reaping or not grace_ms or now_ms - entry.gone_since_ms >= grace_ms]
+
+
+def _entry(root: Root, now_ms: int, operation_id: str | None) -> TrashEntry:
+    return TrashEntry(
+        branch=root.branch,
+        kind=root.kind,
+        name=root.name,
+        path=root.path,
+        content=root.data,
+        unlinked_ms=now_ms,
+        operation_id=operation_id,
+    )
+
+
+def _to_trash(context: Context, root: Root, reason: str) -> tuple[Replace, Delete]:
+    """Return the actions that move a root into the trash; again is harmless."""
+    entry = _entry(root, context.now_ms, context.request.operation_id)
+    keep = Replace(path=entry.trash_path, data=entry.to_bytes(), reason=f"keeps {root.label} for the grace time")
+    return keep, Delete(path=root.path, reason=reason)
+
+
+def _plan(context: Context, choice: Choice) -> Plan:
+    moved = (a for r in choice.dead for a in (*choice.before.get(r.path, ()), *_to_trash(context, r, choice.reason)))
+    return Plan(
+        operation=context.request.operation,
+        table=context.table.name,
+        actions=(*choice.first, *moved, *choice.after),
+        summary=dict(choice.report),
+    )
+
+
+def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
+    """Carry out the choice; each root and consumer must still be what was chosen. False: one has been replaced.
+
+    One that is gone was expired by another run, or another engine. ``moved`` gets those that this run takes away.
+    """
+    table = context.table
+    if not _still_unused(table, choice.consumers):
+        return False
+    carry_out(table, choice.first)
+    for some in _batches(choice.dead, _AT_ONCE):
+        there = _as_chosen(table, some)
+        if there is None:
+            return False
+        steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
+        side_by_side(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
+        for few in _batches(there, _FEW):  # after another look, as Paimon's rollback makes ids free for new snapshots
+            still = _as_chosen(table, few)
+            if still is None:
+                return False
+            for root in still:  # one after the other: a run that is killed leaves no gap between snapshots
+                carry_out(table, steps[root.path][1:])
+                moved.append(root)
+    carry_out(table, choice.after)
+    return True
+
+
+def _as_chosen(table: Table, roots: Sequence[Root]) -> list[Root] | None:
+    """Return those of some roots that are still there; None: one has been replaced."""
+    now = read_present(table.store, [r.path for r in roots])
+    there = [r for r in roots if r.path in now]
+    return there if all(now[r.path] == r.data for r in there) else None
+
+
+def _batches(roots: Sequence[Root], size: int) -> Iterator[Sequence[Root]]:
+    return (roots[start : start + size] for start in range(0, len(roots), size))
+
+
+def _still_unused(table: Table, consumers: Sequence[Consumer]) -> bool:
+    """Whether no stream has written one of them since the roots were read."""
+    planned = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in consumers}
+    found = [c for branch in {c.branch for c in consumers} for c in consumers_of(table.branch(branch))]
+    now = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in found}
+    return all(now.get(consumer, at) == at for consumer, at in planned.items())
+
+
+def _expired(
+    choice: Choice,
+    plan: Plan,
+    roots: Roots,
+    reap: Reap,
+    foreseen: Reap,
+    waiting: Sequence[TrashEntry],
+    due: Sequence[Root],
+    grace_ms: int,
+) -> Expired:
+    warnings = [*choice.report.get("warnings", ()), *unfinished_warnings(roots)]
+    if reap.unreadable:
+        warnings.append(
+            f"{reap.unreadable[0]} and {len(reap.unreadable) - 1} more could not be read any more: an earlier run was "
+            f"interrupted, or another engine expired them. remove_orphan_files finds what they left, if anything"
+        )
+    if reap.external:
+        warnings.append(f"{reap.external} data files outside of the table's folder stay; delete them yourself")
+    oldest = min((e.gone_since_ms for e in waiting), default=None)
+    details = {
+        **choice.report,
+        "reaped": reap.to_json(),
+        "kept": foreseen.kept_json(),
+        "trash": {"entries": len(waiting), "next_due": None if oldest is None else _iso(oldest + grace_ms)},
+        "warnings": warnings,
+    }
+    return Expired(plan=plan, changed=bool(choice.dead or choice.first or due), details=details)
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def duration_ms(text: str, name: str) -> int:
+    """Parse a duration of a request into milliseconds."""
+    return int(parse_duration(text, name).total_seconds() * 1000)
+
+
+def time_before(text: str | None, now_ms: int, where: str) -> int | None:
+    """Return the time that ``older_than`` means: an age (``7 d``), an ISO time with an offset, or epoch milliseconds.
+
+    Raises:
+        InvalidInputError: neither, or it lies in the future.
+    """
+    if text is None:
+        return None
+    try:
+        found = parse_timestamp(text) if text.strip().isdigit() else now_ms - duration_ms(text, "older_than")
+    except InvalidInputError:
+        try:
+            found = parse_timestamp(text)
+        except InvalidInputError:
+            raise InvalidInputError(
+                f"{where}: older_than is an age (e.g. '7 d') or a time with an offset (e.g. "
+                f"2026-11-21T02:00:00+00:00), not {text!r}"
+            ) from None
+    if found > now_ms:
+        raise InvalidInputError(f"{where}: older_than ({text}) lies in the future; nothing was deleted")
+    return found

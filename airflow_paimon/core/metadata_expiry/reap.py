@@ -1,0 +1,309 @@
+"""Deletes the files that only roots in the trash name.
+
+Exact: a data file goes when no other root of any branch reads it, whatever its name says. Anything that can't be read
+ends the run before the first deletion. Data files go before what names them, so that a run that is killed can be
+repeated; the trash entries go last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from airflow_paimon.core.commit.put import delete_files, execute, require_committable
+from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.metadata_expiry.reap_plan import DeadFile, Reap, group_kept, heir
+from airflow_paimon.core.metadata_expiry.references import (
+    Holder,
+    KnownLists,
+    RootNames,
+    read_names,
+    readers_of,
+    top_names,
+)
+from airflow_paimon.core.metadata_expiry.root_values import Root
+from airflow_paimon.core.metadata_expiry.trash import TrashEntry
+from airflow_paimon.core.plan import Action, Plan, Replace
+from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, manifest_path
+from airflow_paimon.core.table.reachability import entry_paths
+from airflow_paimon.core.table.scan import legacy_schema, read_entries
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+_TRIES = 3
+_AT_ONCE = 16
+
+
+def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root], known: KnownLists | None = None) -> Reap:
+    """Find what only the dead roots name. ``living``: all other roots of the table.
+
+    Raises:
+        FormatError: a living root names something that is missing or unreadable.
+    """
+    if not dead:
+        return Reap()
+    names = read_names(table, living, known)
+    found, unreadable = _dead_names(table, dead, known)
+    candidates, schemas = _Candidates(), _Schemas(table)
+    own, held = _divided(found, names)
+    for one, other, change in _changes(table, own, names):
+        if change is None:
+            _check_present(table, _of(other, names))
+            unreadable.append(one)
+        else:
+            candidates.add_data(schemas.of(one.root), one, change)
+    _add_changelog(table, candidates, found, names, schemas)
+    files = set(candidates.files) - candidates.unheld
+    may_be_in = candidates.may_be_in(table)
+    readers = readers_of(table, files, names, holders=candidates.holders, may_be_in=may_be_in)
+    if candidates.unheld:
+        readers |= readers_of(table, candidates.unheld, names, may_be_in=may_be_in)
+    reap = _reap(candidates, readers, [*found, *(n for n in unreadable if n not in found)], names)
+    lost = [n.root for n in unreadable if n.root.trash is None or not n.root.trash.reaping]
+    return replace(reap, held=tuple(sorted(held)), unreadable=tuple(r.label for r in lost))
+
+
+def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> None:
+    """Delete the files, then the trash entries. Before that these are marked: from then on they keep nothing.
+
+    Raises:
+        StorageError: some could not be deleted; the entries stay, so that the next run goes on.
+    """
+    require_committable(table)
+    if any(reap.stages):
+        marks = (replace(e, reaping=True) for e in entries if not e.reaping)
+        side_by_side(table, [[Replace(path=m.trash_path, data=m.to_bytes(), reason="its files go")] for m in marks])
+    stages = [*([f.path for f in files] for files in reap.stages), [e.trash_path for e in entries]]
+    for stage in stages:
+        failed = delete_files(table, stage)
+        if failed:
+            raise StorageError(
+                f"{table.name}: {len(failed)} of {len(stage)} files that nothing needs could not be deleted, e.g. "
+                f"{failed[0]}; what was to be freed waits in the trash: run it again",
+                table=table.name,
+                details={"failed": failed[:20]},
+            )
+
+
+def carry_out(table: Table, actions: Iterable[Action]) -> None:
+    """Execute replacements and deletions; one whose answer was lost is simply done again."""
+    for action in actions:
+        for more in reversed(range(_TRIES)):
+            try:
+                execute(table, Plan(operation="expiry", table=table.name, actions=(action,)))
+                break
+            except OutcomeUnknownError:
+                if not more:
+                    raise
+
+
+def side_by_side(table: Table, groups: Iterable[Sequence[Action]]) -> None:
+    """Carry out groups of actions at the same time, those of a group in order; the first error ends it."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _ in pool.map(lambda actions: carry_out(table, actions), groups):
+            pass
+
+
+@dataclass(slots=True)
+class _Candidates:
+    """Data and changelog files that dead roots named, by name.
+
+    ``unheld``: those of ``changelog`` that may be data files as well: what a changelog without a list of its own adds.
+    """
+
+    files: dict[str, list[DeadFile]] = field(default_factory=dict)
+    changelog: set[str] = field(default_factory=set)
+    unheld: set[str] = field(default_factory=set)
+    holders: list[Holder] = field(default_factory=list)
+    partitions: set[bytes] = field(default_factory=set)
+    buckets: set[int] = field(default_factory=set)
+    external: int = 0
+
+    def add_data(self, schema: TableSchema, one: RootNames, gone: Mapping[FileId, ManifestEntry]) -> None:
+        """Add the data files that a dead root has and its heir lacks."""
+        self.add(schema, gone.values())
+        self.holders.append(Holder(names=one, files=frozenset(gone)))
+
+    def add(self, schema: TableSchema, entries: Iterable[ManifestEntry]) -> None:
+        for entry in entries:
+            self.partitions.add(entry.partition)
+            self.buckets.add(entry.bucket)
+            some = self.files.setdefault(entry.file.file_name, [])
+            for number, path in enumerate(_paths(schema, entry)):
+                if "://" in path:
+                    self.external += 1
+                elif all(path != known.path for known in some):
+                    some.append(DeadFile(path=path, size=0 if number else entry.file.file_size))
+
+    def may_be_in(self, table: Table) -> Callable[[ManifestFile], bool]:
+        """Whether a manifest can have entries of these files, by its partitions and buckets."""
+        selection = StoredPartitions(table.branch(MAIN).schema()).those(self.partitions)
+
+        def test(manifest: ManifestFile) -> bool:
+            low, high = manifest.min_bucket, manifest.max_bucket
+            if low is not None and high is not None and not any(low <= b <= high for b in self.buckets):
+                return False
+            return selection.may_be_in(manifest)
+
+        return test
+
+
+def _paths(schema: TableSchema, entry: ManifestEntry) -> list[str]:
+    """Where a file and its extra files are, or may be: Paimon 0.9 names some partitions' folders differently."""
+    other = legacy_schema(schema)
+    return entry_paths(schema, [entry]) + (entry_paths(other, [entry]) if other is not None else [])
+
+
+def _dead_names(
+    table: Table, dead: Sequence[Root], known: KnownLists | None
+) -> tuple[list[RootNames], list[RootNames]]:
+    """What dead roots name, newest first; and of those that can't be read any more, what they name themselves."""
+    dead = sorted(dead, key=lambda r: (r.branch, -r.snapshot.id, r.path))
+    try:
+        return read_names(table, dead, known), []
+    except FormatError:
+        found, unreadable = [], []
+        for root in dead:
+            try:
+                found += read_names(table, [root])
+            except FormatError:
+                unreadable.append(top_names(root))
+        return found, unreadable
+
+
+def _divided(found: Sequence[RootNames], living: Sequence[RootNames]) -> tuple[list[RootNames], list[tuple[str, str]]]:
+    """Divide dead roots: those whose lists no other root has, and those that a living one is a copy of, with that."""
+    whose = {n.lists: n.root.label for n in living if not n.root.is_changelog}
+    own: dict[tuple[str, ...], RootNames] = {}
+    held = []
+    for one in found:
+        if one.root.is_changelog:
+            continue
+        if one.lists in whose:
+            held.append((one.root.label, whose[one.lists]))
+        else:
+            own.setdefault(one.lists, one)
+    return list(own.values()), held
+
+
+def _of(root: Root | None, names: Iterable[RootNames]) -> RootNames | None:
+    return next((n for n in names if n.root is root), None)
+
+
+def _changes(
+    table: Table, own: Sequence[RootNames], living: Sequence[RootNames]
+) -> list[tuple[RootNames, Root | None, dict[FileId, ManifestEntry] | None]]:
+    """For each dead root its heir, and the data files that it has and the heir lacks; None: something is unreadable.
+
+    Several at a time: few manifests tell two neighbours apart, and each is a request.
+    """
+    every = [n.root for n in (*living, *own)]
+    heirs = [heir(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
+
+    def change(one: RootNames, other: Root | None) -> dict[FileId, ManifestEntry] | None:
+        names = _of(other, (*living, *own))
+        try:
+            added, removed = changed_files(table, list(one.state), list(names.state) if names else [])
+        except FormatError:
+            return None
+        again = {key.file_name for key in added}
+        return {key: entry for key, entry in removed.items() if key.file_name not in again}
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(zip(own, heirs, pool.map(change, own, heirs), strict=True))
+
+
+def _add_changelog(
+    table: Table, candidates: _Candidates, found: Sequence[RootNames], living: Sequence[RootNames], schemas: _Schemas
+) -> None:
+    """Add what changelog manifests add that no living root names."""
+    named = {m.file_name for n in living for m in (*n.changelog, *n.manifests)}
+    for one in found:
+        own = [m for m in one.changelog if m.file_name not in named]
+        if own and not _all_present(table, own):
+            continue
+        entries = [e for part in read_entries(table, own) for e in part if e.kind == FileKind.ADD] if own else []
+        new = {e.file.file_name for e in entries} - candidates.files.keys()
+        candidates.changelog |= new
+        candidates.unheld |= new if one.root.snapshot.changelog_manifest_list is None else set()
+        if entries:
+            candidates.add(schemas.of(one.root), entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schemas:
+    """The schemas by which roots' files are found; of a deleted branch, main's."""
+
+    table: Table
+    known: dict[tuple[str, int], TableSchema] = field(default_factory=dict)
+
+    def of(self, root: Root) -> TableSchema:
+        key = root.branch, root.snapshot.schema_id
+        if key not in self.known:
+            try:
+                self.known[key] = self.table.branch(root.branch).schema(root.snapshot.schema_id)
+            except NotFoundError:
+                self.known[key] = self.table.branch(MAIN).schema()
+        return self.known[key]
+
+
+def _check_present(table: Table, names: RootNames | None) -> None:
+    """Distinguish a living root that misses a manifest, which ends the run, from a dead one.
+
+    Raises:
+        FormatError: the living root has lost a manifest.
+    """
+    lost = [m.file_name for m in names.state if not table.store.exists(manifest_path(m.file_name))] if names else []
+    if names is not None and lost:
+        raise FormatError(
+            f"{table.name}: manifest {lost[0]} of {names.root.label} is missing; nothing was deleted. Run check_table",
+            table=table.name,
+        )
+
+
+def _all_present(table: Table, manifests: Sequence[ManifestFile]) -> bool:
+    return all(table.store.exists(manifest_path(m.file_name)) for m in manifests)
+
+
+def _reap(
+    candidates: _Candidates,
+    readers: dict[str, list[Root]],
+    found: Sequence[RootNames],
+    living: Sequence[RootNames],
+) -> Reap:
+    data: list[DeadFile] = []
+    changelog: list[DeadFile] = []
+    for name, files in sorted(candidates.files.items()):
+        if name not in readers:
+            (changelog if name in candidates.changelog else data).extend(files)
+    sizes = {name: sum(f.size for f in files) for name, files in candidates.files.items()}
+    metadata = _metadata(found, living)
+    lists = {manifest_path(name) for one in found for name in one.top_names}
+    aside = (f"{INDEX_DIR}/", f"{STATISTICS_DIR}/")
+    return Reap(
+        data=tuple(data),
+        changelog=tuple(changelog),
+        index=tuple(f for f in metadata if f.path.startswith(aside)),
+        manifests=tuple(f for f in metadata if not f.path.startswith(aside) and f.path not in lists),
+        lists=tuple(f for f in metadata if f.path in lists),
+        kept=group_kept(sizes, readers),
+        external=candidates.external,
+    )
+
+
+def _metadata(found: Sequence[RootNames], living: Sequence[RootNames]) -> list[DeadFile]:
+    """Lists, manifests, index files and statistics that only dead roots name."""
+    named = set().union(*(n.metadata_paths for n in living))
+    sizes = {manifest_path(m.file_name): m.file_size for n in found for m in (*n.manifests, *n.changelog)}
+    sizes |= {f"{INDEX_DIR}/{e.file_name}": e.file_size for n in found for e in n.index}
+    for snapshot in (n.root.snapshot for n in found):  # their sizes are missing in snapshots of old releases
+        sizes[manifest_path(snapshot.base_manifest_list)] = snapshot.base_manifest_list_size or 0
+        sizes[manifest_path(snapshot.delta_manifest_list)] = snapshot.delta_manifest_list_size or 0
+        if snapshot.changelog_manifest_list is not None:
+            sizes[manifest_path(snapshot.changelog_manifest_list)] = snapshot.changelog_manifest_list_size or 0
+    dead = set().union(*(n.metadata_paths for n in found)) - named
+    return [DeadFile(path=path, size=sizes.get(path, 0)) for path in sorted(dead)]

@@ -1,0 +1,315 @@
+"""What the roots of a table name: metadata files exactly, by name; data files by which roots still read them.
+
+Names of lists, manifests, index files and statistics are read once each. Data files are looked for in the manifests
+that can hold them: a manifest that all roots share says the same about all of them, so it need not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.format.index_manifest import read_index_manifest
+from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
+from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
+from airflow_paimon.core.table.table import Table
+
+T = TypeVar("T")
+
+_AT_ONCE = 64
+MOST_READERS = 3
+"""How many of the roots that read a file are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootNames:
+    """What one root names.
+
+    ``manifests``: of its base and delta list, in order; ``delta``: of the latter. ``changelog``: manifests whose
+    additions are its changelog; of a long-lived changelog without a changelog list, those of its delta.
+    """
+
+    root: Root
+    lists: tuple[str, ...]
+    manifests: tuple[ManifestFile, ...]
+    delta: tuple[ManifestFile, ...]
+    changelog: tuple[ManifestFile, ...]
+    index_manifest: str | None
+    index: tuple[IndexEntry, ...]
+    statistics: str | None
+
+    @property
+    def state(self) -> tuple[ManifestFile, ...]:
+        """The manifests that determine its live files; a long-lived changelog has none."""
+        return () if self.root.is_changelog else self.manifests
+
+    @property
+    def manifest_names(self) -> set[str]:
+        """Names in the folder ``manifest``: lists, manifests, the index manifest."""
+        names = {*self.lists, *(m.file_name for m in self.manifests), *(m.file_name for m in self.changelog)}
+        return names | ({self.index_manifest} if self.index_manifest else set())
+
+    @property
+    def top_names(self) -> set[str]:
+        """Of those the ones that the root itself names, so that they are known without reading any of them."""
+        return {*self.lists} | ({self.index_manifest} if self.index_manifest else set())
+
+    @property
+    def metadata_paths(self) -> set[str]:
+        """Paths of all it names but data and changelog files; index files outside of ``index`` are left out."""
+        paths = {manifest_path(name) for name in self.manifest_names}
+        paths |= {f"{INDEX_DIR}/{e.file_name}" for e in self.index if e.external_path is None}
+        return paths | ({f"{STATISTICS_DIR}/{self.statistics}"} if self.statistics else set())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLists:
+    """Manifest lists and index manifests that were read, by name: their content never changes."""
+
+    lists: dict[str, tuple[ManifestFile, ...]] = field(default_factory=dict)
+    index: dict[str, tuple[IndexEntry, ...]] = field(default_factory=dict)
+
+
+def read_names(table: Table, roots: Sequence[Root], known: KnownLists | None = None) -> list[RootNames]:
+    """Read what each root names. Every list and index manifest is read once, ``known`` ones not at all.
+
+    Raises:
+        FormatError: one is missing or unreadable; names it and its root.
+    """
+    known = known or KnownLists()
+    named = {one.name: one for root in roots for one in (*_state_lists(root), *_changelog_list(root))}
+    lasting = {one.name for root in roots if not root.is_changelog for one in _changelog_list(root)}
+    for some in _batches([one for name, one in named.items() if name not in known.lists]):
+        try:
+            rows = read_named_lists(table, some)
+        except FormatError:
+            some = _without_expired_changelogs(table, some, lasting, known)
+            rows = read_named_lists(table, some)
+        known.lists.update((one.name, tuple(found)) for one, found in zip(some, rows, strict=True))
+    _read_indexes(table, roots, known.index)
+    return [_names_of(root, known.lists, known.index) for root in roots]
+
+
+def _without_expired_changelogs(
+    table: Table, lists: Sequence[NamedList], lasting: Set[str], known: KnownLists
+) -> Sequence[NamedList]:
+    """Leave out changelog lists that are gone: Paimon's expiry keeps those of a tag or of a branch's base for nobody.
+
+    ``lasting``: the names of changelog lists of snapshots and tags, not of long-lived changelogs.
+    """
+    there = set(table.store.names(MANIFEST_DIR))
+    known.lists.update((one.name, ()) for one in lists if one.name in lasting and one.name not in there)
+    return [one for one in lists if one.name not in known.lists]
+
+
+def is_whole(table: Table, root: Root, there: Set[str]) -> bool:
+    """Whether all of a root's metadata is readable; ``there``: the names in the folder of manifests."""
+    if not top_names(root).top_names <= there:
+        return False
+    try:
+        return read_names(table, [root])[0].manifest_names <= there
+    except FormatError:
+        return False
+
+
+def top_names(root: Root) -> RootNames:
+    """Return what is known of a root without reading any file."""
+    rows: dict[str, tuple[ManifestFile, ...]] = {one.name: () for one in (*_state_lists(root), *_changelog_list(root))}
+    return _names_of(root, rows, {root.snapshot.index_manifest or "": ()})
+
+
+def _names_of(
+    root: Root, rows: dict[str, tuple[ManifestFile, ...]], index: dict[str, tuple[IndexEntry, ...]]
+) -> RootNames:
+    state, changelog = _state_lists(root), _changelog_list(root)
+    manifest = None if root.is_changelog else root.snapshot.index_manifest
+    its_changelog = changelog or (state[1:] if root.is_changelog else [])
+    return RootNames(
+        root=root,
+        lists=tuple(one.name for one in (*state, *changelog)),
+        manifests=tuple(m for one in state for m in rows[one.name]),
+        delta=tuple(m for one in state[1:] for m in rows[one.name]),
+        changelog=tuple(m for one in its_changelog for m in rows[one.name]),
+        index_manifest=manifest,
+        index=index[manifest] if manifest else (),
+        statistics=None if root.is_changelog else root.snapshot.statistics,
+    )
+
+
+def _state_lists(root: Root) -> list[NamedList]:
+    """The lists that determine the live files. Of a long-lived changelog with a list of its own Paimon deletes them."""
+    snapshot = root.snapshot
+    if root.is_changelog and snapshot.changelog_manifest_list is not None:
+        return []
+    base = NamedList(snapshot.base_manifest_list, snapshot.base_manifest_list_size, root.label)
+    return [base, NamedList(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, root.label)]
+
+
+def _changelog_list(root: Root) -> list[NamedList]:
+    name, size = root.snapshot.changelog_manifest_list, root.snapshot.changelog_manifest_list_size
+    return [NamedList(name, size, root.label)] if name else []
+
+
+def _read_indexes(table: Table, roots: Sequence[Root], found: dict[str, tuple[IndexEntry, ...]]) -> None:
+    whose = {r.snapshot.index_manifest: r for r in reversed(roots) if r.snapshot.index_manifest and not r.is_changelog}
+    for some in _batches([name for name in whose if name and name not in found]):
+        try:
+            blobs = table.store.read_many([manifest_path(name) for name in some])
+        except NotFoundError:
+            lost = next((n for n in some if not table.store.exists(manifest_path(n))), some[0])
+            raise FormatError(
+                f"{table.name}: index manifest {lost} of {whose[lost].label} is missing; run check_table",
+                table=table.name,
+            ) from None
+        for name, data in zip(some, blobs, strict=True):
+            found[name] = tuple(read_index_manifest(data, name=f"{table.name}: {name}"))
+
+
+_Entries = dict[str, list[tuple[int, FileId]]]
+"""Entries of some files, by manifest: kind and file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A root that had all of ``files`` live: with it known, manifests that it shares with others need no reading."""
+
+    names: RootNames
+    files: frozenset[FileId]
+
+
+def readers_of(
+    table: Table,
+    files: Set[str],
+    living: Sequence[RootNames],
+    *,
+    holders: Sequence[Holder] = (),
+    may_be_in: Callable[[ManifestFile], bool] = lambda _: True,
+) -> dict[str, list[Root]]:
+    """Return which of ``living`` read each of some data files, given by their names; at most ``MOST_READERS`` each.
+
+    ``holders``: if given, together they hold all ``files`` but changelog files. ``may_be_in``: whether a manifest can
+    name any of them.
+
+    Raises:
+        FormatError: a manifest is missing or unreadable.
+    """
+    followed = _followed(living)
+    read = [n for n in living if id(n) not in followed]
+    common = _common([h.names for h in holders], read)
+    own = {id(n): _own(n, common) for n in (*(h.names for h in holders), *read)}
+    changed = [m for n in living for m in (*n.changelog, *(n.delta if id(n) in followed else ()))]
+    wanted = {m.file_name: m for m in (*(m for found, _ in own.values() for m in found), *changed) if may_be_in(m)}
+    entries = _restricted(table, list(wanted.values()), files)
+    # Files that are live by the common manifests alone: what a holder has and doesn't add itself, or deletes itself
+    # (a file that compaction only moved is deleted on one level and added on another one, under the same name).
+    standing: set[FileId] = set()
+    for holder in holders:
+        added, deleted = _net(entries, own[id(holder.names)][0])
+        standing |= {f for f in holder.files if f not in added} | deleted
+    live: dict[int, Set[str]] = {}
+    readers: dict[str, list[Root]] = {}
+    for names in sorted(living, key=lambda n: n.root.snapshot.id):
+        if id(names) in followed:
+            live[id(names)] = _after(live[id(followed[id(names)])], entries, names.delta)
+        else:
+            manifests, shares = own[id(names)]
+            added, deleted = _net(entries, manifests)
+            live[id(names)] = {f.file_name for f in added | (standing - deleted if shares else set())}
+        for name in live[id(names)] | {f.file_name for f in _net(entries, names.changelog)[0]}:
+            if len(some := readers.setdefault(name, [])) < MOST_READERS:
+                some.append(names.root)
+    return readers
+
+
+def _followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
+    """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
+
+    So it is by the format, unless another engine's late rename has put another snapshot under the id before: a base is
+    trusted if it has no manifest that the one before lacks, or, merged, counts as many files and rows as were live
+    before (two lost commits alike would pass). It spares reading the whole table again for each merge of manifests.
+    """
+    at = {(n.root.branch, n.root.snapshot.id): n for n in living if n.root.kind == SNAPSHOT}
+    found = {}
+    for (branch, number), names in at.items():
+        before = at.get((branch, number - 1))
+        base = names.manifests[: len(names.manifests) - len(names.delta)]
+        if before is not None and _count(base) == _count(before.manifests):
+            known = {m.file_name for m in before.manifests}
+            merged = len(base) < len(before.manifests) and _same_rows(before.root.snapshot, names.root.snapshot)
+            if merged or all(m.file_name in known for m in base):
+                found[id(names)] = before
+    return found
+
+
+def _same_rows(before: Snapshot, after: Snapshot) -> bool:
+    """Whether a snapshot says that it began with as many rows as the one before had."""
+    counts = before.total_record_count, after.total_record_count, after.delta_record_count
+    return None not in counts and counts[0] == (counts[1] or 0) - (counts[2] or 0)
+
+
+def _count(manifests: Iterable[ManifestFile]) -> int:
+    return sum(m.num_added_files - m.num_deleted_files for m in manifests)
+
+
+def _after(before: Set[str], entries: _Entries, delta: Iterable[ManifestFile]) -> Set[str]:
+    """Files that are live after a delta; a file that it deletes and adds on another level is."""
+    changes = [entry for m in delta for entry in entries.get(m.file_name, ())]
+    if not changes:
+        return before
+    added = {key.file_name for kind, key in changes if kind == FileKind.ADD}
+    return (before - {key.file_name for kind, key in changes if kind == FileKind.DELETE}) | added
+
+
+def _common(holders: Sequence[RootNames], living: Sequence[RootNames]) -> set[str]:
+    """Manifests of all holders and of almost all living roots: one that shares less than half of them is left out."""
+    if not holders:
+        return set()
+    sizes = {m.file_name: m.file_size for m in holders[0].state}
+    common = set(sizes)
+    for names in holders:
+        common &= {m.file_name for m in names.state}
+    for names in living:
+        shared = common & {m.file_name for m in names.state}
+        if 2 * sum(sizes[n] for n in shared) >= sum(sizes[n] for n in common):
+            common = shared
+    return common
+
+
+def _own(names: RootNames, common: set[str]) -> tuple[list[ManifestFile], bool]:
+    """The manifests of a root to be read, and whether it has all the common ones besides."""
+    shares = common <= {m.file_name for m in names.state}
+    return [m for m in names.state if not (shares and m.file_name in common)], shares
+
+
+def _restricted(table: Table, manifests: Sequence[ManifestFile], files: Set[str]) -> _Entries:
+    """Read manifests, keeping only the entries of some files."""
+    found: _Entries = {}
+    for some in _batches(manifests):
+        for manifest, columns in zip(some, read_columns(table, some), strict=True):
+            if not files.isdisjoint(columns.file_names):
+                rows = zip(columns.kinds, columns.identifiers(), strict=True)
+                found[manifest.file_name] = [(kind, key) for kind, key in rows if key.file_name in files]
+    return found
+
+
+def _net(entries: _Entries, manifests: Iterable[ManifestFile]) -> tuple[set[FileId], set[FileId]]:
+    """The net effect of manifests, in order: files that are live by them, and files that they delete from others."""
+    added: set[FileId] = set()
+    deleted: set[FileId] = set()
+    for kind, key in (entry for m in manifests for entry in entries.get(m.file_name, ())):
+        if kind == FileKind.ADD:
+            added.add(key)
+        elif key in added:
+            added.discard(key)
+        else:
+            deleted.add(key)
+    return added, deleted
+
+
+def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE))

@@ -1,0 +1,223 @@
+"""remove_orphan_files: deletes files that no snapshot, tag, changelog or trash entry of any branch names.
+
+First the files are listed, then the roots are gathered, and before each batch of deletions they are gathered again:
+a file that is committed in between was listed before its root, so its root is seen. What is not committed yet is told
+by its age, by the storage's clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_paimon.core.commit.idempotency import old_records
+from airflow_paimon.core.commit.put import delete_files, execute, require_committable
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
+from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.metadata_expiry.orphan_plan import (
+    Candidate,
+    Orphans,
+    Prefixes,
+    Sorted,
+    Stored,
+    by_folder,
+    find_orphans,
+    sort_files,
+)
+from airflow_paimon.core.metadata_expiry.references import read_names
+from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
+from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
+from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
+from airflow_paimon.core.metadata_expiry.stream_leftovers import stream_leftovers
+from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import RemoveOrphanFiles
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.scan import read_columns
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+_LEAST = timedelta(hours=1)
+_LEAST_RECORDS = timedelta(days=7)
+_BATCH = 1000
+_AT_ONCE = 64
+_LISTED = 100
+_EXAMPLES = 20
+_OLD_RECORD = "an operation record that no retry will look for"
+_OLD_STREAM = "of a stream or replay into a branch that is gone, or of an old replay"
+_PREFIX_OPTIONS = (("data-file.prefix", "data-"), ("changelog-file.prefix", "changelog-"))
+
+
+def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> OperationResult:
+    """Delete old files that nothing refers to, old operation records, and those of streams into deleted branches.
+
+    Raises:
+        InvalidInputError: an age is too short. FormatError: something that names files is unreadable.
+            In each case nothing was deleted.
+    """
+    table = context.table
+    age = _age(request, "older_than", _LEAST)
+    records_age = _age(request, "records_older_than", _LEAST_RECORDS)
+    if not request.dry_run:
+        require_committable(table)
+    now_ms = context.now_ms if request.dry_run else storage_now(table)
+    before_ms = now_ms - _millis(age)
+    files = _sorted_files(table)
+    look = _Look(table, RootReader(table))
+    used = look.used({c.file.name for c in files.candidates})
+    found = find_orphans(files.candidates, used, before_ms)
+    records = old_records(table, now_ms - _millis(records_age))
+    streams = stream_leftovers(table, now_ms - _millis(records_age))
+    plan = _plan(request, found, records, streams)
+    if not request.dry_run:
+        found = _delete(table, look, found)
+        _delete_in_order(table, records, _OLD_RECORD)
+        _delete_in_order(table, streams, _OLD_STREAM)
+    details = _details(found, files, before_ms, len(records)) | {
+        "stream_records": len(streams),
+        "warnings": unfinished_warnings(look.roots),
+    }
+    return context.result(plan, branch=MAIN, changed=bool(found.files or records or streams), details=details)
+
+
+def _age(request: RemoveOrphanFiles, name: str, least: timedelta) -> timedelta:
+    age = parse_duration(getattr(request, name), name)
+    if age < least:
+        text = "1 h" if least == _LEAST else f"{least.days} d"
+        why = (
+            "writers may still be at work on younger files"
+            if least == _LEAST
+            else "a retry of such an operation may still come"
+        )
+        raise InvalidInputError(
+            f"{request.table}: {name} must be at least {text}, got {getattr(request, name)!r}: {why}",
+            table=request.table,
+        )
+    return age
+
+
+def _millis(age: timedelta) -> int:
+    return age // timedelta(milliseconds=1)
+
+
+def _sorted_files(table: Table) -> Sorted:
+    prefixes = _prefixes(table)
+    infos = (i for i in table.store.files("") if not i.name.startswith(f"{PRIVATE_DIR}/"))
+    return sort_files((Stored(i.name, i.size, i.modified_ms) for i in infos), prefixes)
+
+
+def _prefixes(table: Table) -> Prefixes:
+    """What data and changelog files were ever named, by all schemas of all branches."""
+    views = [table, *(table.branch(name) for name in table.branch_names())]
+    found: list[set[str]] = [{default} for _, default in _PREFIX_OPTIONS]
+    for view in views:
+        try:
+            schemas = view.schemas()
+        except NotFoundError:  # deleted meanwhile
+            continue
+        for known, (key, _) in zip(found, _PREFIX_OPTIONS, strict=True):
+            known.update(s.options[key] for s in schemas if s.options.get(key))
+    return Prefixes(tuple(sorted(found[0])), tuple(sorted(found[1])))
+
+
+@dataclass(slots=True)
+class _Look:
+    """Looks at the roots, any number of times; what a root names never changes, so each is read once.
+
+    ``seen``: path and content of the roots whose names are known. ``roots``: what the last look found.
+    """
+
+    table: Table
+    reader: RootReader
+    roots: Roots = field(default_factory=Roots)
+    seen: set[tuple[str, bytes]] = field(default_factory=set)
+
+    def used(self, wanted: set[str]) -> set[str]:
+        """Return which of the wanted file names are named by a root, of those that this look finds for the first time.
+
+        Raises:
+            FormatError: a root, or a list or manifest of one, is missing or unreadable.
+        """
+        self.roots = self.reader.gather()
+        new = [r for r in self.roots.keeping if (r.path, r.data) not in self.seen]
+        found = self.reader.of_living(new, lambda living: _named(self.table, living, wanted))
+        self.seen |= {(r.path, r.data) for r in new}
+        return found
+
+
+def _named(table: Table, roots: Sequence[Root], wanted: set[str]) -> set[str]:
+    """Return which file names some roots name: an addition counts, and so does a deletion."""
+    found: set[str] = set()
+    manifests: dict[str, ManifestFile] = {}
+    for names in read_names(table, roots):
+        found |= wanted & names.manifest_names
+        found |= wanted & {e.file_name for e in names.index}
+        found |= wanted & {names.statistics or ""}
+        manifests |= {m.file_name: m for m in (*names.manifests, *names.changelog)}
+    todo = list(manifests.values())
+    for start in range(0, len(todo), _AT_ONCE):
+        for columns in read_columns(table, todo[start : start + _AT_ONCE]):
+            found |= wanted.intersection(columns.file_names)
+            for extra in columns.extra_files:
+                found |= wanted.intersection(extra)
+    return found
+
+
+def _plan(request: RemoveOrphanFiles, found: Orphans, records: Sequence[str], streams: Sequence[str]) -> Plan:
+    actions = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
+    actions += [Delete(path=path, reason=_OLD_RECORD) for path in records]
+    actions += [Delete(path=path, reason=_OLD_STREAM) for path in streams]
+    return Plan(operation=request.operation, table=request.table, actions=tuple(actions))
+
+
+def _delete_in_order(table: Table, paths: Sequence[str], reason: str) -> None:
+    actions = tuple(Delete(path=path, reason=reason) for path in paths)
+    execute(table, Plan(operation="remove_orphan_files", table=table.name, actions=actions))
+
+
+def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
+    """Delete the orphans, after another look at the roots before each batch; return what was deleted."""
+    deleted: list[Candidate] = []
+    used: set[str] = set()
+    for batch in _batches(found.files):
+        used |= look.used({c.file.name for c in found.files})
+        free = [c for c in batch if c.file.name not in used]
+        failed = delete_files(table, [c.file.path for c in free])
+        if failed:
+            raise StorageError(
+                f"{table.name}: {len(failed)} of {len(free)} orphan files could not be deleted, e.g. {failed[0]}; run "
+                f"it again",
+                table=table.name,
+            )
+        deleted += free
+        log.info("%s: deleted %s of %s orphan files", table.name, len(deleted), len(found.files))
+    return Orphans(files=tuple(deleted), young=found.young, held=found.held)
+
+
+def _batches(files: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    return (files[i : i + _BATCH] for i in range(0, len(files), _BATCH))
+
+
+def _details(found: Orphans, files: Sorted, before_ms: int, records: int) -> dict[str, Any]:
+    folders = by_folder(found.files)
+    return {
+        "older_than": datetime.fromtimestamp(before_ms / 1000, UTC).isoformat(timespec="seconds"),
+        "files": len(found.files),
+        "bytes": sum(c.file.size for c in found.files),
+        "folders": folders[:_LISTED],
+        "folders_left_out": max(len(folders) - _LISTED, 0),
+        "young": _sum([c.file for c in found.young]),
+        "held_by_writers": _sum([c.file for c in found.held]),
+        "unknown": _sum(files.unknown) | {"examples": [f.path for f in files.unknown[:_EXAMPLES]]},
+        "operation_records": records,
+    }
+
+
+def _sum(files: Sequence[Stored]) -> dict[str, Any]:
+    return {"files": len(files), "bytes": sum(f.size for f in files)}

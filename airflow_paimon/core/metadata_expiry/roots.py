@@ -1,0 +1,298 @@
+"""The roots of a table: everything that names files, and what else keeps snapshots, over all branches.
+
+Every deletion of files begins here, so that no kind of root can be forgotten in one of them. Roots are snapshots, tags
+and long-lived changelogs of main and of every branch, finished or not, the holds of running publishes, and the trash.
+They are read from listings, never from hints. Nothing stands still meanwhile, and nothing has to: docs/design.md, Files
+are deleted by what names them, says why two looks, taken together, miss nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from airflow_paimon.core.commit.idempotency import COMMITS
+from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.format.snapshot import RESTORE, load_json_object, parse_snapshot
+from airflow_paimon.core.format.tag import parse_tag
+from airflow_paimon.core.metadata_expiry.references import is_whole
+from airflow_paimon.core.metadata_expiry.root_values import (
+    CHANGELOG,
+    HOLD,
+    SNAPSHOT,
+    TAG,
+    TRASH,
+    Consumer,
+    OperationRecord,
+    Roots,
+)
+from airflow_paimon.core.metadata_expiry.root_values import Root as Root
+from airflow_paimon.core.metadata_expiry.trash import TRASH_DIR, parse_trash
+from airflow_paimon.core.publish.hold import HOLDS_DIR, parse_hold
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.table.lineage import READY, read_lineage, recorded_branches
+from airflow_paimon.core.table.paths import (
+    CHANGELOG_PREFIX,
+    CONSUMER_PREFIX,
+    MAIN,
+    MANIFEST_DIR,
+    PRIVATE_DIR,
+    SNAPSHOT_PREFIX,
+    STREAMS_DIR,
+    TAG_PREFIX,
+    numbered,
+)
+from airflow_paimon.core.table.table import Table
+
+T = TypeVar("T")
+
+_MOST_LOOKS = 5
+_TRIES = 8
+_AT_ONCE = 64
+_Stamp = tuple[int, int | None]
+"""Size and time of a file: another file under its name has another one."""
+
+
+def gather_roots(table: Table, *, operations_since_ms: int | None = None) -> Roots:
+    """Read all roots of a table; see ``RootReader``."""
+    return RootReader(table, operations_since_ms).gather()
+
+
+@dataclass(slots=True)
+class RootReader:
+    """Looks at the roots of a table, any number of times; reads a file again only if it has been replaced.
+
+    ``operations_since_ms``: leave out operation records that were put before this time (epoch milliseconds, by the
+    storage's clock); None = take them all.
+    """
+
+    table: Table
+    operations_since_ms: int | None = None
+    _read: dict[str, tuple[_Stamp, Root]] = field(default_factory=dict)
+    _ever: dict[tuple[str, bytes], Root] = field(default_factory=dict)
+    _looks: int = 0
+    _lost: bool = False
+
+    def gather(self) -> Roots:
+        """Look again, at least twice in all; return what was there in any look.
+
+        Of the trash only what is there now: nothing is made from an entry whose files are being deleted. A look that
+        has lost something between its listing and its reading is followed by another one.
+
+        Raises:
+            FormatError: a root is unreadable; names it.
+        """
+        now = self.look()
+        while self._looks < 2 or (self._lost and self._looks < _MOST_LOOKS):
+            now = self.look()
+        moved = {(r.trash.path, r.trash.content) for r in now.roots if r.trash is not None}
+        known = {(r.path, r.data): r for r in now.roots}
+        before = (r for key, r in self._ever.items() if key not in known and key not in moved)
+        roots = sorted((*known.values(), *before), key=lambda r: r.path)
+        return replace(now, roots=tuple(roots))
+
+    def look(self) -> Roots:
+        """Look once; enough for whoever only moves roots into the trash.
+
+        Raises:
+            FormatError: a root is unreadable; names it.
+        """
+        self._lost = False
+        main = self.table.branch(MAIN)
+        branches = tuple(main.branch_names())
+        views = [main, *(main.branch(name) for name in branches)]
+        roots = [root for view in views for root in self._roots_of(view)]
+        roots += self._holds(main)
+        roots += self._trash(main)  # last: what is moved there meanwhile is seen there
+        self._ever |= {(r.path, r.data): r for r in roots if r.kind != TRASH}
+        self._looks += 1
+        found = Roots(
+            roots=tuple(sorted(roots, key=lambda r: r.path)),
+            consumers=tuple(c for view in views for c in consumers_of(view)),
+            operations=tuple(_operations(main, self.operations_since_ms)),
+            branches=branches,
+            unfinished=tuple(_unfinished(main, views)),
+        )
+        self._lost |= not {*branches} <= {*main.branch_names()}
+        return found
+
+    def _roots_of(self, view: Table) -> Iterator[Root]:
+        paths, store = view.paths, view.store
+        names: dict[str, tuple[str, str, _Stamp]] = {}
+        for kind, folder, prefix in (
+            (SNAPSHOT, paths.snapshot_dir, SNAPSHOT_PREFIX),
+            (TAG, paths.tag_dir, TAG_PREFIX),
+            (CHANGELOG, paths.changelog_dir, CHANGELOG_PREFIX),
+        ):
+            files = {i.name: i for i in store.list(folder) if not i.is_dir and i.name.startswith(prefix)}
+            chosen = [n for n in files if n != prefix] if kind == TAG else _numbered(list(files), prefix)
+            names |= {f"{folder}/{n}": (kind, n.removeprefix(prefix), _stamp(files[n])) for n in chosen}
+        yield from self._read_new(names, lambda path, data: _root(view, path, *names[path][:2], data))
+
+    def _holds(self, main: Table) -> Iterator[Root]:
+        """What publishes and rollbacks that are running take their files from."""
+        infos = {f"{HOLDS_DIR}/{i.name}": i for i in main.store.list(HOLDS_DIR) if i.name.endswith(".json")}
+
+        def parse(path: str, data: bytes) -> Root:
+            held = parse_hold(data, f"{main.name}: {path}")
+            return Root(kind=HOLD, branch=held.branch, name=path, path=path, data=data, snapshot=held.snapshot)
+
+        names = {p: (HOLD, p, _stamp(i)) for p, i in infos.items() if not i.name.startswith(".")}
+        yield from self._read_new(names, parse)
+
+    def _trash(self, main: Table) -> Iterator[Root]:
+        entries = {
+            i.name: i
+            for i in main.store.files(TRASH_DIR)
+            if i.name.endswith(".json") and not i.name.rpartition("/")[2].startswith(".")
+        }
+
+        def parse(path: str, data: bytes) -> Root:
+            entry = replace(parse_trash(data, f"{main.name}: {path}"), put_ms=entries[path].modified_ms)
+            inner = _root(main.branch(entry.branch), path, entry.kind, entry.name, entry.content)
+            return replace(inner, kind=TRASH, data=data, tag=None, trash=entry)
+
+        yield from self._read_new({p: (TRASH, p, _stamp(i)) for p, i in entries.items()}, parse)
+
+    def _read_new(
+        self, files: Mapping[str, tuple[str, str, _Stamp]], parse: Callable[[str, bytes], Root]
+    ) -> Iterator[Root]:
+        """Read the files that aren't known as they are; one that is gone by then is left out."""
+        old = {p for p, (_, _, stamp) in files.items() if None not in stamp and self._stamp_of(p) == stamp}
+        content = read_present(self.table.store, [p for p in files if p not in old])
+        self._lost |= len(old) + len(content) < len(files)
+        for path, (_, _, stamp) in files.items():
+            if path in content:
+                self._read[path] = stamp, parse(path, content[path])
+            if path in content or path in old:
+                yield self._read[path][1]
+
+    def _stamp_of(self, path: str) -> _Stamp | None:
+        return self._read[path][0] if path in self._read else None
+
+    def of_living(self, living: Sequence[Root], do: Callable[[Sequence[Root]], T]) -> T:
+        """Call ``do`` with roots whose files must be there. One that another expiry takes away at this moment, together
+        with what it names, is left out: it keeps nothing any more. So is an entry of the trash that has lost some of
+        its manifests: to Paimon's own orphan cleaning, they are orphans.
+
+        Raises:
+            FormatError: one that stays can't be read.
+        """
+        for number in range(1, _TRIES):
+            try:
+                return do(living)
+            except FormatError:
+                now = {(r.path, r.data) for r in self.look().keeping}
+                suspects = [r for r in living if r.kind == TRASH or (r.path, r.data) not in now]
+                there = set(self.table.store.names(MANIFEST_DIR)) if suspects else set()
+                lost = {(r.path, r.data) for r in suspects if not is_whole(self.table, r, there)}
+                living = [r for r in living if (r.path, r.data) not in lost]
+                if not lost:
+                    time.sleep(0.02 * number)  # Paimon deletes a snapshot's manifests right before the snapshot
+        return do(living)
+
+
+def unfinished_warnings(roots: Roots) -> list[str]:
+    """Say which branches are incomplete. What is there of them keeps its files; nothing of them expires."""
+    return [
+        f"branch {branch!r} {matter}: nothing of it expires. If no operation on that branch is running, it was "
+        f"interrupted: check_table says how to finish it"
+        for branch, matter in roots.unfinished
+    ]
+
+
+def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
+    """Read files; leave out those that are gone."""
+    found: dict[str, bytes] = {}
+    for start in range(0, len(paths), _AT_ONCE):
+        some = paths[start : start + _AT_ONCE]
+        try:
+            found |= zip(some, store.read_many(some), strict=True)
+        except NotFoundError:
+            for path in some:
+                try:
+                    found[path] = store.read(path)
+                except NotFoundError:
+                    continue
+    return found
+
+
+def _stamp(info: FileInfo) -> _Stamp:
+    return info.size, info.modified_ms
+
+
+def _numbered(names: list[str], prefix: str) -> list[str]:
+    return [name for name in names if name in {f"{prefix}{i}" for i in numbered([name], prefix) if i > 0}]
+
+
+def _root(view: Table, path: str, kind: str, name: str, data: bytes) -> Root:
+    if kind == TAG:
+        try:
+            tag = parse_tag(data, name)
+        except FormatError as error:
+            raise FormatError(f"{view.name}: {path}: {error.message}", table=view.name) from error
+        return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=tag.snapshot, tag=tag)
+    snapshot = parse_snapshot(data, f"{view.name}: {path}")
+    if str(snapshot.id) != name:
+        raise FormatError(f"{view.name}: {path} holds id {snapshot.id}; {RESTORE}", table=view.name)
+    return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=snapshot)
+
+
+def consumers_of(view: Table) -> Iterator[Consumer]:
+    """Read the consumers of a branch; one that is deleted meanwhile is left out.
+
+    Raises:
+        FormatError: one is unreadable; names it.
+    """
+    folder = view.paths.consumer_dir
+    infos = {f"{folder}/{i.name}": i for i in view.store.list(folder) if i.name.startswith(CONSUMER_PREFIX)}
+    for path, data in read_present(view.store, list(infos)).items():
+        where = f"{view.name}: {path}"
+        following = load_json_object(data, where).get("nextSnapshot")
+        if not isinstance(following, int) or isinstance(following, bool) or not 0 <= following < 2**63:
+            raise FormatError(f"{where} has no nextSnapshot; restore it, or delete the consumer", table=view.name)
+        yield Consumer(
+            branch=view.branch_name,
+            name=infos[path].name.removeprefix(CONSUMER_PREFIX),
+            next_snapshot=following,
+            modified_ms=infos[path].modified_ms,
+        )
+
+
+def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
+    """Records of operations, and of the last batches of streams, which are tried again in the same way."""
+    young = [
+        f"{folder}/{info.name}"
+        for folder in (f"{PRIVATE_DIR}/operations", STREAMS_DIR)
+        for info in main.store.list(folder)
+        if not info.is_dir and info.name.endswith(".json") and not info.name.startswith(".")
+        if since_ms is None or info.modified_ms is None or info.modified_ms >= since_ms
+    ]
+    for path, data in read_present(main.store, young).items():
+        try:
+            raw: Any = parse_json(data)
+            if "head" in raw and raw.get(COMMITS, True):  # not a plan of expire_partitions
+                name = f"stream {raw['query']}" if path.startswith(STREAMS_DIR) else str(raw["operation_id"])
+                yield OperationRecord(operation_id=name, branch=str(raw["branch"]), head=int(raw["head"]))
+        except (ValueError, KeyError, TypeError):
+            way_out = (
+                "look which batches of the stream are in, then delete it"
+                if path.startswith(STREAMS_DIR)
+                else "see check_table, repair_table deletes it"
+            )
+            raise FormatError(f"{main.name}: {path} is unreadable; {way_out}", table=main.name) from None
+
+
+def _unfinished(main: Table, views: Iterable[Table]) -> Iterator[tuple[str, str]]:
+    records = {name: read_lineage(main, name) for name in recorded_branches(main)}
+    changing = {name: r.state for name, r in records.items() if r is not None and r.state != READY}
+    yield from ((name, f"is incomplete ({state})") for name, state in sorted(changing.items()))
+    for view in views:
+        name = view.branch_name
+        without_schema = name != MAIN and name not in changing and not view.exists()
+        if without_schema and main.store.walk(view.paths.root.rstrip("/")):  # on a disk an empty folder may stay
+            yield name, "has no schema"

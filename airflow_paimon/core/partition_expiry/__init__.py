@@ -1,0 +1,1 @@
+"""Expiry of partitions by value or update time."""

@@ -1,0 +1,130 @@
+"""expire_partitions: drops old partitions with a commit; their data files are deleted when the snapshots expire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_paimon.core.chain.expire import chain_expiry
+from airflow_paimon.core.chain.prune import prune_records
+from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.partition_expiry.expiry_journal import DropStep, ExpiryPlan, PartitionDrop
+from airflow_paimon.core.partition_expiry.expiry_run import run_expiry
+from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
+    ExpiryRule,
+    cutoff_at,
+    expiry_limit,
+    expiry_rule,
+    plan_partition_expiry,
+)
+from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.requests.chain_requests import ExpirePartitions
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import plan_snapshot
+from airflow_paimon.core.table.table import Table
+
+_LISTED = 100
+
+
+def expire_partitions(context: Context, request: ExpirePartitions) -> OperationResult:
+    """Drop the partitions of an ordinary table, or the segments of a chain table, that are older than requested.
+
+    Raises:
+        InvalidInputError: no age is given, or the request does not fit the table.
+        ConflictError: the partitions to drop kept changing.
+    """
+    if TableOptions(context.table.schema().options).chain_table:
+        result = run_expiry(context, chain_expiry(context, request))
+        if result.changed and not request.dry_run:
+            prune_records(context.table, context.now_ms)
+        return result
+    return run_expiry(context, _ordinary(context, request))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OrdinaryExpiry:
+    """One branch of an ordinary table. ``schema`` is the newest when the operation began."""
+
+    view: Table
+    schema: TableSchema
+    rule: ExpiryRule
+    cutoff: datetime
+    limit: int
+    guard_options: None = None
+
+    @property
+    def branch(self) -> str:
+        return self.view.branch_name
+
+    def plan(self, cutoff: datetime) -> ExpiryPlan:
+        head = self.view.latest_snapshot()
+        held = held_partitions(plan_snapshot(self.view, head, self.schema))
+        found = plan_partition_expiry(self.schema, held, self.rule, cutoff, self.limit)
+        what = "last updated" if self.rule.strategy == "update-time" else "its time is"
+        drops = tuple(PartitionDrop.of(h, f"{what} {t}, before {cutoff}") for h, t in found.expired)
+        warnings = _reappearing(self.schema, self.view) if drops else []
+        if found.unreadable:
+            warnings.append(
+                f"{len(found.unreadable)} partitions have no readable time and stay (details.unreadable): look at "
+                f"partition.timestamp-pattern and -formatter, drop them yourself, or use strategy update-time"
+            )
+        report = {
+            "strategy": self.rule.strategy,
+            "kept": found.younger,
+            "over_limit": found.over_limit,
+            "unreadable": [h.text for h in found.unreadable[:_LISTED]],
+            "warnings": warnings,
+        }
+        precondition = Precondition(
+            branch=self.branch,
+            snapshot_id=head.id if head else None,
+            identity=head.identity if head else None,
+            schema_id=self.schema.id,
+        )
+        steps = (DropStep(branch=self.branch, drops=drops),) if drops else ()
+        return ExpiryPlan(cutoff=cutoff, preconditions=(precondition,), steps=steps, report=report)
+
+    def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
+        """Nothing to check: the commit compares the partitions' own files."""
+
+    def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
+        """Empty: no partition of an ordinary table depends on another one."""
+        return frozenset()
+
+
+def _ordinary(context: Context, request: ExpirePartitions) -> _OrdinaryExpiry:
+    view = context.table.branch(request.branch).require()
+    schema = view.schema()
+    if request.min_anchors != 1:
+        raise InvalidInputError(f"{view.label}: min_anchors is for chain tables only; leave it out", table=view.name)
+    rule = expiry_rule(
+        schema,
+        view.label,
+        expiration_time=request.expiration_time,
+        strategy=request.strategy,
+        pattern=request.timestamp_pattern,
+        formatter=request.timestamp_formatter,
+    )
+    return _OrdinaryExpiry(
+        view=view,
+        schema=schema,
+        rule=rule,
+        cutoff=cutoff_at(context.now_local, rule.age, view.label),
+        limit=expiry_limit(request.limit, TableOptions(schema.options), view.label),
+    )
+
+
+def _reappearing(schema: TableSchema, view: Table) -> list[str]:
+    options = TableOptions(schema.options)
+    other = options.fallback_branch or options.primary_branch
+    if other is None:
+        return []
+    return [
+        f"{view.label} is read together with branch {other!r} (scan.fallback-branch or scan.primary-branch): where "
+        f"that one has an expired partition, readers see its rows; expire that branch, too"
+    ]

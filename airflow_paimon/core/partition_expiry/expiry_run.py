@@ -1,0 +1,252 @@
+"""Runs an expiry plan: one commit per branch, in order, each only if the partitions are as planned.
+
+A killed run goes on with the recorded plan: a step that landed is found by its identity, one whose partitions are all
+gone is done, whoever did it. Where somebody changed what is to go, it is planned again, for the same cutoff.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from airflow_paimon.core.commit.committer import CommitIdentity, find_landed, require_committable, restore_partitions
+from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
+from airflow_paimon.core.commit.partition_drop import drop_held
+from airflow_paimon.core.errors import ConflictError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.partition_expiry.expiry_journal import MAX_ROUNDS, DropStep, ExpiryPlan, load_plans, save_plan
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+_LISTED = 1000
+FILES_STAY = "dropped partitions are invisible at once; their data files are deleted when their snapshots expire"
+
+
+class ExpirySource(Protocol):
+    """The source of an expiry: an ordinary table's partitions, or a chain table's segments."""
+
+    @property
+    def branch(self) -> str: ...
+
+    @property
+    def cutoff(self) -> datetime: ...
+
+    @property
+    def guard_options(self) -> object:
+        """``Draft.guard_options`` of its commits."""
+
+    def plan(self, cutoff: datetime) -> ExpiryPlan:
+        """Read the table and plan. Steps without partitions to drop are left out."""
+
+    def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
+        """Raise ``ConflictError`` if ``step`` is no longer valid on top of ``head`` of its branch."""
+
+    def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
+        """Return the dropped partitions, by key, that must be restored, as another branch changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Commit:
+    """A finished step. ``snapshot`` None: its partitions were gone already, or their commit can't be determined."""
+
+    step: DropStep
+    before: int | None
+    snapshot: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"branch": self.step.branch, "before": self.before, "snapshot": self.snapshot, **totals([self.step])}
+
+
+def totals(steps: Sequence[DropStep]) -> dict[str, int]:
+    """Return the totals over some steps."""
+    drops = [d for s in steps for d in s.drops]
+    return {
+        "partitions": len(drops),
+        "files": sum(d.files for d in drops),
+        "rows": sum(d.rows for d in drops),
+        "bytes": sum(d.bytes for d in drops),
+    }
+
+
+def run_expiry(context: Context, source: ExpirySource) -> OperationResult:
+    """Plan, or continue the plan of an earlier try, and execute it.
+
+    Raises:
+        ConflictError: the partitions to drop kept changing; ``details.done`` lists the commits that landed.
+    """
+    if context.request.dry_run:
+        plan = source.plan(source.cutoff)
+        return _result(context, source, plan, [], changed=bool(plan.steps))
+    require_committable(context.table)
+    with attempt_of(context, source.branch):
+        return _run(context, source)
+
+
+def _run(context: Context, source: ExpirySource) -> OperationResult:
+    operation_id = context.request.operation_id
+    earlier = load_plans(context.table, operation_id) if operation_id else []
+    done: list[_Commit] = []
+    for number, plan in enumerate(earlier):
+        done += [c for s in plan.steps if (c := _landed(context, plan, s, number)) is not None]
+    latest = earlier[-1] if earlier else None
+    cutoff = latest.cutoff if latest is not None else source.cutoff
+    moved: ConflictError | None = None
+    first = max(0, len(earlier) - 1)
+    for number in range(first, first + MAX_ROUNDS):
+        plan = latest or source.plan(cutoff)
+        if not plan.steps:
+            return _result(context, source, plan, done, replayed=bool(earlier))
+        if operation_id and latest is None:
+            plan = save_plan(context.table, operation_id, number, plan)
+        latest = None
+        try:
+            for step in plan.steps:
+                commit = next((c for c in done if c.step is step), None)
+                if commit is None:
+                    commit = _execute(context, source, plan, step, number)
+                    done.append(commit)
+                _look_again(context, source, plan, commit, done)
+            return _result(context, source, plan, done, replayed=bool(earlier))
+        except ConflictError as error:
+            moved = _undone(context, source, plan, done) or error
+            log.info("%s; planning again", moved.message)
+    raise ConflictError(
+        f"{context.table.name}: what is to expire kept changing while it was dropped ({MAX_ROUNDS} plans); run it "
+        f"again when fewer writers touch old partitions. The last change: {moved.message if moved else ''}",
+        table=context.table.name,
+        details={"done": [c.to_json() for c in done]},
+    )
+
+
+def _step_identity(context: Context, step: DropStep, number: int) -> CommitIdentity:
+    return commit_identity(context.request.operation_id, step.branch, f"{context.request.operation}:{number}")
+
+
+def _landed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit | None:
+    """Find the commit of a step by an earlier try; None also when the snapshots to search are expired."""
+    view = context.table.branch(step.branch)
+    try:
+        found = find_landed(view, _step_identity(context, step, number), plan.head(step.branch))
+    except OutcomeUnknownError:
+        return None
+    return _Commit(step=step, before=found.id - 1, snapshot=found.id) if found is not None else None
+
+
+def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit:
+    view = context.table.branch(step.branch)
+    properties = {
+        "airflow-paimon.operation": context.request.operation,
+        "airflow-paimon.cutoff": plan.cutoff.isoformat(),
+    }
+    if context.request.operation_id:
+        properties["airflow-paimon.operation-id"] = context.request.operation_id
+    receipt = drop_held(
+        view,
+        step.expected,
+        check=lambda head: source.check(plan, step, head),
+        identity=dataclasses.replace(_step_identity(context, step, number), since=_since(view, plan)),
+        properties=properties,
+        guard_options=source.guard_options,
+    )
+    before = receipt.before.id if receipt.before else None
+    return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
+
+
+def _since(view: Table, plan: ExpiryPlan) -> int | None:
+    """Where to look for another living try's commit; None where the history is expired: the drop compares files."""
+    head = plan.head(view.branch_name)
+    return head if view.snapshot_ids()[:1] <= [head + 1] else None
+
+
+def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:
+    """Check landed steps again when a later one is refused: the change may need the partitions that they dropped."""
+    for commit in [c for c in done if any(c.step is s for s in plan.steps)]:
+        try:
+            _look_again(context, source, plan, commit, done)
+        except ConflictError as error:
+            return error
+    return None
+
+
+def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit: _Commit, done: list[_Commit]) -> None:
+    """Undo a step where another branch changed between its check and its commit: nothing locks two branches together.
+
+    Raises:
+        ConflictError: its files are back, and it is to be planned again. UnsafeOperationError: they can't be put back.
+    """
+    if commit.snapshot is None:
+        return
+    keys = source.needed_again(plan, commit.step)
+    if not keys:
+        return
+    view = context.table.branch(commit.step.branch)
+    try:
+        before, dropped = view.snapshot(commit.before or 0), view.snapshot(commit.snapshot)
+        chosen = StoredPartitions(view.schema()).those(map(bytes.fromhex, keys))
+        receipt = restore_partitions(
+            *(view, before, dropped, chosen),
+            properties={"airflow-paimon.operation": context.request.operation},
+            beside_appends=True,
+            guard_options=source.guard_options,
+        )
+    except (ConflictError, NotFoundError) as error:
+        raise UnsafeOperationError(
+            f"{view.label}: the anchor of partitions changed while they were dropped, and their files can't "
+            f"be put back ({error.message}): run rollback_to --branch {view.branch_name} --snapshot {commit.before}",
+            table=view.name,
+            details={"snapshot": commit.before, "branch": view.branch_name},
+        ) from error
+    left = tuple(d for d in commit.step.drops if d.key not in keys)
+    narrowed = dataclasses.replace(commit, step=dataclasses.replace(commit.step, drops=left))
+    done[done.index(commit)] = narrowed
+    if not left:
+        done.remove(narrowed)
+    put = f", and are back with snapshot {receipt.snapshot.id}" if receipt.snapshot is not None else ""
+    raise ConflictError(
+        f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}", table=view.name
+    )
+
+
+def _result(
+    context: Context,
+    source: ExpirySource,
+    plan: ExpiryPlan,
+    done: Sequence[_Commit],
+    *,
+    changed: bool = False,
+    replayed: bool = False,
+) -> OperationResult:
+    made = [c for c in done if c.snapshot is not None]
+    steps = plan.steps if context.request.dry_run else [c.step for c in made]
+    details = {
+        **plan.report,
+        "cutoff": plan.cutoff.isoformat(sep=" "),
+        "expired": {b: [d.text for s in steps if s.branch == b for d in s.drops][:_LISTED] for b in _branches(steps)},
+        **totals(steps),
+        "commits": [c.to_json() for c in made],
+        "note": FILES_STAY,
+    }
+    if replayed:
+        details["replayed"] = True
+    own = [c for c in made if c.step.branch == source.branch]
+    head = plan.head(source.branch) or None
+    return context.result(
+        plan.to_plan(context.request.operation, context.table.name),
+        branch=source.branch,
+        changed=changed or bool(made),
+        before=own[0].before if own else head,
+        after=own[-1].snapshot if own else head,
+        details=details,
+    )
+
+
+def _branches(steps: Sequence[DropStep]) -> list[str]:
+    return list(dict.fromkeys(s.branch for s in steps))

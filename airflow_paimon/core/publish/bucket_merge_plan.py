@@ -1,0 +1,376 @@
+"""The buckets that a publish replaces, and their new files (pure). One planner for merge, fast-forward, rollback, undo.
+
+Per (partition, bucket): changed only on the branch: the branch's files; only on main: main's files; on both: conflict.
+Files are taken by reference; no data is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE
+from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.plan import Action, PutNew, PutSnapshot, ReplaceBucket, SetTag
+from airflow_paimon.core.row_tracking.row_ids_plan import origin
+from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
+from airflow_paimon.core.table.live_files import BucketKey, Difference
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import BranchPaths
+
+MAX_LISTED = 20
+POSTPONED_BUCKET = -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Both sides' changes since the base.
+
+    ``theirs_real``: the buckets that the branch changed other than by compaction, and those that it published and then
+    rolled back to the base. ``ours_real``: the buckets that main changed other than by compaction and by publishes of
+    this branch.
+    """
+
+    theirs: Difference
+    ours: Difference
+    theirs_real: set[BucketKey]
+    ours_real: set[BucketKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketChange:
+    """The change of one bucket of the target branch: ADD entries to delete and to add (schema ids not mapped yet).
+
+    If both are empty, only its index entries change (``merged_index``).
+    """
+
+    bucket: BucketKey
+    delete: tuple[ManifestEntry, ...]
+    add: tuple[ManifestEntry, ...]
+
+
+Scope = Callable[[BucketKey], object]
+"""Maps buckets between which a key may move to the same value: a change of one concerns all of them."""
+
+
+def key_scope(schema: TableSchema) -> Scope:
+    """Return the scope within which the rows of one key may lie in different buckets.
+
+    With fixed buckets, or without keys, that is a single bucket. With dynamic or postponed buckets each writer picks
+    a new key's bucket itself, and a key without the partition columns may even change its partition.
+    """
+    buckets = TableOptions(schema.options).bucket
+    if not schema.primary_keys or buckets > 0:
+        return lambda bucket: bucket
+    if not schema.crosses_partitions:
+        return lambda bucket: bucket.partition
+    return lambda bucket: None
+
+
+def within_reach(ours: set[BucketKey], theirs: set[BucketKey], schema: TableSchema) -> set[BucketKey]:
+    """Return the buckets of ours that may share keys with the buckets that theirs changed."""
+    scope = key_scope(schema)
+    reached = {scope(b) for b in theirs}
+    return {b for b in ours if scope(b) in reached}
+
+
+def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
+    """Commit kinds that change no row of a bucket; compaction moves rows out of a postponed bucket into others."""
+    postponed = TableOptions(schema.options).bucket == POSTPONED_BUCKET
+    return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
+
+
+def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> list[BucketChange]:
+    """Choose the buckets of a three-way merge.
+
+    Raises:
+        ConflictError: buckets that both sides changed, formatted by ``name_bucket``.
+    """
+    ours = {scope(b) for b in _ours(sides)}
+    theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
+    conflicts = sorted(name_bucket(b) for b in theirs if scope(b) in ours)
+    if conflicts:
+        raise ConflictError(
+            f"{table}: main and the branch both changed {listed(conflicts)} since the branch point; nothing was "
+            f"published. Create a new branch from main's head and correct it again, or leave those partitions out",
+            table=table,
+            details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
+        )
+    return _changes(sides, sides.theirs_real)
+
+
+def _ours(sides: Sides) -> set[BucketKey]:
+    """Buckets that main and the branch changed differently."""
+    return {b for b in sides.ours_real if not sides.theirs.same_in(b, sides.ours)}
+
+
+def fast_forward_buckets(
+    table: str, sides: Sides, name_bucket: Any, *, discard_main: bool, what: str = "a fast-forward"
+) -> list[BucketChange]:
+    """Take the branch's whole state.
+
+    Raises:
+        UnsafeOperationError: main changed since the branch point and ``discard_main`` is not given.
+    """
+    lost = sorted(name_bucket(b) for b in _ours(sides))
+    if lost and not discard_main:
+        raise UnsafeOperationError(
+            f"{table}: main changed {listed(lost)} since the branch point, and {what} would drop that. "
+            f"Use merge_branch to keep both, or --discard-main to drop main's changes",
+            table=table,
+            details={"would_discard": lost[:MAX_LISTED], "would_discard_count": len(lost)},
+        )
+    return _changes(sides, sides.theirs.buckets | sides.ours.buckets)
+
+
+def state_buckets(change: Difference) -> list[BucketChange]:
+    """Take an earlier state as a whole: ``change`` leads from the current head to it."""
+    return _changes(
+        Sides(theirs=change, ours=Difference(), theirs_real=change.buckets, ours_real=set()), change.buckets
+    )
+
+
+def _changes(sides: Sides, buckets: set[BucketKey]) -> list[BucketChange]:
+    out = []
+    for bucket in sorted(buckets):
+        their_added, their_removed = sides.theirs.added.get(bucket, {}), sides.theirs.removed.get(bucket, {})
+        our_added, our_removed = sides.ours.added.get(bucket, {}), sides.ours.removed.get(bucket, {})
+        delete = _without(our_added, their_added) + _without(their_removed, our_removed)
+        add = _without(their_added, our_added) + _without(our_removed, their_removed)
+        if delete or add or not sides.theirs.same_index_in(bucket, sides.ours):
+            out.append(BucketChange(bucket=bucket, delete=tuple(delete), add=tuple(add)))
+    return out
+
+
+def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, ManifestEntry]) -> list[ManifestEntry]:
+    """``other`` may hold the same file, written again with other row ids when the branch was published."""
+    there = set(map(origin, other))
+    return [e for k, e in entries.items() if origin(k) not in there]
+
+
+def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange], name_bucket: Any) -> None:
+    """Refuse if one side changed a partition's bucket count while the other side changed its rows.
+
+    Raises:
+        ConflictError: rows of one key would be in two buckets.
+    """
+    taken = {c.bucket for c in changes}
+    by_partition: dict[bytes, set[int]] = {}
+    for diff in (sides.theirs, sides.ours):
+        for group in (diff.added, diff.removed):
+            for bucket, entries in group.items():
+                counts = {e.total_buckets for e in entries.values()}
+                by_partition.setdefault(bucket.partition, set()).update(counts)
+    for partition, counts in by_partition.items():
+        touched = {b for b in sides.theirs.buckets | sides.ours.buckets if b.partition == partition}
+        if len(counts) > 1 and touched & taken and touched - taken:
+            where = sorted(name_bucket(b) for b in touched)
+            raise ConflictError(
+                f"{table}: the number of buckets of {listed(where)} changed since the branch point, and both sides "
+                f"wrote there; create a new branch from main's head",
+                table=table,
+                details={"conflicts": where[:MAX_LISTED]},
+            )
+
+
+def check_deletion_vectors(table: str, *, theirs: TableSchema, ours: TableSchema) -> None:
+    """Refuse deletion vectors that main doesn't have: without the option Paimon's readers ignore them.
+
+    Raises:
+        UnsafeOperationError: a publish can't switch the option.
+    """
+    if TableOptions(theirs.options).deletion_vectors and not TableOptions(ours.options).deletion_vectors:
+        raise UnsafeOperationError(
+            f"{table}: deletion-vectors.enabled is set on the branch and not on main, where readers would show the "
+            f"deleted rows; set it on main first, or make a new branch from main's head and correct it again",
+            table=table,
+        )
+
+
+def highest_sequence(files: Sequence[DataFile]) -> int:
+    """The highest sequence number of a bucket's files; -1 for an empty bucket, as Paimon's writers start at 0."""
+    return max((f.max_sequence_number for f in files), default=-1)
+
+
+def check_sequences(
+    table: str, changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, int], name_bucket: Any
+) -> None:
+    """Refuse branch files whose rows would win over newer ones of a writer that stays open during the publish.
+
+    Raises:
+        UnsafeOperationError: lists the buckets and the two alternatives.
+
+    See docs/design.md, A running writer keeps winning.
+    """
+    high = sorted(
+        name_bucket(c.bucket)
+        for c in changes
+        if highest_sequence([e.file for e in c.add]) > base_highest.get(c.bucket, -1) and c.add
+    )
+    if high:
+        raise UnsafeOperationError(
+            f"{table}: {listed(high)} of the branch hold sequence numbers above those at the branch point (rows that "
+            f"were appended to the branch, by write_arrow, a stream or another engine, or more rows than the bucket "
+            f"had numbers): a writer that stays open on main would lose its newer rows to them. Use --rewrite to fold "
+            f"those buckets first, or --writers-stopped when no writer is open. correct_branch, and INSERT INTO "
+            f"through it, write rows that need neither",
+            table=table,
+            details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
+        )
+
+
+def check_hash_indexes(
+    table: str,
+    changes: Sequence[BucketChange],
+    theirs: Difference,
+    head: Sequence[IndexEntry],
+    form: Callable[[bytes], bytes],
+    name_bucket: Any,
+    whose: str = "the branch",
+) -> None:
+    """Refuse other keys in dynamic buckets: a writer that stays open remembers which bucket a key lives in.
+
+    ``head``: index entries of the branch that is written; ``form``: ``StoredPartitions.canonical`` of the table's
+    schema; ``whose``: the source of ``theirs``, for people.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    mine = {BucketKey(form(i.partition), i.bucket): i.file_name for i in head if i.index_type == INDEX_TYPE}
+    other = []
+    for bucket in {c.bucket for c in changes} & theirs.index.keys():
+        their = next((i.file_name for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
+        if their != mine.get(bucket):
+            other.append(name_bucket(bucket))
+    if other:
+        raise UnsafeOperationError(
+            f"{table}: {listed(sorted(other))} of {whose} hold other keys than the table has now: a writer that stays "
+            f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
+            f"--writers-stopped when no writer is open",
+            table=table,
+            details={"buckets": sorted(other)[:MAX_LISTED], "bucket_count": len(other)},
+        )
+
+
+def check_snapshot_numbers(
+    table: str, changes: Sequence[BucketChange], schema: TableSchema, publish: int, name_bucket: Any
+) -> None:
+    """Refuse rows whose numbers, the ids of the branch's snapshots, are above that of the publish (``publish``).
+
+    With ``sequence.snapshot-ordering`` main's next commits would lose to them.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    if not TableOptions(schema.options).flag(SNAPSHOT_ORDERING):
+        return
+    highest = {name_bucket(c.bucket): highest_sequence([e.file for e in c.add]) for c in changes}
+    names = sorted(name for name, number in highest.items() if number > publish)
+    if names:
+        raise UnsafeOperationError(
+            f"{table}: {listed(names)} of the branch hold rows of its snapshots up to {max(highest.values())}, and "
+            f"the publish would be snapshot {publish}: with {SNAPSHOT_ORDERING} the next commits of main would lose "
+            f"to them. Make a new branch of main's head and write the correction there in one commit",
+            table=table,
+            details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
+        )
+
+
+def check_moving_keys(
+    table: str, changes: Sequence[BucketChange], schema: TableSchema, name_bucket: Any, whose: str = "the branch"
+) -> None:
+    """Refuse rows for partitions between which keys may move: a writer that stays open remembers where each key lives.
+
+    Nothing in the metadata says whether a key has moved; a file that goes may be the delete of a moved one.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    if not schema.crosses_partitions or TableOptions(schema.options).bucket > 0:
+        return
+    names = sorted(name_bucket(c.bucket) for c in changes)
+    if names:
+        raise UnsafeOperationError(
+            f"{table}: {listed(names)} of {whose} may hold keys that were in other partitions, as the primary key "
+            f"lacks partition columns: a writer that stays open remembers the partition of each key, and would add a "
+            f"second row. Use --writers-stopped when no writer is open",
+            table=table,
+            details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
+        )
+
+
+def mapped_entries(changes: Sequence[BucketChange], schema_ids: Mapping[int, int]) -> list[ManifestEntry]:
+    """Return the delta of the publish: deletions verbatim, then additions with main's schema ids."""
+    deletes = [e.deleted() for c in changes for e in c.delete]
+    adds = []
+    for change in changes:
+        for entry in change.add:
+            file = entry.file._replace(schema_id=schema_ids.get(entry.file.schema_id, entry.file.schema_id))
+            adds.append(entry._replace(kind=FileKind.ADD.value, file=file))
+    return [*deletes, *adds]
+
+
+def merged_index(
+    head: Sequence[IndexEntry],
+    theirs: Sequence[IndexEntry],
+    changes: Sequence[BucketChange],
+    form: Callable[[bytes], bytes],
+) -> list[IndexEntry]:
+    """Take the index entries (deletion vectors, hash indexes) of each bucket from the same side as its files.
+
+    ``form``: ``StoredPartitions.canonical`` of the table's schema.
+    """
+    taken = {c.bucket for c in changes}
+    mine = [i for i in head if BucketKey(form(i.partition), i.bucket) not in taken]
+    return mine + [i for i in theirs if BucketKey(form(i.partition), i.bucket) in taken]
+
+
+def summarize(changes: Sequence[BucketChange]) -> dict[str, Any]:
+    """Return the counts of a publish, as plain JSON values."""
+    return {
+        "buckets": len(changes),
+        "partitions": len({c.bucket.partition for c in changes}),
+        "files_added": sum(len(c.add) for c in changes),
+        "files_deleted": sum(len(c.delete) for c in changes),
+        "rows_added": sum(e.file.row_count for c in changes for e in c.add),
+        "rows_deleted": sum(e.file.row_count for c in changes for e in c.delete),
+    }
+
+
+def publish_actions(
+    view: str,
+    undo: SetTag,
+    changes: Sequence[BucketChange],
+    name_bucket: Callable[[BucketKey], str],
+    new_schemas: Sequence[TableSchema],
+    snapshot: PutSnapshot,
+    whose: str,
+) -> tuple[Action, ...]:
+    """List the actions of a publish onto the branch ``view``, in order; ``whose`` describes the added files, for
+    people.
+
+    Retention tags on the new snapshot itself are set after it (``protect_published``) and not listed.
+    """
+    paths = BranchPaths(view)
+    schemas = [
+        PutNew(path=paths.schema(s.id), data=s.to_bytes(), reason="columns that the branch added") for s in new_schemas
+    ]
+    buckets = [
+        ReplaceBucket(
+            path=name_bucket(c.bucket),
+            delete=tuple(sorted(e.file.file_name for e in c.delete)),
+            add=tuple(sorted(e.file.file_name for e in c.add)),
+            reason=f"{whose}: {len(c.delete)} files out, {len(c.add)} in",
+        )
+        for c in changes
+    ]
+    return (undo, *schemas, *buckets, snapshot)
+
+
+def listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_LISTED])
+    return shown + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")

@@ -1,0 +1,126 @@
+"""The changelog of a publish: its net changes, for streaming readers of a table with a changelog producer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.draft import Publication
+from airflow_paimon.core.publish.row_ids import delete_files
+from airflow_paimon.core.publish.streaming_readers import CHANGES
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket
+from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketsState:
+    """All files of some buckets, and the index entries of the snapshot that they are in."""
+
+    buckets: tuple[BucketSplit, ...]
+    index: Sequence[IndexEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedBuckets:
+    """What a publish replaces. ``schemas``: those of the files, by id; ``schema``: the one of the snapshot."""
+
+    target: Table
+    schema: TableSchema
+    schemas: Mapping[int, TableSchema]
+    before: BucketsState
+    after: BucketsState
+
+
+WriteChangelog = Callable[[ReplacedBuckets], Sequence[ManifestEntry]]
+"""Writes the net changes as changelog files; implemented by the data layer."""
+
+
+@dataclass(slots=True)
+class ChangelogFiles:
+    """The changelog files that this call has written. An attempt to commit uses those of an earlier one if the replaced
+    files are the same.
+    """
+
+    write: WriteChangelog | None
+    made: dict[object, Sequence[ManifestEntry]] = field(default_factory=dict)
+
+    def entries_of(self, published: Publication) -> Sequence[ManifestEntry] | None:
+        """Return the changelog of a publish: None if it gets none, empty if no row changes.
+
+        Raises:
+            FormatError: a file is missing or corrupt.
+        """
+        if self.write is None or published.summary["streaming_readers"]["see"] != CHANGES:
+            return None
+        replaced = _replaced(published)
+        sides = (replaced.before, replaced.after)
+        key = (replaced.schema.id, *((_names(s), frozenset(i.file_name for i in s.index)) for s in sides))
+        if key not in self.made:
+            label, count = replaced.target.label, len(published.decision.changes)
+            log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
+            self.made[key] = self.write(replaced)
+        return self.made[key]
+
+    def discard(self, table: Table, kept: Collection[str] = ()) -> None:
+        """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
+        delete_files(table, [e for made in self.made.values() for e in made if e.file.file_name not in kept])
+
+
+def with_changelog(published: Publication, changelog: Sequence[ManifestEntry] | None) -> Publication:
+    """Return it with the size of its changelog in the summary."""
+    if changelog is None:
+        return published
+    counts = {"changelog_files": len(changelog), "changelog_rows": sum(e.file.row_count for e in changelog)}
+    readers = {**published.summary["streaming_readers"], **counts}
+    return replace(published, summary={**published.summary, "streaming_readers": readers})
+
+
+def _names(state: BucketsState) -> frozenset[str]:
+    return frozenset(f.file_name for b in state.buckets for f in b.files)
+
+
+def _replaced(published: Publication) -> ReplacedBuckets:
+    d = published.decision
+    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+    stored = StoredPartitions(schema)
+    taken = {c.bucket for c in d.changes}
+    before = live_entries(d.target, d.head, stored.those({b.partition for b in taken}))
+    before = {k: e for k, e in before.items() if BucketKey(stored.canonical(e.partition), e.bucket) in taken}
+    after = dict(before)
+    for entry in published.entries:
+        if entry.kind == FileKind.ADD:
+            after[entry.identifier] = entry
+        else:
+            after.pop(entry.identifier, None)
+    new = {s.id: s for s in d.schemas.new}
+    ids = {e.file.schema_id for e in (*before.values(), *after.values())}
+    index = read_index(d.target, d.head)
+    return ReplacedBuckets(
+        target=d.target,
+        schema=schema,
+        schemas={i: new[i] if i in new else d.target.schema(i) for i in ids},
+        before=BucketsState(buckets=_buckets(before, stored), index=index),
+        after=BucketsState(
+            buckets=_buckets(after, stored), index=index if published.index is None else published.index
+        ),
+    )
+
+
+def _buckets(entries: Mapping[FileId, ManifestEntry], stored: StoredPartitions) -> tuple[BucketSplit, ...]:
+    return tuple(
+        BucketSplit(
+            group[0].partition,
+            stored.values(group[0].partition),
+            key.bucket,
+            group[0].total_buckets,
+            tuple(e.file for e in group),
+        )
+        for key, group in sorted(group_by_bucket(entries.values(), stored.canonical).items())
+    )

@@ -1,0 +1,223 @@
+"""A publish or a rollback on top of one head, as one value from which its plan and its snapshot are derived."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, index_files, plan_keep_tags
+from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.plan import Plan, Precondition, PutSnapshot
+from airflow_paimon.core.publish.bucket_merge_plan import (
+    MAX_LISTED,
+    BucketChange,
+    mapped_entries,
+    merged_index,
+    publish_actions,
+    summarize,
+)
+from airflow_paimon.core.publish.file_merge_plan import FileMerge
+from airflow_paimon.core.publish.follow import Follows
+from airflow_paimon.core.publish.safeguards import bucket_namer, deletes_again, undo_tag_action
+from airflow_paimon.core.publish.streaming_readers import NOTHING, is_missed, streaming_readers
+from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.live_files import index_origin
+from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import not_visible
+
+ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
+ROW_VERSIONS_PROPERTY = "airflow-paimon.row-versions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptHead:
+    """The name of a branch that keeps the target's head, with these columns and options."""
+
+    branch: str
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The change of ``target`` on top of ``head``: some buckets become as they are in ``wanted``, a state of
+    ``source``.
+
+    ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
+    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``new_schemas_pending``: the target
+    already has the columns, from an earlier try that was interrupted before its snapshot. ``id_space`` and ``known``:
+    see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
+    target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
+    ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
+    ``keep_head``: the branch that keeps the head.
+    """
+
+    target: Table
+    source: Table
+    head: Snapshot
+    wanted: Snapshot
+    since: int
+    changes: Sequence[BucketChange]
+    schemas: SchemaMapping
+    new_schemas_pending: bool = False
+    preconditions: tuple[Precondition, ...]
+    properties: Mapping[str, str]
+    summary: Mapping[str, Any]
+    reason: str
+    watermark: int | None = None
+    id_space: IdSpace | None = None
+    known: Collection[FileId] = ()
+    already: Mapping[FileId, FileId] = field(default_factory=dict)
+    merge: FileMerge | None = None
+    follows: Follows | None = None
+    keep_targets: tuple[Snapshot, ...] = ()
+    keep_head: KeptHead | None = None
+
+    @property
+    def changes_anything(self) -> bool:
+        return bool(self.changes or self.schemas.new or self.new_schemas_pending)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """A decision with its consequences: index entries (None = the head's), retention tags, the plan.
+
+    ``held``: the snapshots whose retention tags must exist while the publish lands; the missing ones are in
+    ``keep``. ``entries``: the delta; ``renumbering``: the same with the target's row ids.
+    """
+
+    decision: Decision
+    index: Sequence[IndexEntry] | None
+    keep: Plan
+    held: tuple[Snapshot, ...]
+    plan: Plan
+    entries: Sequence[ManifestEntry]
+    renumbering: Renumbering | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+def publication(request: Publish, decision: Decision, *, writes_rows: bool = False) -> Publication:
+    """Determine row ids, index entries, retention tags and the plan of a decision. Reads, but writes nothing.
+    ``writes_rows``: whether a changelog can be written, if it is asked for.
+
+    Raises:
+        FormatError: see ``renumber``.
+    """
+    d = decision
+    returning = {e.file.file_name for c in d.changes for e in c.add}
+    index: Sequence[IndexEntry] | None = None
+    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+    if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
+        now = read_index(d.target, d.head)
+        if d.merge is not None:
+            index = d.merge.index
+        else:
+            index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
+        returning |= index_files(index or ()) - index_files(now)
+    targets = d.keep_targets if returning else ()
+    keep, held = plan_keep_tags(d.target, d.since, d.head, returning, request.operation, *targets)
+    entries = mapped_entries(d.changes, d.schemas.ids)
+    renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
+    summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
+    readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
+    summary["streaming_readers"] = readers
+    missed = [readers["note"]] if readers["see"] == NOTHING and is_missed(schema, d.changes) else []
+    if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ()), *missed]:
+        summary["warnings"] = warnings
+    actions = keep.actions
+    if d.changes_anything:
+        snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)
+        undo = undo_tag_action(request, d.target, d.head)
+        branch, namer = d.target.branch_name, bucket_namer(schema)
+        actions = (*keep.actions, *publish_actions(branch, undo, d.changes, namer, d.schemas.new, snapshot, d.reason))
+    plan = Plan(
+        operation=request.operation,
+        table=d.target.name,
+        preconditions=d.preconditions,
+        actions=actions,
+        summary=summary,
+    )
+    return Publication(
+        decision=d,
+        index=index,
+        keep=keep,
+        held=held,
+        plan=plan,
+        entries=entries,
+        renumbering=renumbering,
+        summary=summary,
+    )
+
+
+def _row_ids(found: Renumbering | None) -> dict[str, Any]:
+    """Describe what becomes of the row ids of a row-tracking table."""
+    return {} if found is None else {"renumbered_files": found.renumbered, "rewritten_files": len(found.rewrite)}
+
+
+def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
+    """Describe the added files that batch reads skip for now; the target then reads as the source does now.
+
+    Rows of level 0 are committed and are published by reference. Tables with deletion vectors or first-row show them
+    once they are compacted.
+    """
+    hidden = [(c.bucket, e) for c in d.changes for e in not_visible(c.add, schema)]
+    if not hidden:
+        return {}
+    name = bucket_namer(schema)
+    buckets, rows = sorted({name(b) for b, _ in hidden}), sum(e.file.row_count for _, e in hidden)
+    return {
+        "not_visible_files": len(hidden),
+        "not_visible_rows": rows,
+        "warnings": [
+            f"{rows} rows in {len(hidden)} files of {', '.join(buckets[:MAX_LISTED])} wait for a compaction: batch "
+            f"reads of {d.target.label} show them only after one (CALL sys.compact), as on {d.source.label} now"
+        ],
+    }
+
+
+def draft_of(
+    published: Publication,
+    properties: Mapping[str, str],
+    rewritten: Mapping[int, ManifestEntry] | None = None,
+    changelog: Sequence[ManifestEntry] | None = None,
+) -> Draft:
+    """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
+    ``rewritten``: the files that were written again for ``renumbering``, by their position.
+    """
+    d = published.decision
+    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+    out = {**properties, **d.properties}
+    next_row_id = max(d.head.next_row_id or 0, d.wanted.next_row_id or 0)
+    entries, index = list(published.entries), published.index
+    if published.renumbering is not None and d.id_space is not None:
+        entries = list(published.renumbering.entries)
+        names = {k.file_name: v.file_name for k, v in d.already.items()}
+        for at, entry in (rewritten or {}).items():
+            names[entries[at].file.file_name] = entry.file.file_name
+            entries[at] = entry
+        index = None if index is None else [index_origin(e, names) for e in index]
+        next_row_id = d.id_space.next_row_id
+        out[ROW_IDS_PROPERTY] = d.id_space.text
+        if d.id_space.published:
+            out[ROW_VERSIONS_PROPERTY] = d.id_space.published_text
+    if published.held:
+        out[CAME_BACK_PROPERTY] = "true"
+    return Draft(
+        kind=CommitKind.OVERWRITE,
+        entries=entries,
+        changelog=changelog,
+        index_entries=index,
+        schema=schema,
+        properties=out,
+        watermark=d.watermark,
+        next_row_id=next_row_id,
+        operation=Operation.OVERWRITE,
+        rewrite_base=deletes_again(d.target, d.head, [e for e in entries if e.kind == FileKind.ADD]),
+    )

@@ -1,0 +1,226 @@
+"""Gathers the input of a merge by file (``file_merge_plan``): the changes of both sides, their commits, the vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from airflow_paimon.core.branches.retention_tags import TARGET_PROPERTY
+from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.publish.file_merge_plan import (
+    Change,
+    Commit,
+    FileMerge,
+    FileSides,
+    Form,
+    Vector,
+    merge_files,
+    needs_history,
+)
+from airflow_paimon.core.publish.safeguards import bucket_namer
+from airflow_paimon.core.publish.sides import LastPublish
+from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
+from airflow_paimon.core.table.history import Difference, difference, snapshots_between
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.vector_files import find_deletions
+
+_OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Operation.WRITE])
+"""Operations that change the rows that they name; an OVERWRITE by another one replaces whole partitions."""
+
+
+def merge_branch_files(
+    main: Table,
+    branch: Table,
+    *,
+    base: Snapshot,
+    head: Snapshot,
+    theirs: Snapshot,
+    differences: tuple[Difference, Difference],
+    last: LastPublish | None,
+    schema: TableSchema,
+    keep_appended: bool = False,
+    rewrite: bool = False,
+) -> FileMerge:
+    """Merge a branch into main's head. ``differences``: ``theirs`` and ``head`` compared with the base; ``last``: the
+    publish of the branch that main still stands on.
+
+    Raises:
+        ConflictError: see ``merge_files``.
+    """
+    theirs_diff, ours_diff = differences
+    commits = _commits(branch, base, theirs)
+    published = None
+    if last is not None:
+        published = Change(
+            difference=difference(branch, base, last.branch),
+            vectors=_vectors(branch, last.branch, schema),
+            commits=_commits(branch, base, last.branch),
+        )
+        commits_since = _commits(branch, last.branch, theirs)
+        commits = None if commits is None else _replacing_only(commits, commits_since)
+    sides = FileSides(
+        theirs=Change(difference=theirs_diff, vectors=_vectors(branch, theirs, schema), commits=commits),
+        ours=Change(difference=ours_diff, vectors=_vectors(main, head, schema)),
+        vectors=_vectors(main, base, schema),
+        published=published,
+    )
+    return _merge(main, sides, base, head, schema, keep_appended=keep_appended, rewrite=rewrite)
+
+
+def undo_files(
+    view: Table, *, publish: Snapshot, target: Snapshot, head: Snapshot, schema: TableSchema, rewrite: bool = False
+) -> FileMerge:
+    """Take back what ``publish`` changed on the way from ``target``; what came after it stays.
+
+    Raises:
+        ConflictError: see ``merge_files``.
+    """
+    sides = FileSides(
+        theirs=Change(difference=difference(view, publish, target), vectors=_vectors(view, target, schema), commits=()),
+        ours=Change(difference=difference(view, publish, head), vectors=_vectors(view, head, schema)),
+        vectors=_vectors(view, publish, schema),
+    )
+    return _merge(view, sides, publish, head, schema, keep_appended=True, rewrite=rewrite)
+
+
+def _merge(
+    view: Table,
+    sides: FileSides,
+    base: Snapshot,
+    head: Snapshot,
+    schema: TableSchema,
+    *,
+    keep_appended: bool,
+    rewrite: bool,
+) -> FileMerge:
+    form = StoredPartitions(schema).canonical
+    sides = _comparable(view, sides, schema)
+    if needs_history(sides, form):
+        sides = replace(sides, ours=replace(sides.ours, commits=_commits(view, base, head)))
+    return merge_files(
+        *(view.name, sides, read_index(view, head), bucket_namer(schema), form),
+        keep_appended=keep_appended,
+        rewrite=rewrite,
+        one_file=TableOptions(schema.options).bucket > 0,
+    )
+
+
+def _replacing_only(commits: Sequence[Commit], since: Sequence[Commit] | None) -> list[Commit]:
+    """Let the replacements before the last publish count no more: what main had then, that publish was decided on."""
+    known = None if since is None else {(c.bucket, frozenset(c.added), frozenset(c.removed)) for c in since}
+    return [
+        replace(
+            c, replaces=c.replaces and (known is None or (c.bucket, frozenset(c.added), frozenset(c.removed)) in known)
+        )
+        for c in commits
+    ]
+
+
+def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | None:
+    """Read what each commit did to each bucket; None: some have expired."""
+    snapshots = snapshots_between(view, after.id, up_to.id)
+    if snapshots is None:
+        return None
+    form = StoredPartitions(view.schema()).canonical
+    lists = read_each_delta_list(view, snapshots)
+    manifests = [m for rows in lists for m in rows]
+    entries = iter(read_entries(view, manifests))
+    out: list[Commit] = []
+    previous = after
+    for snapshot, rows in zip(snapshots, lists, strict=True):
+        delta = [e for _ in rows for e in next(entries)]
+        marked = _marked(view, previous, snapshot, form)
+        out += _by_bucket(snapshot, delta, marked, form)
+        previous = snapshot
+    return out
+
+
+def _by_bucket(
+    snapshot: Snapshot, delta: Sequence[ManifestEntry], marked: Mapping[BucketKey, set[str]], form: Form
+) -> list[Commit]:
+    groups: dict[BucketKey, tuple[dict[str, ManifestEntry], dict[str, ManifestEntry]]] = {b: ({}, {}) for b in marked}
+    for entry in delta:
+        added, removed = groups.setdefault(BucketKey(form(entry.partition), entry.bucket), ({}, {}))
+        side = added if entry.kind == FileKind.ADD else removed
+        side[entry.file.file_name] = entry._replace(kind=FileKind.ADD.value)
+    is_rollback = TARGET_PROPERTY in snapshot.properties
+    return [
+        Commit(
+            bucket=bucket,
+            added=added,
+            removed=removed,
+            marked=frozenset(marked.get(bucket, set()) - removed.keys()),
+            compacts=snapshot.commit_kind == CommitKind.COMPACT,
+            replaces=bool(removed)
+            and snapshot.commit_kind == CommitKind.OVERWRITE
+            and snapshot.operation not in _OF_ROWS
+            and not is_rollback,
+        )
+        for bucket, (added, removed) in groups.items()
+    ]
+
+
+def _marked(view: Table, before: Snapshot, after: Snapshot, form: Form) -> dict[BucketKey, set[str]]:
+    """Return the data files whose deletion vectors differ, by bucket."""
+    if before.index_manifest == after.index_manifest:
+        return {}
+    old, new = (_ranges(read_index(view, s)) for s in (before, after))
+    found: dict[BucketKey, set[str]] = {}
+    for name in old.keys() | new.keys():
+        if old.get(name) != new.get(name):
+            entry = (new.get(name) or old[name])[0]
+            found.setdefault(BucketKey(form(entry.partition), entry.bucket), set()).add(name)
+    return found
+
+
+def _ranges(index: Sequence[IndexEntry]) -> dict[str, tuple[IndexEntry, object]]:
+    plain = [(e, e._replace(deletion_vector_ranges=None, row_count=0), e.deletion_vector_ranges) for e in index]
+    return {r.data_file: (p, r) for _, p, ranges in plain for r in ranges or () if r is not None}
+
+
+def _vectors(view: Table, snapshot: Snapshot, schema: TableSchema) -> dict[str, Vector]:
+    if not TableOptions(schema.options).deletion_vectors and snapshot.index_manifest is None:
+        return {}
+    return {
+        r.data_file: Vector(e, r, (e.file_name, r.offset, r.length))
+        for e in read_index(view, snapshot)
+        for r in e.deletion_vector_ranges or ()
+        if r is not None
+    }
+
+
+def _comparable(view: Table, sides: FileSides, schema: TableSchema) -> FileSides:
+    """Compare vectors by their positions where they lie in different files: Paimon writes a vector again as it is."""
+    states = [sides.theirs.vectors, sides.ours.vectors, sides.vectors]
+    states += [] if sides.published is None else [sides.published.vectors]
+    seen: dict[str, set[object]] = {}
+    for state in states:
+        for name, vector in state.items():
+            seen.setdefault(origin_name(name), set()).add(vector.content)
+    unlike = {name for name, contents in seen.items() if len(contents) > 1}
+    if not unlike:
+        return sides
+
+    def read(state: Mapping[str, Vector]) -> dict[str, Vector]:
+        return {n: _with_positions(view, v, schema) if origin_name(n) in unlike else v for n, v in state.items()}
+
+    return replace(
+        sides,
+        theirs=replace(sides.theirs, vectors=read(sides.theirs.vectors)),
+        ours=replace(sides.ours, vectors=read(sides.ours.vectors)),
+        vectors=read(sides.vectors),
+        published=None if sides.published is None else replace(sides.published, vectors=read(sides.published.vectors)),
+    )
+
+
+def _with_positions(view: Table, vector: Vector, schema: TableSchema) -> Vector:
+    only = vector.entry._replace(deletion_vector_ranges=(vector.range,))
+    [(path, where)] = find_deletions([only], schema)
+    found = read_deletion_vectors(view.store.read(path), [where], name=path)
+    return vector._replace(content=found[where.data_file].tobytes())

@@ -1,0 +1,478 @@
+"""A three-way merge of two sides by file, for tables without keys (pure).
+
+Nothing merges on read there, so each file is decided on its own: what one side adds, removes or marks with a deletion
+vector stands beside whatever the other side does to other files. Both sides changed the same file: a conflict.
+
+Files are told apart by their name, which is unique in a table. A file that a publish had to write again has another
+name on main, from which the branch's own can be told (``origin_name``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.manifest import DeletionVectorRange, FileId, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange, listed
+from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
+from airflow_paimon.core.table.live_files import BucketKey, Difference
+from airflow_paimon.core.table.options import TableOptions
+
+Form = Callable[[bytes], bytes]
+Name = Callable[[BucketKey], str]
+
+
+def merges_by_file(schema: TableSchema) -> bool:
+    """Whether the order of a bucket's files means nothing: no keys, and no bucket whose order is kept."""
+    options = TableOptions(schema.options)
+    return not schema.primary_keys and (options.bucket < 1 or not options.flag("bucket-append-ordered", True))
+
+
+class Vector(NamedTuple):
+    """A data file's deletion vector. ``content`` is the same for two vectors that delete the same rows."""
+
+    entry: IndexEntry
+    range: DeletionVectorRange
+    content: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What one commit did to one bucket. ``marked``: the files that got another deletion vector, or lost it.
+
+    ``compacts``: no row changed. ``replaces``: it replaced the partition as a whole, whatever rows it held.
+    """
+
+    bucket: BucketKey
+    added: Mapping[str, ManifestEntry]
+    removed: Mapping[str, ManifestEntry]
+    marked: frozenset[str] = frozenset()
+    compacts: bool = False
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one side changed since the base. ``vectors``: those of its files at the end; ``commits`` None: unknown, as
+    the history has expired.
+    """
+
+    difference: Difference
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    commits: Sequence[Commit] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSides:
+    """The input of a merge. ``vectors``: those of the base. ``published``: what the source had changed when it was
+    last published, if the target still stands on that publish. ``ours.commits`` are read on demand: ``needs_history``.
+    """
+
+    theirs: Change
+    ours: Change
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    published: Change | None = None
+
+
+class Cause(StrEnum):
+    """Why a file that the source changed is not on the target as the source had seen it."""
+
+    ROWS = "rows"
+    COMPACTION = "compaction"
+    APPENDED = "appended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileMerge:
+    """``index``: the target's index entries from then on; None: as they are. ``kept``: the files that the target got in
+    partitions that the source replaced, and keeps. ``restored``: how many compactions of the target are taken back, and
+    ``known``: the files that they had merged. ``relies_on``: the target's files that must not change meanwhile;
+    ``replaced``: the partitions to which nothing may be added meanwhile.
+    """
+
+    changes: list[BucketChange]
+    index: list[IndexEntry] | None
+    kept: Mapping[BucketKey, Sequence[ManifestEntry]]
+    restored: int
+    known: frozenset[FileId]
+    relies_on: frozenset[str]
+    replaced: frozenset[bytes]
+
+
+def merge_files(
+    table: str,
+    sides: FileSides,
+    head: Sequence[IndexEntry],
+    name_bucket: Name,
+    form: Form,
+    *,
+    keep_appended: bool = False,
+    rewrite: bool = False,
+    one_file: bool = False,
+) -> FileMerge:
+    """Choose the files to add and to delete on the target. ``head``: its index entries; ``form``:
+    ``StoredPartitions.canonical``. ``keep_appended``: rows that the target got in a partition that the source replaced
+    stay beside its rows. ``rewrite``: a compaction of the target that is in the way is taken back: its inputs are live
+    again, but for those that the source changed. ``one_file``: Paimon keeps one index file for each bucket.
+
+    Raises:
+        ConflictError: both sides changed the same file; lists the buckets, and what is in the way.
+    """
+    merge = _Merge(sides, form, keep_appended, rewrite)
+    merge.decide()
+    result = None if merge.conflicts else merge.result(head)
+    if result is not None and one_file:
+        merge.conflicts |= dict.fromkeys(_with_two_files(result.index or (), form), Cause.ROWS)
+    if result is None or merge.conflicts:
+        raise _conflict(table, merge.conflicts, name_bucket)
+    return result
+
+
+def needs_history(sides: FileSides, form: Form) -> bool:
+    """Whether the merge needs the target's commits: only they tell why a file is gone."""
+    merge = _Merge(sides, form, keep_appended=True, rewrite=False)
+    merge.decide()
+    return bool(merge.conflicts)
+
+
+class _Merge:
+    """One merge, as it is being decided. Each method decides one kind of file; nothing here is kept between merges."""
+
+    def __init__(self, sides: FileSides, form: Form, keep_appended: bool, rewrite: bool) -> None:
+        self.sides, self.form = sides, form
+        self.keep_appended, self.rewrite = keep_appended, rewrite
+        self.theirs = _Net.of(sides.theirs)
+        self.published = _Net.of(sides.published) if sides.published is not None else _Net()
+        gone = sides.published.difference.removed.values() if sides.published is not None else ()
+        self.unpublished = {n for files in gone for n in _names(files)} - self.published.removed.keys()
+        self.ours = _Net.of(sides.ours, whole=True)
+        self.live = {**self.ours.added, **{origin_name(n): e for n, e in self.ours.added.items()}}
+        self.ours_vectors = {**sides.ours.vectors, **{origin_name(n): v for n, v in sides.ours.vectors.items()}}
+        self.adds: dict[str, ManifestEntry] = {}
+        self.deletes: dict[str, ManifestEntry] = {}
+        self.vectors: dict[str, Vector | None] = {}
+        self.conflicts: dict[BucketKey, Cause] = {}
+        self.kept: dict[BucketKey, list[ManifestEntry]] = {}
+        self.known: set[FileId] = set()
+        self.apart: set[frozenset[str]] = set()
+        self.brought: set[str] = set()
+
+    def decide(self) -> None:
+        self._removals()
+        self._withdrawals()
+        self._additions()
+        self._marks()
+        self._appended()
+
+    def _bucket(self, entry: ManifestEntry) -> BucketKey:
+        return BucketKey(self.form(entry.partition), entry.bucket)
+
+    def _bucket_of(self, vector: Vector) -> BucketKey:
+        return BucketKey(self.form(vector.entry.partition), vector.entry.bucket)
+
+    def _expected(self, name: str) -> Vector | None:
+        """The vector that the target should have: that of the last publish, or of the base, if the source only had
+        compacted the file by then, which is not published.
+        """
+        published = self.sides.published
+        before = self.sides.vectors if published is None or name in self.unpublished else published.vectors
+        return before.get(name)
+
+    def _delete(self, name: str, entry: ManifestEntry) -> None:
+        if not _same(self.ours_vectors.get(name), self._expected(name)):
+            self._in_the_way(entry, Cause.ROWS)
+            return
+        self.deletes[entry.file.file_name] = entry
+
+    def _removals(self) -> None:
+        """Files of the base that the source has removed."""
+        for name, entry in self.theirs.removed.items():
+            if name not in self.ours.removed:
+                self._delete(name, entry)
+            elif name not in self.published.removed:
+                self._gone(name, entry)
+
+    def _withdrawals(self) -> None:
+        """What the last publish brought or removed, and the source has taken back since."""
+        for name, entry in self.published.added.items():
+            if name in self.theirs.added:
+                continue
+            if name in self.live:
+                self._delete(name, self.live[name])
+            else:
+                self._gone(name, entry)
+        for name in self.published.removed.keys() - self.theirs.removed.keys():
+            if name in self.ours.removed:
+                self._add(name, self.ours.removed[name], self.sides.vectors.get(name))
+
+    def _additions(self) -> None:
+        """Files of the source. One that was published and is gone again was changed on the target: it stays gone."""
+        for name, entry in self.theirs.added.items():
+            if name not in self.live and name not in self.published.added:
+                self._add(name, entry, self.sides.theirs.vectors.get(name))
+
+    def _add(self, name: str, entry: ManifestEntry, vector: Vector | None) -> None:
+        self.adds[name] = entry
+        self.brought.add(name)
+        if vector is not None:
+            self.vectors[name] = vector
+
+    def _marks(self) -> None:
+        """Deletion vectors of files that stay."""
+        theirs = self.sides.theirs
+        dropped = {n for files in theirs.difference.removed.values() for n in _names(files)}
+        dropped |= self.published.added.keys() - self.theirs.added.keys()
+        known_names = theirs.vectors.keys() | self.sides.vectors.keys()
+        known_names |= self.sides.published.vectors.keys() if self.sides.published is not None else set()
+        for name in sorted(known_names - dropped - self.brought):
+            wanted, expected = theirs.vectors.get(name), self._expected(name)
+            if _same(wanted, expected):
+                continue
+            entry = self.live.get(name)
+            have = self.ours_vectors.get(name)
+            known = wanted or expected
+            assert known is not None
+            if name in self.ours.removed or (name in self.published.added and entry is None):
+                self._gone_in(self._bucket_of(known), name)
+                self.vectors[name] = wanted
+            elif _same(have, expected):
+                self.vectors[entry.file.file_name if entry is not None else name] = wanted
+            elif not _same(have, wanted):
+                self.conflicts[self._bucket_of(known)] = Cause.ROWS
+
+    def _gone(self, name: str, entry: ManifestEntry) -> None:
+        self._gone_in(self._bucket(entry), name)
+
+    def _gone_in(self, bucket: BucketKey, name: str) -> None:
+        """The target has removed a file that the source changed as well."""
+        group = _compacted(self.sides.ours.commits, name)
+        if group is None:
+            self.conflicts[bucket] = Cause.ROWS
+        elif not self.rewrite:
+            self.conflicts.setdefault(bucket, Cause.COMPACTION)
+        elif not self._take_apart(group):
+            self.conflicts[bucket] = Cause.ROWS
+
+    def _take_apart(self, group: _Group) -> bool:
+        """Replace what a compaction has written by the files it was written from, but for those the source removed."""
+        if group.names in self.apart:
+            return True
+        marked = {*self.ours_vectors, *self.sides.vectors}
+        if any(n not in self.ours.added or n in marked for n in group.outputs) or marked & group.inputs.keys():
+            return False
+        self.apart.add(group.names)
+        self.deletes |= {n: self.ours.added[n] for n in group.outputs}
+        gone = self.theirs.removed.keys() | (self.published.added.keys() - self.theirs.added.keys())
+        for name, entry in group.inputs.items():
+            self.known.add(entry.identifier)
+            if name not in gone and origin_name(name) not in gone:
+                self.adds[name] = entry
+        return True
+
+    def _in_the_way(self, entry: ManifestEntry, cause: Cause) -> None:
+        self.conflicts[self._bucket(entry)] = cause
+
+    @property
+    def replaced(self) -> frozenset[bytes]:
+        """The partitions that the source replaced as a whole; all in which it removed files, if that isn't known."""
+        commits = self.sides.theirs.commits
+        if commits is None:
+            found = {self.form(e.partition) for e in self.theirs.removed.values()}
+        else:
+            found = {c.bucket.partition for c in commits if c.replaces}
+        entries = [*self.adds.values(), *self.deletes.values()]
+        return frozenset(found & {self.form(e.partition) for e in entries})
+
+    def _appended(self) -> None:
+        """Files that the target got in partitions that the source replaced, without knowing of them."""
+        replaced = self.replaced
+        if not replaced:
+            return
+        own = self.theirs.added.keys() | self.published.added.keys()
+        restored = {n: e for n, e in self.adds.items() if e.identifier in self.known and n not in self.ours.removed}
+        for name, entry in {**self.ours.added, **restored}.items():
+            bucket = self._bucket(entry)
+            if bucket.partition not in replaced or origin_name(name) in own or name in self.deletes:
+                continue
+            if not self.keep_appended:
+                self.conflicts.setdefault(bucket, Cause.APPENDED)
+            self.kept.setdefault(bucket, []).append(entry)
+
+    def result(self, head: Sequence[IndexEntry]) -> FileMerge:
+        buckets: dict[BucketKey, tuple[list[ManifestEntry], list[ManifestEntry]]] = {}
+        for at, files in enumerate((self.deletes, self.adds)):
+            for entry in files.values():
+                buckets.setdefault(self._bucket(entry), ([], []))[at].append(entry)
+        for name, vector in self.vectors.items():
+            known = vector or self.ours_vectors.get(name)
+            if known is not None:
+                buckets.setdefault(self._bucket_of(known), ([], []))
+        return FileMerge(
+            changes=[BucketChange(bucket=b, delete=tuple(d), add=tuple(a)) for b, (d, a) in sorted(buckets.items())],
+            index=merged_vectors(head, self.vectors, self.deletes.keys()),
+            kept=self.kept,
+            restored=len(self.apart),
+            known=frozenset(self.known),
+            relies_on=frozenset(self.deletes.keys() | self.vectors.keys()),
+            replaced=frozenset() if self.keep_appended else self.replaced,
+        )
+
+
+def merged_vectors(
+    head: Sequence[IndexEntry], vectors: Mapping[str, Vector | None], deleted: Collection[str]
+) -> list[IndexEntry] | None:
+    """Return the index entries with these vectors (None: without), and without those of deleted files; None: no change.
+
+    Vectors that lie in one index file are one entry: Paimon tells entries apart by the file's name.
+    """
+    gone = {*vectors, *deleted}
+    out: list[IndexEntry] = []
+    for entry in head:
+        ranges = entry.deletion_vector_ranges
+        left = tuple(r for r in ranges or () if r is None or r.data_file not in gone)
+        if not ranges or len(left) == len(ranges):
+            out.append(entry)
+        elif left:
+            out.append(entry._replace(deletion_vector_ranges=left, row_count=len(left)))
+    for name, vector in sorted(vectors.items()):
+        if vector is not None:
+            _put(out, vector, vector.range._replace(data_file=name))
+    return None if out == list(head) else out
+
+
+def _with_two_files(entries: Sequence[IndexEntry], form: Form) -> list[BucketKey]:
+    buckets = Counter(BucketKey(form(e.partition), e.bucket) for e in entries if e.deletion_vector_ranges)
+    return sorted(b for b, number in buckets.items() if number > 1)
+
+
+def _put(entries: list[IndexEntry], vector: Vector, where: DeletionVectorRange) -> None:
+    for at, entry in enumerate(entries):
+        same = (entry.file_name, entry.partition, entry.bucket)
+        if same == (vector.entry.file_name, vector.entry.partition, vector.entry.bucket):
+            ranges = (*(entry.deletion_vector_ranges or ()), where)
+            entries[at] = entry._replace(deletion_vector_ranges=ranges, row_count=len(ranges))
+            return
+    entries.append(vector.entry._replace(deletion_vector_ranges=(where,), row_count=1))
+
+
+@dataclass(slots=True)
+class _Net:
+    """Files by name, without compactions of nothing but files of the base: those change no row."""
+
+    added: dict[str, ManifestEntry] = field(default_factory=dict)
+    removed: dict[str, ManifestEntry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, change: Change, *, whole: bool = False) -> _Net:
+        added, removed = (
+            {n: e for files in side.values() for n, e in _named(files)}
+            for side in (change.difference.added, change.difference.removed)
+        )
+        if whole or change.commits is None:
+            return cls(added, removed)
+        groups = [g for g in _groups(change.commits) if g.compacts and g.inputs.keys() <= removed.keys()]
+        neutral = {n for g in groups for n in g.names}
+        return cls(
+            {n: e for n, e in added.items() if n not in neutral},
+            {n: e for n, e in removed.items() if n not in neutral},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Commits that share files: what they started from, what they ended with, and whether no row changed."""
+
+    inputs: Mapping[str, ManifestEntry]
+    outputs: Mapping[str, ManifestEntry]
+    compacts: bool
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset({*self.inputs, *self.outputs})
+
+
+def _groups(commits: Sequence[Commit]) -> list[_Group]:
+    """Group commits by the files that they share. A commit that only adds files is no part of what becomes of them."""
+    rewriting = [c for c in commits if c.removed or c.marked]
+    parent = list(range(len(rewriting)))
+
+    def root(at: int) -> int:
+        while parent[at] != at:
+            parent[at] = parent[parent[at]]
+            at = parent[at]
+        return at
+
+    owner: dict[str, int] = {}
+    for at, commit in enumerate(rewriting):
+        for name in {*commit.added, *commit.removed, *commit.marked}:
+            if name in owner:
+                parent[root(at)] = root(owner[name])
+            owner[name] = at
+    members: dict[int, list[Commit]] = {}
+    for at, commit in enumerate(rewriting):
+        members.setdefault(root(at), []).append(commit)
+    return [_group(group) for group in members.values()]
+
+
+def _group(commits: Sequence[Commit]) -> _Group:
+    added = {n: e for c in commits for n, e in c.added.items()}
+    removed = {n: e for c in commits for n, e in c.removed.items()}
+    return _Group(
+        inputs={n: e for n, e in removed.items() if n not in added},
+        outputs={n: e for n, e in added.items() if n not in removed},
+        compacts=all(c.compacts for c in commits),
+    )
+
+
+def _compacted(commits: Sequence[Commit] | None, name: str) -> _Group | None:
+    """Return the compaction that has taken a file in, whose rows are otherwise as they were."""
+    for group in _groups(commits or ()):
+        if group.compacts and (name in group.inputs or any(origin_name(n) == name for n in group.inputs)):
+            return group
+    return None
+
+
+def _named(files: Mapping[FileId, ManifestEntry]) -> Iterable[tuple[str, ManifestEntry]]:
+    return ((key.file_name, entry) for key, entry in files.items())
+
+
+def _names(files: Mapping[FileId, ManifestEntry]) -> set[str]:
+    return {key.file_name for key in files}
+
+
+def _same(one: Vector | None, other: Vector | None) -> bool:
+    return (one and one.content) == (other and other.content)
+
+
+_REASONS = {
+    Cause.ROWS: "main and the branch both changed the same files of {where} since the branch point; nothing was "
+    "published. Create a new branch from main's head and correct it again, or leave those partitions out",
+    Cause.COMPACTION: "a compaction, not rows, is in the way: main has merged files of {where} that the branch "
+    "changed; nothing was published. Use --rewrite to take that compaction back (its inputs are live again, a later "
+    "compaction merges them), or create a new branch from main's head and correct it again",
+    Cause.APPENDED: "main got rows in {where} after the branch was made, and the branch replaces those partitions; "
+    "nothing was published. Use --keep-appended to keep them beside the branch's rows, or create a new branch from "
+    "main's head and correct it again",
+}
+
+
+def _conflict(table: str, found: Mapping[BucketKey, Cause], name_bucket: Name) -> ConflictError:
+    cause = next(c for c in (Cause.ROWS, Cause.COMPACTION, Cause.APPENDED) if c in found.values())
+    names = {c: sorted(name_bucket(b) for b, why in found.items() if why == c) for c in Cause}
+    others = [f"{len(names[c])} by {c}" for c in Cause if c != cause and names[c]]
+    more = f" (further conflicts: {', '.join(others)})" if others else ""
+    all_names = sorted(n for group in names.values() for n in group)
+    details: dict[str, Any] = {
+        "conflicts": all_names[:MAX_LISTED],
+        "conflict_count": len(all_names),
+        "cause": cause.value,
+        "causes": {c.value: group[:MAX_LISTED] for c, group in names.items() if group},
+    }
+    return ConflictError(
+        f"{table}: {_REASONS[cause].format(where=listed(names[cause]))}{more}", table=table, details=details
+    )

@@ -1,0 +1,159 @@
+"""Holds: what a publish or rollback takes its files from is kept by a root of its own until its snapshot is there.
+
+Between the look at a branch and the snapshot on main somebody may delete the branch, or expire the snapshot that is
+gone back to, and then clean up: no root would name the files that main gets. So a hold is put first, and only then is
+it checked that what it holds is still there (docs/design.md, Two looks miss nothing). It is no tag: another branch's
+snapshot id among main's tags would mislead Paimon's expiry.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from dataclasses import dataclass
+
+from airflow_paimon.core.commit.put import delete_files, execute, put_new
+from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
+from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, snapshot_from_json
+from airflow_paimon.core.plan import Delete, Plan, Replace
+from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+HOLDS_DIR = f"{PRIVATE_DIR}/holds"
+PUBLISHED_DIR = f"{PRIVATE_DIR}/published"
+_LEFT_AFTER_MS = 7 * 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The content of a hold: a snapshot of a branch."""
+
+    branch: str
+    snapshot: Snapshot
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"branch": self.branch, "snapshot": self.snapshot.to_json()}, indent=2).encode()
+
+
+def parse_hold(data: bytes, name: str) -> Hold:
+    """Parse a hold; ``name`` is its path, for messages.
+
+    Raises:
+        FormatError: truncated, or not what ``Hold.to_bytes`` writes.
+    """
+    raw = load_json_object(data, name)
+    branch, snapshot = raw.get("branch"), raw.get("snapshot")
+    if not isinstance(branch, str) or not isinstance(snapshot, dict):
+        raise FormatError(f"{name} is corrupt: it lacks branch or snapshot; {RESTORE}, or delete it")
+    return Hold(branch=branch, snapshot=snapshot_from_json(snapshot, name))
+
+
+def put_hold(source: Table, wanted: Snapshot) -> str:
+    """Hold a snapshot of a branch, and return the hold's path. Holds of killed processes go after a week.
+
+    Raises:
+        ConflictError: the snapshot, and each tag on it, is gone already; nothing is held.
+    """
+    path = f"{HOLDS_DIR}/{uuid.uuid4()}.json"
+    put_new(source, path, Hold(branch=source.branch_name, snapshot=wanted).to_bytes())
+    now = source.find_snapshot(wanted.id)
+    there = now is not None and now.identity == wanted.identity
+    if not there and all(t.snapshot.identity != wanted.identity for t in source.tags()):
+        delete_files(source, [path])
+        raise ConflictError(
+            f"{source.label}: snapshot {wanted.id} is gone: the branch was deleted, or the snapshot has expired "
+            f"meanwhile; nothing was changed",
+            table=source.name,
+        )
+    _drop_left(source, path)
+    return path
+
+
+def drop_hold(table: Table, path: str) -> None:
+    """Delete a hold. A failure leaves it for a week: it keeps files, and harms nothing."""
+    try:
+        delete_files(table, [path])
+    except PaimonError as error:
+        log.info("%s: %s was left behind (%s)", table.label, path, error.message)
+
+
+def _drop_left(table: Table, own: str) -> None:
+    infos = {f"{HOLDS_DIR}/{i.name}": i.modified_ms for i in table.store.list(HOLDS_DIR) if not i.is_dir}
+    now = infos.get(own)
+    left = [p for p, put in infos.items() if now is not None and put is not None and put < now - _LEFT_AFTER_MS]
+    if left:
+        delete_files(table, left)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The note of a publish: what was there before, and what it says now."""
+
+    branch: Table
+    before: bytes | None
+    now: bytes
+
+
+def mark_published(source: Table, wanted: Snapshot, user: str) -> Mark:
+    """Note, beside the branch, which of its snapshots is being published, and by which commit user.
+
+    Main's snapshots, and the tags on them, may go before the branch is published again (docs/design.md, Tables without
+    keys are merged by file).
+    """
+    path = _mark(source)
+    before = _read(source, path)
+    now = json.dumps({"snapshot": wanted.id, "identity": wanted.identity, "user": user}).encode()
+    action = Replace(path=path, data=now, reason="a second publish has to know of this one")
+    execute(source, Plan(operation="publish", table=source.name, actions=(action,)))
+    return Mark(branch=source, before=before, now=now)
+
+
+def unmark_published(mark: Mark) -> None:
+    """Put back what was noted before a publish that didn't land, unless another publish has written its note since."""
+    path, why = _mark(mark.branch), "the publish was refused"
+    action = (
+        Delete(path=path, reason=why)
+        if mark.before is None
+        else Replace(path=path, data=mark.before, reason=why, expected=mark.now)
+    )
+    if _read(mark.branch, path) == mark.now:
+        execute(mark.branch, Plan(operation="publish", table=mark.branch.name, actions=(action,)))
+
+
+def published_mark(branch: Table, own: str | None = None) -> int | None:
+    """Return the newest snapshot of the branch, also of its time under another name, that was published, or may have
+    been; None: none was. ``own``: leave out what this commit user has noted, which is known not to have landed.
+
+    Raises:
+        FormatError: a note is damaged.
+    """
+    found: list[int] = []
+    for info in branch.store.list(PUBLISHED_DIR):
+        path = f"{PUBLISHED_DIR}/{info.name}"
+        data = _read(branch, path) if info.name.endswith(".json") and not info.name.startswith(".") else None
+        if data is None:
+            continue
+        raw = load_json_object(data, f"{branch.name}: {path}")
+        if own is not None and raw.get("user") == own:
+            continue
+        number = raw.get("snapshot")
+        if not isinstance(number, int):
+            raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it", table=branch.name)
+        then = branch.find_snapshot(number)
+        if then.identity == raw.get("identity") if then is not None else path == _mark(branch):
+            found.append(number)
+    return max(found, default=None)
+
+
+def _mark(branch: Table) -> str:
+    return f"{PUBLISHED_DIR}/{branch.branch_name}.json"
+
+
+def _read(table: Table, path: str) -> bytes | None:
+    try:
+        return table.store.read(path)
+    except NotFoundError:
+        return None

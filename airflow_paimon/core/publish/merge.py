@@ -1,0 +1,572 @@
+"""merge_branch, fast_forward, replace_main: a branch becomes one OVERWRITE snapshot on main, files by reference.
+
+See docs/design.md, Publishing is one snapshot, forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
+from airflow_paimon.core.branches.retention_tags import (
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+)
+from airflow_paimon.core.branches.tags import expire_undo_tags
+from airflow_paimon.core.chain.guard import check_chain_publish, refuse_chain_branch
+from airflow_paimon.core.chain.write_report import report_write
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.publish.bucket_merge_plan import (
+    MAX_LISTED,
+    BucketChange,
+    Sides,
+    check_bucket_counts,
+    check_deletion_vectors,
+    check_hash_indexes,
+    check_moving_keys,
+    check_sequences,
+    check_snapshot_numbers,
+    fast_forward_buckets,
+    highest_sequence,
+    key_scope,
+    merge_buckets,
+)
+from airflow_paimon.core.publish.changelog import WriteChangelog
+from airflow_paimon.core.publish.draft import Decision, KeptHead
+from airflow_paimon.core.publish.file_merge import merge_branch_files
+from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
+from airflow_paimon.core.publish.hold import published_mark
+from airflow_paimon.core.publish.replace_main import (
+    changed_since_kept,
+    check_request,
+    is_brought,
+    replacement,
+    tags_for_main,
+)
+from airflow_paimon.core.publish.replace_main_plan import TAGS_PROPERTY, CarriedOver
+from airflow_paimon.core.publish.row_ids import Rewrite
+from airflow_paimon.core.publish.run import Decide, run_publication
+from airflow_paimon.core.publish.safeguards import bucket_namer
+from airflow_paimon.core.publish.schema_records import (
+    is_continued_by,
+    read_records,
+    reconcile_records,
+    withdrawn_versions,
+)
+from airflow_paimon.core.publish.sides import LastPublish, gather_sides, keys_stay
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
+from airflow_paimon.core.table.history import (
+    Difference,
+    before_first,
+    branch_point,
+    difference,
+    publish_target,
+    really_changed,
+    snapshots_between,
+)
+from airflow_paimon.core.table.lineage import verified_lineage
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries, read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+_SPARE_IDS = 100_000
+Fold = Callable[[Table, Mapping[BucketKey, int]], None]
+"""Rewrites buckets of a branch so that no sequence number is above the given one; implemented by the data layer."""
+
+
+@dataclass(slots=True)
+class _SpareIds:
+    """How many row ids to leave to main, for rows that it gets while files are written again with later ids."""
+
+    seen: list[int] = field(default_factory=list)
+
+    def after(self, head: Snapshot) -> int:
+        """0 at first; once other commits were faster twice, far more than main has given out meanwhile."""
+        self.seen.append(head.next_row_id or 0)
+        return 0 if len(self.seen) < 3 else max(_SPARE_IDS, 100 * (self.seen[-1] - self.seen[-2]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gathered:
+    """A consistent reading of both sides: the input of the plan."""
+
+    head: Snapshot
+    theirs: Snapshot
+    base: Snapshot
+    sides: Sides
+    last: LastPublish | None
+    standing: LastPublish | None
+    is_known: bool
+    main_schemas: Sequence[TableSchema]
+    branch_schemas: Sequence[TableSchema]
+    withdrawn: frozenset[int]
+
+
+def publish_branch(
+    context: Context,
+    request: PublishBranch,
+    fold: Fold | None = None,
+    rewrite: Rewrite | None = None,
+    changelog: WriteChangelog | None = None,
+) -> OperationResult:
+    """Publish a branch onto main; one that began with a chain table's snapshot or delta branch onto that.
+
+    Raises:
+        ConflictError: both sides changed a bucket or the columns, or an ``expected_*`` does not hold.
+        UnsafeOperationError: no shared history; main would lose commits; sequence numbers too high.
+    """
+    main, branch = context.table, context.table.branch(request.branch)
+    if request.branch == MAIN:
+        raise InvalidInputError(f"{main.name}: branch main can't be published onto itself", table=main.name)
+    branch.require()
+    refuse_chain_branch(branch)
+    require_committable(main)
+    main = publish_target(main, branch)
+    if main.branch_name != MAIN:
+        context = replace(context, table=main)
+        check_chain_publish(main, branch, request.operation)
+    theirs = _branch_head(branch, request)
+
+    def make_decide() -> Decide:
+        record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
+        wanted = theirs
+        pending: int | None = None
+        if isinstance(request, ReplaceMain):
+            check_request(main, request)
+        if not request.dry_run:
+            whole = isinstance(request, ReplaceMain)
+            same = is_brought(context, branch) if whole else main.schema().content == branch.schema().content
+            is_continued = is_continued_by(main, branch.branch_name, same, whole=whole)
+            reconcile_records(main, is_continued)
+            pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
+        if request.rewrite and _fold_first(context, request, branch, wanted, fold):
+            wanted = _folded(branch, wanted)
+        about = publish_properties(record)
+        spare, marked = _SpareIds(), published_mark(branch, request.operation_id)
+        return lambda head: _decide(
+            context, request, branch, _gather(main, branch, wanted, head, request, marked), pending, about, spare
+        )
+
+    result = run_publication(context, main, make_decide, rewrite, changelog)
+    if result.changed and not request.dry_run:
+        expire_undo_tags(context)
+    if main.branch_name != MAIN and not request.dry_run and result.snapshot_after is not None and result.changed:
+        report = report_write(main, main.find_snapshot(result.snapshot_after))
+        result = replace(result, details={**result.details, **report})
+    return result
+
+
+def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
+    theirs = branch.latest_snapshot()
+    if theirs is None:
+        raise UnsafeOperationError(f"{branch.label} is empty: it has no snapshot to publish", table=branch.name)
+    expected = request.expected_branch_snapshot
+    if expected is not None and theirs.id != expected:
+        raise ConflictError(
+            f"{branch.label} is at snapshot {theirs.id}, not at {expected} as approved; look at the new diff and "
+            f"approve again",
+            table=branch.name,
+            details={"expected_branch_snapshot": expected, "branch_snapshot": theirs.id},
+        )
+    return theirs
+
+
+def _gather(
+    main: Table,
+    branch: Table,
+    theirs: Snapshot,
+    head: Snapshot | None,
+    request: PublishBranch,
+    marked: int | None = None,
+) -> _Gathered:
+    base = branch_point(main, branch)
+    if base is None and isinstance(request, ReplaceMain) and request.discard_main:
+        base = _started_empty(main, branch)
+    if base is None or head is None:
+        raise UnsafeOperationError(
+            f"{branch.label} shares no snapshot with main (created empty, or main's history and tags were expired), so "
+            f"there is nothing to compare with. Write its rows to main, or let the branch take main's place with "
+            f"replace_main --discard-main if it was created empty",
+            table=main.name,
+        )
+    if request.expected_main_snapshot is not None and head.id != request.expected_main_snapshot:
+        raise ConflictError(
+            f"{main.name}: main is at snapshot {head.id}, not at {request.expected_main_snapshot} as expected",
+            table=main.name,
+            details={"expected_main_snapshot": request.expected_main_snapshot, "main_snapshot": head.id},
+        )
+    main_schemas = main.schemas()
+    compared = gather_sides(
+        main,
+        branch,
+        base=base,
+        head=head,
+        theirs=theirs,
+        schema=main_schemas[-1],
+        whole=isinstance(request, FastForward),
+        marked=marked,
+    )
+    sides = compared.sides
+    if isinstance(request, ReplaceMain):
+        since = changed_since_kept(main, branch.branch_name, base, head, sides.ours.buckets)
+        sides = sides if since is None else replace(sides, ours_real=since)
+    return _Gathered(
+        head=head,
+        theirs=theirs,
+        base=base,
+        sides=sides,
+        last=compared.last,
+        standing=compared.standing,
+        is_known=compared.is_known,
+        main_schemas=main_schemas,
+        branch_schemas=branch.schemas(),
+        withdrawn=frozenset(withdrawn_versions(main, branch.branch_name)),
+    )
+
+
+def _started_empty(main: Table, branch: Table) -> Snapshot | None:
+    """Return the base of a branch that was created empty; all that it has comes after that, and all of main as well."""
+    lineage = verified_lineage(main, branch.branch_name)
+    if lineage is None or lineage.snapshot_id is not None or lineage.schema_id is None:
+        return None
+    return before_first(lineage.schema_id)
+
+
+def _decide(
+    context: Context,
+    request: PublishBranch,
+    branch: Table,
+    g: _Gathered,
+    pending: int | None,
+    about: Mapping[str, str],
+    spare: _SpareIds,
+) -> Decision:
+    """``pending``: main's schema version before an interrupted try, which has brought its columns already."""
+    main, main_schema = context.table, g.main_schemas[-1]
+    if TableOptions(main_schema.options).flag("data-evolution.enabled"):
+        raise UnsupportedFeatureError(
+            f"{main.name}: data-evolution.enabled is set; its column files can't be published by reference. Write the "
+            f"corrected rows to main instead",
+            table=main.name,
+        )
+    check_deletion_vectors(main.name, theirs=g.branch_schemas[-1], ours=g.main_schemas[-1])
+    name = bucket_namer(main_schema)
+    merge: FileMerge | None = None
+    if isinstance(request, FastForward):
+        what = "replacing it" if isinstance(request, ReplaceMain) else "a fast-forward"
+        changes = fast_forward_buckets(main.name, g.sides, name, discard_main=request.discard_main, what=what)
+    elif merges_by_file(main_schema):
+        merge = _merge_by_file(request, main, branch, g)
+        changes = merge.changes
+    else:
+        changes = merge_buckets(main.name, g.sides, name, key_scope(main_schema))
+    check_bucket_counts(main.name, g.sides, changes, name)
+    by_id = {s.id: s for s in g.branch_schemas}
+    base_schema = by_id.get(g.base.schema_id) or main.schema(g.base.schema_id)
+    used = {e.file.schema_id for c in changes for e in c.add}
+    logs, taken = (base_schema, g.main_schemas, g.branch_schemas), None
+    if isinstance(request, ReplaceMain):
+        taken = replacement(context, request, branch, logs, used, g.theirs)
+        schemas = taken.schemas
+    else:
+        schemas = plan_schemas(main.name, *logs, used, context.now_ms, g.withdrawn)
+    tags = _tags(context, request, branch, g, changes, merge)
+    _check_sequences(context, request, g, changes, name)
+    if changes or schemas.new or pending is not None:
+        _check_approved(main, request, g.head, changes, merge)
+    return Decision(
+        target=main,
+        source=branch,
+        head=g.head,
+        wanted=g.theirs,
+        since=g.base.id,
+        changes=changes,
+        schemas=schemas,
+        new_schemas_pending=pending is not None,
+        preconditions=(
+            _precondition(main.branch_name, g.head, main_schema),
+            _precondition(request.branch, g.theirs, by_id[g.branch_schemas[-1].id]),
+        ),
+        properties={**_properties(request, g), **about, **tags.properties, **(taken.properties if taken else {})},
+        summary={
+            **_summary(request, g, changes, schemas),
+            **(taken.summary if taken else tags.summary),
+            **_kept(merge, name),
+        },
+        reason=f"publishes branch {request.branch}",
+        watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
+        id_space=_id_space(main, g, changes, spare=spare.after(g.head), by_file=merge is not None)
+        if TableOptions(main_schema.options).row_tracking
+        else None,
+        already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
+        known={i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
+        | (merge.known if merge is not None else frozenset()),
+        merge=merge,
+        # On top of a later commit of main, main would not have the state that the tags are on.
+        follows=None if isinstance(request, FastForward) or tags.on_head else _follows(g, merge),
+        keep_head=_kept_head(taken.carried.kept_old_as if taken else None, g.main_schemas, pending),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tags:
+    """What a publish says of the branch's tags: nothing unless it was asked for."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    summary: Mapping[str, object] = field(default_factory=dict)
+    on_head: bool = False
+
+
+def _tags(
+    context: Context,
+    request: PublishBranch,
+    branch: Table,
+    g: _Gathered,
+    changes: Sequence[BucketChange],
+    merge: FileMerge | None,
+) -> _Tags:
+    if not request.tags or isinstance(request, ReplaceMain):
+        return _Tags()
+    # A merge by file also keeps the deletion vectors that main has put on other files of a bucket.
+    is_state = _becomes(branch, g, changes) and (merge is None or not g.sides.ours.index)
+    tags = tags_for_main(context, request.tag_conflict, branch, g.theirs, is_state=is_state)
+    carried = CarriedOver(branch=request.branch, branch_snapshot=g.theirs.id, tags=tags.carried)
+    return _Tags(
+        properties={TAGS_PROPERTY: carried.to_text()} if tags.carried else {},
+        summary={"tags": [t.name for t in tags.carried], "tags_that_stay": list(tags.stay)},
+        on_head=any(t.snapshot is None for t in tags.carried),
+    )
+
+
+def _becomes(branch: Table, g: _Gathered, changes: Sequence[BucketChange]) -> bool:
+    """Whether these changes make main's head what the branch is, file by file."""
+    left = difference(branch, g.head, g.theirs)
+    made = {c.bucket: (_names(c.add), _names(c.delete)) for c in changes}
+    return all(
+        made.get(b) == (_names(left.added.get(b, {}).values()), _names(left.removed.get(b, {}).values()))
+        for b in left.buckets
+    )
+
+
+def _names(entries: Iterable[ManifestEntry]) -> set[str]:
+    return {e.file.file_name for e in entries}
+
+
+def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: _Gathered) -> FileMerge:
+    if not g.is_known:
+        raise ConflictError(
+            f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of the "
+            f"branch that it was made from: snapshots have expired, or that branch went on before it was published. "
+            f"Rows could be doubled, so nothing was published. Make a new branch from main's head and correct it again",
+            table=main.name,
+            details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
+        )
+    return merge_branch_files(
+        main,
+        branch,
+        base=g.base,
+        head=g.head,
+        theirs=g.theirs,
+        differences=(g.sides.theirs, g.sides.ours),
+        last=g.standing,
+        schema=g.main_schemas[-1],
+        keep_appended=isinstance(request, MergeBranch) and request.keep_appended,
+        rewrite=request.rewrite,
+    )
+
+
+def _kept(merge: FileMerge | None, name: Callable[[BucketKey], str]) -> dict[str, object]:
+    """Say which rows of main stay beside the branch's, and which of its compactions are taken back."""
+    out: dict[str, object] = {}
+    if merge is not None and merge.kept:
+        files = [e for group in merge.kept.values() for e in group]
+        out["appended_on_main"] = {
+            "buckets": sorted(map(name, merge.kept))[:MAX_LISTED],
+            "files": len(files),
+            "rows": sum(e.file.row_count for e in files),
+        }
+    if merge is not None and merge.restored:
+        out["compactions_taken_back"] = merge.restored
+    return out
+
+
+def _follows(g: _Gathered, merge: FileMerge | None) -> Follows:
+    if merge is not None:
+        return FileReach(files=merge.relies_on, partitions=merge.replaced)
+    return BucketReach(buckets=frozenset(g.sides.theirs.buckets | g.sides.theirs_real))
+
+
+def _properties(request: PublishBranch, g: _Gathered) -> dict[str, str]:
+    return {
+        BRANCH_PROPERTY: request.branch,
+        BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
+        BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
+        "airflow-paimon.base-snapshot": str(g.base.id),
+    }
+
+
+def _summary(
+    request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], schemas: SchemaMapping
+) -> dict[str, object]:
+    return {
+        "branch": request.branch,
+        "branch_snapshot": g.theirs.id,
+        "base_snapshot": g.base.id,
+        "main_snapshot": g.head.id,
+        "mode": request.operation,
+        "kept_of_main": len(g.sides.ours.buckets - {c.bucket for c in changes}),
+        "new_schemas": [s.id for s in schemas.new],
+    }
+
+
+def _kept_head(branch: str | None, main: Sequence[TableSchema], pending: int | None) -> KeptHead | None:
+    before = next((s for s in main if s.id == pending), main[-1])
+    return None if branch is None else KeptHead(branch=branch, schema=before)
+
+
+def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondition:
+    return Precondition(branch=branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id)
+
+
+def _check_sequences(
+    context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], name: Any
+) -> None:
+    """Read the base's manifests only if the replaced files are not sufficient."""
+    schema = g.main_schemas[-1]
+    check_snapshot_numbers(context.table.name, changes, schema, g.head.id + 1, name)
+    if not schema.primary_keys or request.writers_stopped:
+        return
+    if not keys_stay(context.table.branch(request.branch), g.base, g.theirs, g.sides):
+        check_moving_keys(context.table.name, changes, schema, name)
+    form = StoredPartitions(schema).canonical
+    check_hash_indexes(context.table.name, changes, g.sides.theirs, read_index(context.table, g.head), form, name)
+    if TableOptions(schema.options).sequence_fields:
+        return
+    check_sequences(context.table.name, changes, base_highest(context.table, g.base, g.sides.theirs, changes), name)
+
+
+def base_highest(
+    table: Table, base: Snapshot, theirs: Difference, changes: Sequence[BucketChange]
+) -> dict[BucketKey, int]:
+    """The highest sequence number at the branch point, of each bucket that needs it; -1 where it was empty."""
+    removed = {b: highest_sequence([e.file for e in group.values()]) for b, group in theirs.removed.items()}
+    doubtful = {c.bucket for c in changes if highest_sequence([e.file for e in c.add]) > removed.get(c.bucket, -1)}
+    if doubtful:
+        found = live_entries(table, base if base.id else None)
+        live = group_by_bucket(found.values(), StoredPartitions(table.schema()).canonical)
+        removed |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
+    return removed
+
+
+def _folded(branch: Table, theirs: Snapshot) -> Snapshot:
+    """The branch's head after the fold, which is one commit. Commits of others in between are not approved.
+
+    Raises:
+        ConflictError: there was another commit on the branch.
+    """
+    head = branch.latest_snapshot()
+    if head is None or head.id > theirs.id + 1:
+        raise ConflictError(
+            f"{branch.label} was written while it was folded; nothing was published. Review the new commits, then "
+            f"publish again",
+            table=branch.name,
+            details={"branch_snapshot": head.id if head else None, "folded_snapshot": theirs.id},
+        )
+    return head
+
+
+def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs: Snapshot, fold: Fold | None) -> bool:
+    """``--rewrite``: fold the buckets whose numbers are too high, as a commit on the branch. False = there are none."""
+    main = context.table
+    g = _gather(main, branch, theirs, main.latest_snapshot(), request)
+    if not g.main_schemas[-1].primary_keys:  # without keys no row hides another one
+        return False
+    changes = merge_buckets(
+        main.name,
+        Sides(theirs=g.sides.theirs, ours=Difference(), theirs_real=g.sides.theirs_real, ours_real=set()),
+        bucket_namer(g.main_schemas[-1]),
+        key_scope(g.main_schemas[-1]),
+    )
+    limits = base_highest(main, g.base, g.sides.theirs, changes)
+    high = {
+        c.bucket: limits.get(c.bucket, -1)
+        for c in changes
+        if highest_sequence([e.file for e in c.add]) > limits.get(c.bucket, -1)
+    }
+    if not high or request.dry_run:
+        return False
+    if fold is None:
+        raise UnsupportedFeatureError(
+            f"{main.name}: rewrite reads and writes rows; run it as a job (run_on='spark')", table=main.name
+        )
+    fold(branch, high)
+    return True
+
+
+def _check_approved(
+    main: Table, request: PublishBranch, head: Snapshot, changes: Sequence[BucketChange], merge: FileMerge | None
+) -> None:
+    """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
+    approved = request.approved_main_snapshot
+    if approved is None or approved == head.id or (merge is not None and approved < head.id):
+        return
+    taken = {c.bucket for c in changes}
+    since = snapshots_between(main, approved, head.id)
+    if since is not None and approved < head.id:
+        moved = really_changed(main, since, taken)
+        if not any(s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) for s in since):
+            moved = taken & difference(main, main.snapshot(approved), head).buckets
+        if not moved:
+            return
+    raise ConflictError(
+        f"{main.name}: main moved from snapshot {approved}, which was approved, to {head.id} in partitions that this "
+        f"publish replaces; review the new diff and approve again",
+        table=main.name,
+        details={"approved_main_snapshot": approved, "main_snapshot": head.id},
+    )
+
+
+def _id_space(table: Table, g: _Gathered, changes: Sequence[BucketChange], *, spare: int, by_file: bool) -> IdSpace:
+    """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
+
+    It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
+    """
+    shifts = g.last.shifts if g.last is not None else ()
+    known = g.last.branch if g.last is not None and shifts else g.base
+    return id_space(
+        table.name,
+        earlier=shifts,
+        shared=known.next_row_id or 0,
+        target=(g.head.next_row_id or 0) + (spare if by_file else 0),
+        source=g.theirs.next_row_id or 0,
+        base=g.base.id,
+        published=_published_versions(g, changes, by_file=by_file),
+    )
+
+
+def _published_versions(g: _Gathered, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
+    if g.last is None:
+        return ()
+    if not by_file:
+        return () if any(c.bucket in g.last.gone for c in changes) else g.last.versions
+    return () if g.standing is None or g.last.goes_back else g.standing.versions

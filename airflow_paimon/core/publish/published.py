@@ -1,0 +1,274 @@
+"""Past publishes and rollbacks: found by their undo tags, and verified against the files that they should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.branches.retention_tags import KEEP_LATER_PROPERTY
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.file_merge import merge_branch_files, undo_files
+from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.safeguards import bucket_namer
+from airflow_paimon.core.publish.sides import gather_sides
+from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
+from airflow_paimon.core.row_tracking.row_ids_plan import origin
+from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.table import Table
+
+_PREFIX = "airflow-paimon."
+_LISTED = 20
+_WHOLE = (FastForward.operation, ReplaceMain.operation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A publish or rollback whose undo tag still exists. ``before`` is the head on which it was based."""
+
+    snapshot: Snapshot
+    before: Snapshot
+    undo_tag: str
+
+    @property
+    def operation(self) -> str:
+        """``merge_branch``, ``fast_forward`` or ``rollback_to``."""
+        return self.snapshot.properties.get(f"{_PREFIX}operation", "")
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that was published, None for a rollback."""
+        return self.snapshot.properties.get(f"{_PREFIX}branch")
+
+    @property
+    def branch_identity(self) -> str | None:
+        """The identity of the branch's snapshot that was published, None for a rollback."""
+        return self.snapshot.properties.get(f"{_PREFIX}branch-identity")
+
+    @property
+    def target(self) -> int | None:
+        """The snapshot to which a rollback went back."""
+        text = self.snapshot.properties.get(f"{_PREFIX}target-snapshot")
+        return int(text) if text else None
+
+
+def publishes(view: Table) -> list[Published]:
+    """Find the publishes and rollbacks of this branch that can still be undone, oldest first.
+
+    Two small reads for each undo tag; tags of refused publishes are skipped.
+    """
+    found = []
+    for name in view.tag_names():
+        if not name.startswith(UNDO_TAG_PREFIX):
+            continue
+        before = view.tag(name).snapshot
+        try:
+            snapshot = view.snapshot(before.id + 1)
+        except NotFoundError:
+            continue
+        if snapshot.properties.get(f"{_PREFIX}undo-tag") == name:
+            found.append(Published(snapshot=snapshot, before=before, undo_tag=name))
+    return sorted(found, key=lambda p: p.snapshot.id)
+
+
+def undone_by(points: Sequence[Published]) -> dict[str, Published]:
+    """Map the undo tag of each publish or rollback that was undone to the rollback that did it.
+
+    ``points``: what ``publishes`` found. A rollback that was undone in turn undoes nothing.
+    """
+    by_id = {p.snapshot.id: p for p in points}
+    undone = undone_snapshots([p.snapshot for p in points])
+    return {p.undo_tag: by_id[undone[p.snapshot.id]] for p in points if p.snapshot.id in undone}
+
+
+def standing_publishes(view: Table) -> list[Published]:
+    """Find the publishes of branches that no later rollback has undone, oldest first.
+
+    Reads the snapshots since the oldest publish: a rollback counts even when its own undo tag is gone already.
+    """
+    points = publishes(view)
+    if not points:
+        return []
+    later = view.snapshots([i for i in view.snapshot_ids() if i >= points[0].snapshot.id])
+    undone = undone_snapshots(later)
+    return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
+
+
+def is_undone(view: Table, snapshot_id: int) -> bool | None:
+    """Whether a rollback has undone this publish; None = some of the snapshots since then are expired."""
+    ids = [i for i in view.snapshot_ids() if i >= snapshot_id]
+    if ids != list(range(snapshot_id, snapshot_id + len(ids))) or not ids:
+        return None
+    return snapshot_id in undone_snapshots(view.snapshots(ids))
+
+
+def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
+    """Map the id of each publish or rollback that was undone to that of the snapshot that did it.
+
+    A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow. A publish that
+    takes another branch's whole state undoes what main got since that branch's base.
+    """
+    ours = [s for s in snapshots if f"{_PREFIX}undo-tag" in s.properties]
+    found: dict[int, int] = {}
+    for snapshot in reversed(ours):
+        later = (s for s in ours if s.id > snapshot.id and s.id not in found)
+        undo = next((s.id for s in later if _takes_back(s, snapshot)), None)
+        if undo is not None:
+            found[snapshot.id] = undo
+    return found
+
+
+def _takes_back(later: Snapshot, snapshot: Snapshot) -> bool:
+    said = later.properties
+    if said.get(f"{_PREFIX}operation") in _WHOLE:
+        other = said.get(f"{_PREFIX}branch") != snapshot.properties.get(f"{_PREFIX}branch")
+        return other and int(said.get(f"{_PREFIX}base-snapshot") or snapshot.id) < snapshot.id
+    target = int(said.get(f"{_PREFIX}target-snapshot") or snapshot.id)
+    return target == snapshot.id - 1 or (said.get(KEEP_LATER_PROPERTY) == "false" and target < snapshot.id)
+
+
+def last_publish(main: Table) -> Published:
+    """Find the publish to undo: the newest one of a branch.
+
+    Raises:
+        NotFoundError: there is none with an undo tag. InvalidInputError: it is already undone.
+    """
+    known = publishes(main)
+    latest = next((p for p in reversed(known) if p.operation != "rollback_to"), None)
+    if latest is None:
+        raise NotFoundError(
+            f"{main.label}: nothing to undo: there is no undo tag ({UNDO_TAG_PREFIX}...) with its publish "
+            f"after it. Name a tag to go back to",
+            table=main.name,
+        )
+    undone = undone_by(known).get(latest.undo_tag)
+    if undone is not None:
+        raise InvalidInputError(
+            f"{main.label}: the last publish, snapshot {latest.snapshot.id}, was undone already, by snapshot "
+            f"{undone.snapshot.id}. To go back further, or to undo the undo (tag {undone.undo_tag}), name the tag",
+            table=main.name,
+        )
+    return latest
+
+
+def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapshot: int) -> dict[str, Any]:
+    """Compare a publish with its branch: every published bucket holds the branch's files, no other bucket changed.
+
+    Raises:
+        FormatError: main differs from the branch; the message lists the buckets.
+        NotFoundError: a required snapshot is gone.
+    """
+    view = main.branch(branch)
+    published, theirs = main.snapshot(snapshot_id), view.snapshot(branch_snapshot)
+    base = branch_point(main, view)
+    if base is None:
+        raise NotFoundError(f"{view.label} shares no snapshot with main any more", table=main.name)
+    expected = {"branch": branch, "branch-snapshot": str(branch_snapshot), "branch-identity": theirs.identity}
+    for key, value in expected.items():
+        found = published.properties.get(f"{_PREFIX}{key}")
+        if found != value:
+            raise FormatError(
+                f"{main.label}: snapshot {snapshot_id} says {key} {found!r}, not {value!r}: another engine replaced "
+                f"it, or it is not a publish of {branch!r}",
+                table=main.name,
+            )
+    before, schema = main.snapshot(snapshot_id - 1), main.schema()
+    whole = published.properties.get(f"{_PREFIX}operation") in _WHOLE
+    compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole)
+    sides = compared.sides
+    if merges_by_file(schema) and not whole:
+        merge = merge_branch_files(
+            *(main, view),
+            base=base,
+            head=before,
+            theirs=theirs,
+            differences=(sides.theirs, sides.ours),
+            last=compared.standing,
+            schema=schema,
+            keep_appended=True,
+            rewrite=True,
+        )
+        return _verify_files(main, published, merge)
+    wanted = sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
+    return _verify(main, source=theirs, published=published, wanted=wanted)
+
+
+def _verify_files(view: Table, published: Snapshot, merge: FileMerge) -> dict[str, Any]:
+    """Check that a publish, or an undo, of a table that is merged by file added and deleted just these files."""
+    before = view.snapshot(published.id - 1)
+    change = difference(view, before, published)
+    have = {origin(i) for side in (change.added, change.removed) for group in side.values() for i in group}
+    should = {origin(e.identifier) for c in merge.changes for e in (*c.add, *c.delete)}
+    if have != should:
+        other = sorted(i.file_name for i in have ^ should)[:_LISTED]
+        raise FormatError(
+            f"{view.label}: snapshot {published.id} added or deleted other files than the publish: {', '.join(other)}",
+            table=view.name,
+            details={"files": other},
+        )
+    return _report(view, before, published, change)
+
+
+def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_later: bool) -> dict[str, Any]:
+    """Compare a rollback with its target: the restored buckets hold the target's files, no other bucket changed.
+
+    Raises:
+        FormatError: the branch differs from the target; the message lists the buckets.
+        NotFoundError: a required snapshot is gone.
+    """
+    published, schema = view.snapshot(snapshot_id), view.schema()
+    if keep_later and merges_by_file(schema):
+        publish, before = view.snapshot(target.id + 1), view.snapshot(snapshot_id - 1)
+        merge = undo_files(view, publish=publish, target=target, head=before, schema=schema, rewrite=True)
+        return _verify_files(view, published, merge)
+    since = view.snapshot(target.id + 1) if keep_later else view.snapshot(snapshot_id - 1)
+    wanted = difference(view, target, since).buckets
+    return _verify(view, source=target, published=published, wanted=wanted)
+
+
+def _verify(view: Table, *, source: Snapshot, published: Snapshot, wanted: set[BucketKey]) -> dict[str, Any]:
+    """Check that ``published`` holds the files of ``source`` in the ``wanted`` buckets and is unchanged elsewhere."""
+    before = view.snapshot(published.id - 1)
+    change = difference(view, before, published)
+    name = bucket_namer(view.schema())
+    differing = {name(b) for b in difference(view, source, published).buckets & wanted}
+    foreign = {name(b) for b in change.buckets - wanted}
+    for buckets, fault in ((differing, "do not hold the files that were published"), (foreign, "changed as well")):
+        if buckets:
+            listed = ", ".join(sorted(buckets)[:_LISTED])
+            raise FormatError(
+                f"{view.label}: after snapshot {published.id}, {len(buckets)} buckets {fault}: {listed}",
+                table=view.name,
+                details={"buckets": sorted(buckets)[:_LISTED]},
+            )
+    return _report(view, before, published, change)
+
+
+def _report(view: Table, before: Snapshot, published: Snapshot, change: Difference) -> dict[str, Any]:
+    return {
+        "snapshot": published.id,
+        "before": before.id,
+        "buckets": len(change.buckets),
+        "partitions": _by_partition(view, change),
+        "properties": _own(published.properties),
+    }
+
+
+def _by_partition(view: Table, change: Difference) -> dict[str, dict[str, int]]:
+    """Count, per partition, the files and rows that a snapshot removed and added."""
+    name = bucket_namer(view.schema())
+    counts: dict[str, dict[str, int]] = {}
+    for side, word in ((change.removed, "out"), (change.added, "in")):
+        for bucket, entries in side.items():
+            partition = name(bucket).rpartition("/")[0]
+            count = counts.setdefault(partition, {"files_out": 0, "rows_out": 0, "files_in": 0, "rows_in": 0})
+            count[f"files_{word}"] += len(entries)
+            count[f"rows_{word}"] += sum(e.file.row_count for e in entries.values())
+    return dict(sorted(counts.items()))
+
+
+def _own(properties: Mapping[str, str]) -> dict[str, str]:
+    return {k.removeprefix(_PREFIX): v for k, v in properties.items() if k.startswith(_PREFIX)}

@@ -1,0 +1,359 @@
+"""replace_main beside its snapshot: what it takes over from the branch, and main as it was, kept as a branch.
+
+The snapshot's properties say what has to follow it, so that a retry can complete it. See
+docs/design.md, Replacing main.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from airflow_paimon.core.branches.branch_plan import branch_options
+from airflow_paimon.core.branches.create import create_branch
+from airflow_paimon.core.branches.delete import delete_branch
+from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY
+from airflow_paimon.core.commit.committer import execute, put_new
+from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.publish.replace_main_plan import (
+    REPLACED_PROPERTY,
+    TAGS_PROPERTY,
+    CarriedOver,
+    CarriedTag,
+    CarriedTags,
+    check_consumers,
+    check_window,
+    columns_diff,
+    options_diff,
+    parse_carried_over,
+    parse_options,
+    plan_replaced_schemas,
+    plan_tags,
+    replaced_options,
+    same_version,
+)
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import CreateBranch, DeleteBranch, ReplaceMain
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.history import difference, really_changed, snapshots_between
+from airflow_paimon.core.table.lineage import KEPT_MAIN, Lineage, read_lineage
+from airflow_paimon.core.table.paths import check_branch_name
+from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+_ICEBERG = "metadata.iceberg.storage"
+_CONSUMER = "consumer-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """What main takes over beside the rows. ``tags``: and what stays in the branch."""
+
+    schemas: SchemaMapping
+    carried: CarriedOver
+    tags: CarriedTags
+    options: Sequence[str]
+    columns: Sequence[str]
+    skipping: Sequence[str]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {REPLACED_PROPERTY: self.carried.to_text()}
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """Describe it for people: one line for each option and column that main gets."""
+        out: dict[str, object] = {
+            "options": list(self.options),
+            "columns": list(self.columns),
+            "tags": [t.name for t in self.tags.carried],
+            "tags_that_stay": list(self.tags.stay),
+            "kept_old_as": self.carried.kept_old_as,
+        }
+        if self.carried.consumers:
+            out["moved_consumers"] = list(self.carried.consumers)
+        if self.skipping:
+            names = ", ".join(self.skipping)
+            out["warnings"] = [f"main has consumers: {names}; streaming_readers says what they get of this snapshot"]
+        return out
+
+
+def check_request(main: Table, request: ReplaceMain) -> None:
+    """Refuse what can be seen before anything is read or written.
+
+    Raises:
+        InvalidInputError: the name to keep main under, or an option. AlreadyExistsError: that branch exists with
+            another base than main's head. UnsupportedFeatureError: Iceberg metadata.
+    """
+    parse_options(main.name, request.option)
+    for view in (main, main.branch(request.branch)):
+        if view.schema().options.get(_ICEBERG, "disabled").strip().lower() != "disabled":
+            raise UnsupportedFeatureError(
+                f"{view.label}: option {_ICEBERG} is set; its Iceberg metadata would not follow", table=main.name
+            )
+    name = request.keep_old_as
+    if name is None:
+        return
+    check_branch_name(name)
+    if name == request.branch:
+        raise InvalidInputError(f"{main.name}: main can't be kept as branch {name!r}, which replaces it")
+    if name in main.branch_names() and not _is_kept(main, name, request.operation_id):
+        raise AlreadyExistsError(
+            f"{main.name}: branch {name!r} exists; choose another name for --keep-old-as, or delete it first",
+            table=main.name,
+        )
+
+
+def _is_kept(main: Table, name: str, operation_id: str | None) -> bool:
+    """Whether a branch was made by an earlier try of this operation, or by any that was interrupted on this head."""
+    record = read_lineage(main, name)
+    if record is None or record.reason != KEPT_MAIN:
+        return False
+    if operation_id is not None and _operation(record) == operation_id:
+        return True
+    head = main.latest_snapshot()
+    return head is not None and (record.identity, main.branch(name).latest_snapshot_id()) == (head.identity, head.id)
+
+
+def _operation(record: Lineage) -> str | None:
+    """The operation that has kept main as this branch; its creation counts as an operation on each head."""
+    return None if record.operation_id is None else record.operation_id.rpartition("@")[0]
+
+
+def replacement(
+    context: Context,
+    request: ReplaceMain,
+    branch: Table,
+    logs: tuple[TableSchema, Sequence[TableSchema], Sequence[TableSchema]],
+    used: set[int],
+    theirs: Snapshot,
+) -> Replacement:
+    """Decide what main takes over from the branch. Reads tags and consumers, writes nothing.
+
+    ``logs``: the schema at the branch point, main's schemas, the branch's. ``used``: those of the branch's files.
+    """
+    base, main_schemas, branch_schemas = logs
+    main, mine, newest = context.table, main_schemas[-1], branch_schemas[-1]
+    given = parse_options(main.name, request.option)
+    options = replaced_options(main.name, mine, newest, request.options, given, request.branch)
+    comment = newest.comment if request.options == "branch" else mine.comment
+    schemas = plan_replaced_schemas(
+        main.name, base, main_schemas, branch_schemas, used, options, comment, context.now_ms
+    )
+    if not request.readers_stopped:
+        check_window(main.name, mine, schemas.new)
+    tags = tags_for_main(context, request.tag_conflict, branch, theirs, is_state=True)
+    ours = _consumers(main)
+    check_consumers(main.name, request.move_consumer, _consumers(branch), ours, theirs.id)
+    carried = CarriedOver(
+        branch=request.branch,
+        branch_snapshot=theirs.id,
+        kept_old_as=request.keep_old_as,
+        tags=tags.carried,
+        consumers=tuple(request.move_consumer),
+    )
+    after = schemas.new[-1] if schemas.new else mine
+    return Replacement(
+        schemas=schemas,
+        carried=carried,
+        tags=tags,
+        options=[*options_diff(mine.options, options), *_comment_diff(mine.comment, comment)],
+        columns=columns_diff(mine, after),
+        skipping=sorted(ours),
+    )
+
+
+def _comment_diff(before: str | None, after: str | None) -> list[str]:
+    return [] if before == after else [f"(comment): {before or '(none)'} -> {after or '(none)'}"]
+
+
+def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapshot, *, is_state: bool) -> CarriedTags:
+    """Choose the tags of a branch that main gets. ``is_state``: main will have the very state of ``theirs``.
+
+    Raises:
+        AlreadyExistsError: main has such a tag on another snapshot, and ``conflict`` is ``fail``.
+    """
+    main = context.table
+    found, ours = branch.tags(), main.tags()
+    ids = {t.snapshot.id for t in found}
+    shared = {t.snapshot.id: t.snapshot.identity for t in ours if t.snapshot.id in ids}
+    shared |= {i: s.identity for i in ids if (s := main.find_snapshot(i)) is not None}
+    states = {t.name: t.snapshot.identity for t in found}
+    brought = {t.name for t in ours if states.get(t.name) == t.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY, "-")}
+    return plan_tags(
+        *(main.name, found, ours, shared, theirs.identity if is_state else None, brought),
+        conflict,
+        context.now_local,
+    )
+
+
+def _consumers(view: Table) -> dict[str, int]:
+    """The next snapshot that each consumer reads; an unreadable one counts as having read nothing."""
+    found = {}
+    for name in sorted(view.store.names(view.paths.consumer_dir)):
+        if not name.startswith(_CONSUMER):
+            continue
+        try:
+            found[name.removeprefix(_CONSUMER)] = int(
+                json.loads(view.store.read(f"{view.paths.consumer_dir}/{name}"))["nextSnapshot"]
+            )
+        except (NotFoundError, ValueError, KeyError, TypeError):
+            found[name.removeprefix(_CONSUMER)] = 0
+    return found
+
+
+def is_brought(context: Context, branch: Table) -> bool:
+    """Whether main has the columns, options and comment already that this operation would bring."""
+    request, mine, theirs = context.request, context.table.schema(), branch.schema()
+    assert isinstance(request, ReplaceMain)
+    given = parse_options(context.table.name, request.option)
+    options = replaced_options(context.table.name, mine, theirs, request.options, given, request.branch)
+    comment = theirs.comment if request.options == "branch" else mine.comment
+    return mine.fields == theirs.fields and (dict(mine.options), mine.comment) == (options, comment)
+
+
+def changed_since_kept(
+    main: Table, name: str, base: Snapshot, head: Snapshot, buckets: set[BucketKey]
+) -> set[BucketKey] | None:
+    """For a branch that keeps main as it was before it was replaced: which of main's buckets changed since it was.
+
+    None: the snapshot after its base is not the one that replaced main.
+    """
+    after = replaced_after(main, base.id, name)
+    if after is None:
+        return None
+    since = buckets & difference(main, after, head).buckets
+    return really_changed(main, snapshots_between(main, after.id, head.id), since) if since else since
+
+
+def replaced_after(main: Table, number: int, name: str) -> Snapshot | None:
+    """Return the snapshot that replaced main right after this one, if it says that the branch ``name`` keeps that."""
+    after = main.find_snapshot(number + 1)
+    carried = None if after is None else carried_over(after)
+    return after if carried is not None and carried.kept_old_as == name else None
+
+
+# -- main as it was ----------------------------------------------------------------------------------------------------
+
+
+def keep_head(context: Context, head: Snapshot, name: str, schema: TableSchema, user: str) -> None:
+    """Keep main's head as a branch with these columns and options. Idempotent.
+
+    A branch that an earlier attempt of the same operation has made of an older head is replaced, unless another
+    operation has replaced that head since, which relies on it.
+
+    Raises:
+        AlreadyExistsError: another branch has the name.
+    """
+    main = context.table
+    record = read_lineage(main, name)
+    stale = record is not None and _is_unused(main, record, user)
+    request = CreateBranch(
+        warehouse=context.request.warehouse,
+        table=context.request.table,
+        branch=name,
+        snapshot=head.id,
+        if_exists="replace" if stale else "skip",
+        reason=KEPT_MAIN,
+        operation_id=f"{user}@{head.id}",
+    )
+    create_branch(replace(context, request=request), request)
+    kept = main.branch(name)
+    latest = kept.schema()
+    wanted = replace(schema, id=latest.id + 1, options=branch_options(schema.options))
+    if not same_version(latest, wanted):
+        put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
+
+
+def _is_unused(main: Table, record: Lineage, user: str) -> bool:
+    """Whether this operation has kept main as this branch, and no operation that landed relies on it."""
+    if record.reason != KEPT_MAIN or _operation(record) != user:
+        return False
+    return record.snapshot_id is None or replaced_after(main, record.snapshot_id, record.branch) is None
+
+
+def drop_kept(context: Context, name: str, user: str) -> None:
+    """Delete the branch that ``keep_head`` has made, perhaps in part, for an operation that was refused."""
+    record = read_lineage(context.table, name)
+    if record is None or not _is_unused(context.table, record, user):
+        return
+    asked = context.request
+    request = DeleteBranch(
+        warehouse=asked.warehouse,
+        table=asked.table,
+        branch=name,
+        expected_branch_snapshot=record.snapshot_id,
+        if_missing="skip",
+    )
+    delete_branch(replace(context, request=request), request)
+
+
+# -- after the snapshot ------------------------------------------------------------------------------------------------
+
+
+def carried_over(snapshot: Snapshot) -> CarriedOver | None:
+    """Return what a snapshot says that replaced main, None for any other one."""
+    text = snapshot.properties.get(REPLACED_PROPERTY)
+    return None if text is None else parse_carried_over(text)
+
+
+def complete(main: Table, landed: Snapshot) -> None:
+    """Set the tags and consumers that a published snapshot carries over. Idempotent; others are left alone."""
+    text = landed.properties.get(TAGS_PROPERTY)
+    carried = carried_over(landed) if text is None else parse_carried_over(text)
+    if carried is None:
+        return
+    actions: list[Action] = []
+    for tag in carried.tags:
+        actions += _tag_actions(main, landed, tag)
+    there = set(main.store.names(main.paths.consumer_dir))
+    for name in carried.consumers:
+        path = f"{main.paths.consumer_dir}/{_CONSUMER}{name}"
+        if f"{_CONSUMER}{name}" not in there:
+            data = json.dumps({"nextSnapshot": landed.id + 1}).encode()
+            actions.append(PutNew(path=path, data=data, same_ok=True, reason=f"consumer of branch {carried.branch}"))
+    for action in actions:
+        try:
+            execute(main, Plan(operation=ReplaceMain.operation, table=main.name, actions=(action,)))
+        except AlreadyExistsError:
+            log.warning("%s: %s was written by another operation meanwhile and stays as it is", main.name, action.path)
+
+
+def _tag_actions(main: Table, landed: Snapshot, tag: CarriedTag) -> list[Action]:
+    now = main.find_tag(tag.name)
+    snapshot = landed if tag.snapshot is None else _snapshot(main, tag)
+    if snapshot is None or (now is not None and now.snapshot.identity == snapshot.identity):
+        return []
+    path = main.paths.tag(tag.name)
+    new = Tag(
+        name=tag.name,
+        snapshot=snapshot,
+        create_time=None if tag.created is None else datetime.fromisoformat(tag.created),
+        time_retained=None if tag.retained_s is None else timedelta(seconds=tag.retained_s),
+    )
+    reason = f"tag of the branch that replaced main, on snapshot {snapshot.id}"
+    if now is None:
+        return [PutNew(path=path, data=new.to_bytes(), same_ok=True, reason=reason)]
+    if tag.kept_as is None or now.snapshot.identity != tag.instead_of:
+        return []
+    old = replace(now, name=tag.kept_as).to_bytes()
+    return [
+        PutNew(path=main.paths.tag(tag.kept_as), data=old, same_ok=True, reason=f"main's own tag {tag.name}"),
+        Replace(path=path, data=new.to_bytes(), reason=reason),
+    ]
+
+
+def _snapshot(main: Table, tag: CarriedTag) -> Snapshot | None:
+    """The snapshot of main that a tag of the branch is on: it exists, or a tag holds it."""
+    found = main.find_snapshot(tag.snapshot or 0)
+    candidates = [found] if found is not None else []
+    candidates += [t.snapshot for t in main.tags() if t.snapshot.id == tag.snapshot]
+    return next((s for s in candidates if s.identity == tag.identity), None)

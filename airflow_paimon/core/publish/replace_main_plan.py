@@ -1,0 +1,388 @@
+"""What main takes over from the branch that replaces it, beside the rows: columns, options, comment, tags, consumers
+(pure).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.types import field_ids, with_nullable
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.schema.option_checks import check_options
+from airflow_paimon.core.schema.schema_plan import holds, is_immutable
+from airflow_paimon.core.table.options import OWN_OPTIONS, PROTECTIVE_OPTIONS
+from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
+
+REPLACED_PROPERTY = "airflow-paimon.replace-main"
+"""Snapshot property: JSON of a ``CarriedOver``."""
+TAGS_PROPERTY = "airflow-paimon.branch-tags"
+"""The same, of a merge or fast-forward that brings the branch's tags and nothing else beside the rows."""
+_NAMES_BRANCH = (
+    "scan.fallback-branch",
+    "scan.primary-branch",
+    "scan.fallback-snapshot-branch",
+    "scan.fallback-delta-branch",
+)
+_OWN_OF_MAIN = frozenset({*PROTECTIVE_OPTIONS, *DROPPED_ON_BRANCH, *_NAMES_BRANCH, "path", "branch"})
+_CHAIN = "chain-table."
+_LAYOUT = ("deletion-vectors.enabled", "chain-table.enabled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedTag:
+    """A tag of the branch that main gets. ``snapshot`` and ``identity`` None: on the publish itself.
+
+    ``created`` and ``retained_s``: the rest of its retention when it was planned (local time). ``instead_of``: the
+    identity of the snapshot of main's own tag of that name, which is kept as ``kept_as``.
+    """
+
+    name: str
+    snapshot: int | None = None
+    identity: str | None = None
+    created: str | None = None
+    retained_s: float | None = None
+    instead_of: str | None = None
+    kept_as: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedOver:
+    """What a snapshot that replaced main says of itself, and what has to follow it."""
+
+    branch: str
+    branch_snapshot: int
+    kept_old_as: str | None = None
+    tags: tuple[CarriedTag, ...] = ()
+    consumers: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+
+def parse_carried_over(text: str) -> CarriedOver:
+    """Parse the property.
+
+    Raises:
+        FormatError: it is not what ``to_text`` writes.
+    """
+    try:
+        raw = json.loads(text)
+        tags = tuple(CarriedTag(**t) for t in raw.pop("tags"))
+        return CarriedOver(**{**raw, "tags": tags, "consumers": tuple(raw["consumers"])})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FormatError(f"Snapshot property {REPLACED_PROPERTY} is unreadable: {error}") from None
+
+
+# -- columns and options -----------------------------------------------------------------------------------------------
+
+
+def parse_options(table: str, given: Sequence[str]) -> dict[str, str]:
+    """Parse ``key=value`` texts.
+
+    Raises:
+        InvalidInputError: one is not of that form.
+    """
+    pairs = [text.partition("=") for text in given]
+    for key, equals, _ in pairs:
+        if not equals or not key.strip():
+            raise InvalidInputError(f"{table}: --option {key!r} is not of the form key=value", table=table)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def replaced_options(
+    table: str, main: TableSchema, branch: TableSchema, which: str, given: Mapping[str, str], branch_name: str
+) -> dict[str, str]:
+    """Return main's options afterwards: ``which`` side's, those about expiry, safety and other branches main's own, and
+    ``given`` on top.
+
+    Raises:
+        UnsupportedFeatureError: an option would change that determines how existing files are read.
+        UnsafeOperationError: main refers to the branch by an option.
+    """
+    for key in _NAMES_BRANCH:
+        if main.options.get(key, "").strip().lower() == branch_name.lower():
+            raise UnsafeOperationError(
+                f"{table}: option {key} names branch {branch_name!r}, which main reads beside its own rows; change "
+                f"that option first",
+                table=table,
+            )
+
+    def own(key: str) -> bool:
+        return key in _OWN_OF_MAIN or key.startswith((_CHAIN, OWN_OPTIONS))
+
+    taken = branch.options if which == "branch" else main.options
+    out = {k: v for k, v in taken.items() if not own(k)} | {k: v for k, v in main.options.items() if own(k)}
+    out |= given
+    _check_options(table, main, branch, out)
+    return out
+
+
+def _check_options(table: str, main: TableSchema, branch: TableSchema, out: Mapping[str, str]) -> None:
+    fixed = sorted(
+        k
+        for k in out.keys() | main.options.keys()
+        if out.get(k) != main.options.get(k) and (is_immutable(k) or k in _LAYOUT or k in _NAMES_BRANCH)
+    )
+    buckets = [o.get("bucket", "-1").strip() for o in (main.options, out, branch.options)]
+    if buckets[0] != buckets[1] and "-1" in buckets[:2]:
+        fixed.append("bucket")
+    if fixed:
+        raise UnsupportedFeatureError(
+            f"{table}: {', '.join(fixed)} would change on main ({'; '.join(options_diff(main.options, out, fixed))}), "
+            f"and files that exist are read by it. Make the options equal on both sides, or copy the rows to a new "
+            f"table",
+            table=table,
+        )
+    if buckets[1] != buckets[2]:
+        raise UnsupportedFeatureError(
+            f"{table}: the branch has bucket={buckets[2]}, and its files lie in these buckets; main can't have "
+            f"bucket={buckets[1]} with them. Use --options branch",
+            table=table,
+        )
+    check_options(replace(branch, options=out))
+
+
+def options_diff(before: Mapping[str, str], after: Mapping[str, str], only: Collection[str] | None = None) -> list[str]:
+    """Return one line for each option that differs, such as ``bucket: 4 -> 8``."""
+    keys = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    return [
+        f"{k}: {before.get(k, '(not set)')} -> {after.get(k, '(not set)')}" for k in keys if only is None or k in only
+    ]
+
+
+def columns_diff(before: TableSchema, after: TableSchema) -> list[str]:
+    """Return one line for each column that differs, by field id, such as ``price: (none) -> DOUBLE``."""
+    old, new = ({f.id: f for f in s.fields} for s in (before, after))
+    out = [f"{f.name}: {f.type} -> (dropped)" for i, f in old.items() if i not in new]
+    out += [f"{f.name}: (none) -> {f.type}" for i, f in new.items() if i not in old]
+    both = [(f, new[i]) for i, f in old.items() if i in new]
+    out += [
+        f"{a.name}: {a.type} -> {'' if a.name == b.name else b.name + ' '}{b.type}"
+        for a, b in both
+        if (a.name, a.type) != (b.name, b.type)
+    ]
+    return out
+
+
+def plan_replaced_schemas(
+    table: str,
+    base: TableSchema,
+    main: Sequence[TableSchema],
+    branch: Sequence[TableSchema],
+    used: set[int],
+    options: Mapping[str, str],
+    comment: str | None,
+    now_ms: int,
+) -> SchemaMapping:
+    """Make the branch's newest columns, with these options, main's newest version, and map the schema ids of its files.
+
+    Both logs are ascending and not empty; ``base``: the schema at the branch point.
+
+    Raises:
+        ConflictError: main gave the field id of a column of the branch to another one. FormatError: a file names a
+            schema that is missing. UnsupportedFeatureError: the keys differ.
+    """
+    mine, theirs, by_id = main[-1], branch[-1], {s.id: s for s in branch}
+    missing = sorted(used - by_id.keys())
+    if missing:
+        raise FormatError(f"{table}: files of the branch were written with schema {missing[0]}, which is missing there")
+    if _key_ids(mine) != _key_ids(theirs):
+        raise UnsupportedFeatureError(
+            f"{table}: main and the branch have different primary or partition keys; copy the rows to a new table",
+            table=table,
+        )
+    known = {repr(s.content): s.id for s in main}
+    _check_field_ids(table, base, main, branch)
+    older = {repr(by_id[i].content): by_id[i] for i in sorted(used)}
+    wanted = [s for key, s in older.items() if key not in known and s.content != theirs.content]
+    top = max(mine.highest_field_id, theirs.highest_field_id)
+    version = replace(mine, highest_field_id=top, time_millis=now_ms, version=3)
+    new = [
+        replace(version, id=mine.id + at, fields=s.fields, partition_keys=s.partition_keys, primary_keys=s.primary_keys)
+        for at, s in enumerate(wanted, 1)
+    ]
+    last = replace(
+        version,
+        id=mine.id + len(new) + 1,
+        fields=theirs.fields,
+        partition_keys=theirs.partition_keys,
+        primary_keys=theirs.primary_keys,
+        options=dict(options),
+        comment=comment,
+    )
+    if new or not same_version(last, mine):
+        new.append(last)
+    known = {repr(s.content): s.id for s in new} | known
+    return SchemaMapping({i: known[repr(by_id[i].content)] for i in used}, tuple(new), new[-1] if new else mine)
+
+
+def same_version(one: TableSchema, other: TableSchema) -> bool:
+    """Whether two versions have the same columns, keys, options and comments."""
+    return _shape(one) == _shape(other)
+
+
+def _shape(schema: TableSchema) -> tuple[Any, ...]:
+    return schema.fields, schema.partition_keys, schema.primary_keys, dict(schema.options), schema.comment
+
+
+def _key_ids(schema: TableSchema) -> tuple[list[int], list[int]]:
+    partition, primary = ([schema.field(k).id for k in keys] for keys in (schema.partition_keys, schema.primary_keys))
+    return partition, sorted(primary)
+
+
+def _check_field_ids(table: str, base: TableSchema, main: Sequence[TableSchema], branch: Sequence[TableSchema]) -> None:
+    """A writer with main's previous schema may still commit: by field id, its column would be read as the branch's."""
+    theirs = {repr(s.content) for s in branch}
+    shared = {i for s in main if repr(s.content) in theirs for i in field_ids(s.fields)} | set(field_ids(base.fields))
+    used = range(base.highest_field_id + 1, main[-1].highest_field_id + 1)
+    own = {i for s in branch if s.id > base.id for i in field_ids(s.fields)}
+    taken = sorted(i for i in own - shared if i in used)
+    if taken:
+        raise ConflictError(
+            f"{table}: columns of the branch have field ids ({taken[0]}) that main gave to other columns since the "
+            f"branch point; create a new branch from main's head and add the columns there",
+            table=table,
+        )
+
+
+def check_window(table: str, main: TableSchema, new: Sequence[TableSchema]) -> None:
+    """Refuse columns under which main's present rows can't be read: they come one put before the snapshot.
+
+    Raises:
+        UnsafeOperationError: a column gets a narrower type, or a new one takes no null.
+    """
+    faults = []
+    before = {f.id: f for f in main.fields}
+    for schema in new:
+        for field in schema.fields:
+            old = before.get(field.id)
+            if old is None and not field.type.nullable:
+                faults.append(f"{field.name} is NOT NULL, and rows of main have no value for it")
+            elif old is not None and not _fits(field.type, old.type):
+                faults.append(f"{field.name} is {field.type}, and on main {old.type}")
+        before |= {f.id: f for f in schema.fields}
+    if faults:
+        raise UnsafeOperationError(
+            f"{table}: {'; '.join(dict.fromkeys(faults))}: between the columns and the snapshot that brings the rows, "
+            f"readers of main would fail or see wrong values. Stop them and add --readers-stopped",
+            table=table,
+            details={"columns": list(dict.fromkeys(faults))},
+        )
+
+
+def _fits(new: Any, old: Any) -> bool:
+    same = with_nullable(new, True) == with_nullable(old, True)
+    return (same or holds(with_nullable(new, True), with_nullable(old, True))) and (new.nullable or not old.nullable)
+
+
+# -- tags and consumers ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedTags:
+    """``carried``: what main gets. ``stay``: tags of states that main never has; they remain in the branch only."""
+
+    carried: tuple[CarriedTag, ...]
+    stay: tuple[str, ...]
+
+
+def plan_tags(
+    table: str,
+    branch: Sequence[Tag],
+    main: Sequence[Tag],
+    shared: Mapping[int, str],
+    head: str | None,
+    brought: Collection[str],
+    on_conflict: str,
+    now: datetime,
+) -> CarriedTags:
+    """Choose the branch's tags for main: those on snapshots that both have, and those on the branch's published head.
+
+    ``shared``: identity by id of the snapshots that main has or holds by tags. ``head``: the identity of the branch's
+    published snapshot; None where main's state is another one, as it has changes of its own. ``brought``: tags of
+    main that an earlier publish of the same state has set. ``now``: local time, as tags store it.
+
+    Raises:
+        AlreadyExistsError: main has such a tag on another snapshot, and ``on_conflict`` is ``fail``.
+    """
+    there = {t.name: t for t in main}
+    carried, stay = [], []
+    for tag in branch:
+        if tag.name.startswith(RESERVED_TAG_PREFIX):
+            continue
+        on_head = tag.snapshot.identity == head
+        if not on_head and shared.get(tag.snapshot.id) != tag.snapshot.identity:
+            stay.append(tag.name)
+            continue
+        mine, end = there.get(tag.name), tag.expires_at()
+        done = mine is not None and (mine.snapshot.identity == tag.snapshot.identity or tag.name in brought)
+        if done or (end is not None and end <= now):
+            continue
+        if mine is not None and on_conflict == "fail":
+            raise AlreadyExistsError(
+                f"{table}: main has a tag {tag.name!r} as well, on snapshot {mine.snapshot.id}; choose --tag-conflict "
+                f"keep-main or rename, or delete one of the two",
+                table=table,
+                details={"tag": tag.name},
+            )
+        if mine is None or on_conflict == "rename":
+            carried.append(_carried(tag, mine, on_head, end, now, there.keys()))
+    return CarriedTags(carried=tuple(carried), stay=tuple(stay))
+
+
+def _carried(
+    tag: Tag, mine: Tag | None, on_head: bool, end: datetime | None, now: datetime, taken: Collection[str]
+) -> CarriedTag:
+    rest: timedelta | None = None if end is None else end - now
+    kept_as = None if mine is None else f"{tag.name}.main-{now:%Y-%m-%d}"
+    if kept_as is not None and mine is not None and kept_as in taken:
+        kept_as = f"{kept_as}.{mine.snapshot.id}"
+    return CarriedTag(
+        name=tag.name,
+        snapshot=None if on_head else tag.snapshot.id,
+        identity=None if on_head else tag.snapshot.identity,
+        created=None if rest is None else now.isoformat(),
+        retained_s=None if rest is None else rest.total_seconds(),
+        instead_of=None if mine is None else mine.snapshot.identity,
+        kept_as=kept_as,
+    )
+
+
+def check_consumers(
+    table: str, wanted: Sequence[str], branch: Mapping[str, int], main: Mapping[str, int], head: int
+) -> None:
+    """Check the consumers to move. ``branch`` and ``main``: the next snapshot to read, by consumer.
+
+    Raises:
+        InvalidInputError: the branch has no such consumer. AlreadyExistsError: main has one of that name.
+        UnsafeOperationError: it has not read all of the branch, and would miss the rest.
+    """
+    for name in wanted:
+        if name not in branch:
+            raise InvalidInputError(
+                f"{table}: the branch has no consumer {name!r}; it has: {', '.join(sorted(branch)) or 'none'}",
+                table=table,
+            )
+        if name in main:
+            raise AlreadyExistsError(f"{table}: main has a consumer {name!r} already; reset it first", table=table)
+        if branch[name] <= head:
+            raise UnsafeOperationError(
+                f"{table}: consumer {name!r} has not read the branch's snapshots from {branch[name]} to {head}, and "
+                f"on main it would go on behind them; let it catch up first",
+                table=table,
+            )

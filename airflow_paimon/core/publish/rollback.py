@@ -1,0 +1,207 @@
+"""rollback_to: restores an earlier state as one new snapshot; an undo reverts only the changes of a publish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_paimon.core.branches.retention_tags import KEEP_LATER_PROPERTY, TARGET_PROPERTY
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.publish.bucket_merge_plan import (
+    BucketChange,
+    Sides,
+    check_bucket_counts,
+    check_hash_indexes,
+    check_moving_keys,
+    key_scope,
+    merge_buckets,
+    neutral_kinds,
+    state_buckets,
+    within_reach,
+)
+from airflow_paimon.core.publish.changelog import WriteChangelog
+from airflow_paimon.core.publish.draft import Decision
+from airflow_paimon.core.publish.file_merge import undo_files
+from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
+from airflow_paimon.core.publish.run import Decide, run_publication
+from airflow_paimon.core.publish.safeguards import bucket_namer
+from airflow_paimon.core.publish.schema_records import reconcile_records
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import RollbackTo
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+
+def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog | None = None) -> OperationResult:
+    """Restore the live files of an earlier snapshot or tag, as a new snapshot: ids and history continue.
+
+    With ``keep_later`` only the buckets that the publish right after the target changed are restored.
+
+    Raises:
+        NotFoundError: no such target. UnsafeOperationError: its rows have no row ids, those of the table have;
+            it has other keys in dynamic buckets, and ``writers_stopped`` is not given.
+        ConflictError: with ``keep_later``, such a bucket changed again.
+    """
+    if (request.tag is None) == (request.snapshot is None):
+        raise InvalidInputError("rollback_to: give either a tag or a snapshot to go back to", table=context.table.name)
+    view = context.table.branch(request.branch).require()
+    require_committable(view)
+
+    def make_decide() -> Decide:
+        if not request.dry_run:
+            reconcile_records(context.table)
+        target = view.tag(request.tag).snapshot if request.tag is not None else view.snapshot(request.snapshot or 0)
+        return lambda head: _decide(request, view, target, head)
+
+    return run_publication(context, view, make_decide, changelog=changelog)
+
+
+def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
+    expected = request.expected_main_snapshot
+    if expected is not None and head.id != expected:
+        raise ConflictError(
+            f"{view.label} is at snapshot {head.id}, not at {expected} as expected",
+            table=view.name,
+            details={"expected_main_snapshot": expected, "main_snapshot": head.id},
+        )
+
+
+def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None) -> Decision:
+    if head is None:
+        raise NotFoundError(f"{view.label} has no snapshot to go back from", table=view.name)
+    _check_expected(view, request, head)
+    schema = view.schema()
+    merge: FileMerge | None = None
+    follows: Follows | None = None
+    name = bucket_namer(schema)
+    if request.keep_later:
+        changes, theirs, merge = _undo_changes(view, request.tag, target, head, name)
+        follows = BucketReach(buckets=frozenset(theirs.buckets))
+        if merge is not None:
+            follows = FileReach(files=merge.relies_on, partitions=frozenset())
+    else:
+        theirs = difference(view, head, target)
+        changes = state_buckets(theirs)
+    if not request.writers_stopped:
+        form, whose = StoredPartitions(schema).canonical, f"snapshot {target.id}"
+        check_moving_keys(view.label, changes, schema, name, whose)
+        check_hash_indexes(view.label, changes, theirs, read_index(view, head), form, name, whose)
+    _check_row_ids(view, schema, target, changes)
+    return Decision(
+        target=view,
+        source=view,
+        head=head,
+        wanted=target,
+        since=target.id,
+        changes=changes,
+        schemas=SchemaMapping({}, (), schema),
+        preconditions=(
+            Precondition(branch=request.branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id),
+        ),
+        properties={
+            TARGET_PROPERTY: str(target.id),
+            KEEP_LATER_PROPERTY: "true" if request.keep_later else "false",
+        },
+        summary={
+            "target_snapshot": target.id,
+            "target_tag": request.tag,
+            "head_snapshot": head.id,
+            "keep_later": request.keep_later,
+        },
+        reason=f"back to snapshot {target.id}",
+        merge=merge,
+        follows=follows,
+        keep_targets=(target,),
+    )
+
+
+def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: Sequence[BucketChange]) -> None:
+    """Refuse to go back before row tracking was switched on: Paimon fails on the ids of rows that have none."""
+    if TableOptions(schema.options).row_tracking:
+        refuse_without_ids(
+            view.name,
+            view.label,
+            (e.file for c in changes for e in c.add),
+            f"snapshot {target.id} brings back",
+            f"Read the rows of snapshot {target.id} and overwrite the table with them: that gives them row ids",
+        )
+
+
+def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
+    """Refuse to undo a snapshot that is not a publish: an undo tag outlives a publish that was rolled back.
+
+    Raises:
+        UnsafeOperationError: undoing it would drop another commit.
+    """
+    try:
+        replaced = view.snapshot(target.id).identity != target.identity
+    except NotFoundError:
+        replaced = False
+    undo_tag = publish.properties.get("airflow-paimon.undo-tag")
+    if replaced or (tag is not None and tag.startswith(UNDO_TAG_PREFIX) and undo_tag != tag):
+        raise UnsafeOperationError(
+            f"{view.label}: snapshot {publish.id} is not the publish that {tag or f'snapshot {target.id}'} is the undo "
+            f"of: that publish was refused, or another engine rolled it back. Roll back without --keep-later if you "
+            f"want the state of snapshot {target.id} back whole",
+            table=view.name,
+        )
+
+
+def _undo_changes(
+    view: Table, tag: str | None, target: Snapshot, head: Snapshot, name: Any
+) -> tuple[list[BucketChange], Difference, FileMerge | None]:
+    """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
+    try:
+        publish = view.snapshot(target.id + 1)
+    except NotFoundError:
+        raise UnsafeOperationError(
+            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits "
+            f"don't follow from it; roll back without --keep-later (that drops everything after snapshot {target.id})",
+            table=view.name,
+        ) from None
+    _check_follows(view, tag, target, publish)
+    theirs, ours = difference(view, publish, target), difference(view, publish, head)
+    schema = view.schema()
+    if merges_by_file(schema):
+        try:
+            merge = undo_files(view, publish=publish, target=target, head=head, schema=schema)
+        except ConflictError as error:
+            raise _changed_again(view, error) from None
+        return merge.changes, theirs, merge
+    candidates = within_reach(ours.buckets, theirs.buckets, schema)
+    between = snapshots_between(view, publish.id, head.id) if candidates else []
+    ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
+    sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
+    try:
+        changes = merge_buckets(view.name, sides, name, key_scope(schema))
+    except ConflictError as error:
+        raise _changed_again(view, error) from None
+    check_bucket_counts(view.name, sides, changes, name)
+    return changes, theirs, None
+
+
+def _changed_again(view: Table, error: ConflictError) -> ConflictError:
+    listed = ", ".join(error.details["conflicts"])
+    return ConflictError(
+        f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
+        f"changed. Correct those partitions on a new branch, or roll back without --keep-later to drop them",
+        table=view.name,
+        details=error.details,
+    )

@@ -1,0 +1,215 @@
+"""Steps that all publishes and rollbacks share: undo tag, keep tags, replay, checks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_paimon.core.branches.retention_tags import protect_published
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.idempotency import Attempt, name_part
+from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.plan import Plan, Replace, SetTag
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
+from airflow_paimon.core.publish.streaming_readers import CHANGES
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.reachability import missing_files, missing_index_files
+from airflow_paimon.core.table.scan import (
+    BucketKey,
+    read_entries,
+    read_lists,
+)
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.vector_files import unreadable_vectors
+
+FOUR_EYES_PROPERTY = "airflow-paimon.four-eyes"
+"""Snapshot property of a publish or rollback: somebody else than who asked for it has approved it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishMarks:
+    """The commit identity of one publish, and the snapshot properties that it sets for retries and for people."""
+
+    tried: Attempt
+    undo_tag: str
+    operation: str
+    four_eyes: bool
+
+    @classmethod
+    def of(cls, context: Context, tried: Attempt, *, four_eyes: bool) -> PublishMarks:
+        operation_id = context.request.operation_id
+        tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else str(uuid.uuid4()))
+        return cls(tried=tried, undo_tag=tag, operation=context.request.operation, four_eyes=four_eyes)
+
+    @property
+    def identity(self) -> CommitIdentity:
+        return self.tried.identity(self.operation)
+
+    def properties(self, context: Context) -> dict[str, str]:
+        """Snapshot properties that every publish carries."""
+        request = context.request
+        assert isinstance(request, Publish)
+        out = {"airflow-paimon.operation": request.operation, "airflow-paimon.undo-tag": self.undo_tag}
+        if request.operation_id:
+            out["airflow-paimon.operation-id"] = request.operation_id
+        if request.approved_by:
+            out["airflow-paimon.approved-by"] = request.approved_by
+        if request.requested_by:
+            out["airflow-paimon.requested-by"] = request.requested_by
+        if self.four_eyes:
+            out[FOUR_EYES_PROPERTY] = "true"
+        return out
+
+
+_NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot"])
+_FLAGS = frozenset(["keep_later", "files_came_back"])
+
+
+def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
+    """Return the first try's result if it has landed, else None.
+
+    Raises:
+        OutcomeUnknownError: the snapshots that could tell are expired.
+    """
+    landed = marks.tried.landed(marks.operation)
+    return None if landed is None else result_of(context, marks, landed)
+
+
+def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
+    """Return the result of another try's commit."""
+    protect_published(context.table.branch(marks.tried.branch), landed)  # that try may have been interrupted here
+    details = dict(
+        _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v) for k, v in landed.properties.items()
+    )
+    details |= {"replayed": True}
+    if landed.changelog_record_count is not None:
+        details["streaming_readers"] = {"see": CHANGES, "changelog_rows": landed.changelog_record_count}
+    return context.result(
+        None, branch=marks.tried.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+    )
+
+
+def _detail(key: str, text: str) -> tuple[str, object]:
+    """Return a snapshot's property as the first try's result had it."""
+    if key in _NUMBERS and text.isdigit():
+        return key, int(text)
+    return key, text == "true" if key in _FLAGS else text
+
+
+def undo_retention(request: Publish) -> timedelta | None:
+    """Return the retention of the undo tag; None = unlimited.
+
+    Raises:
+        InvalidInputError: it is not a duration, or not longer than 0.
+    """
+    text = request.undo_retention
+    if text.strip().lower() == "forever":
+        return None
+    retained = parse_duration(text, "undo_retention")
+    if retained.total_seconds() <= 0:
+        raise InvalidInputError(
+            f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}",
+            table=request.table,
+        )
+    return retained
+
+
+def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishMarks) -> Plan:
+    """Tag the head on which the publish is based, so that ``rollback_to`` that tag is the undo."""
+    request = context.request
+    assert isinstance(request, Publish)
+    retained = undo_retention(request)
+    tag = Tag(
+        name=marks.undo_tag,
+        snapshot=head,
+        create_time=None if retained is None else context.now_local,
+        time_retained=retained,
+    )
+    reason = f"undo is rollback_to this tag ({request.undo_retention})"
+    action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason)
+    return Plan(operation=request.operation, table=view.name, actions=(action,))
+
+
+def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:
+    """Return the undo tag as an action of a plan; without an operation id its name is chosen when the tag is set."""
+    name = undo_tag_name(request.operation_id) if request.operation_id else f"{UNDO_TAG_PREFIX}*"
+    return SetTag(
+        path=view.paths.tag(name),
+        snapshot_id=head.id,
+        retained=request.undo_retention,
+        reason=f"undo is rollback_to this tag ({request.undo_retention})",
+    )
+
+
+def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) -> bool:
+    """Whether a manifest of the head still holds a DELETE of a file to be added again."""
+    wanted = {e.identifier for e in adds}
+    base, delta = read_lists(view, head)
+    suspects = [m for m in base + delta if m.num_deleted_files]
+    return any(
+        e.kind == FileKind.DELETE and e.identifier in wanted for part in read_entries(view, suspects) for e in part
+    )
+
+
+def check_files_exist(
+    view: Table,
+    schema: TableSchema,
+    changes: Sequence[BucketChange],
+    index: Sequence[IndexEntry] = (),
+    checked: set[str] | None = None,
+) -> None:
+    """Refuse to publish a missing data or index file, or deletion vectors that can't be read.
+
+    ``checked``: names of files that an earlier attempt found, and that tags have retained since; this attempt adds its
+    own.
+
+    Raises:
+        FormatError: names the first missing or damaged file.
+    """
+    known: set[str] = set() if checked is None else checked
+    adds = [e for c in changes for e in c.add if e.file.file_name not in known]
+    indexes = [i for i in index if i.file_name not in known]
+    lost = missing_files(view, schema, adds) + missing_index_files(view, schema, indexes)
+    if lost:
+        raise FormatError(
+            f"{view.name}: {len(lost)} of {len(adds) + len(indexes)} files to publish are missing, e.g. {lost[0]}: "
+            f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
+            table=view.name,
+            details={"missing": lost[:20]},
+        )
+    form, taken = StoredPartitions(schema).canonical, {c.bucket for c in changes}
+    vectors = [i for i in indexes if BucketKey(form(i.partition), i.bucket) in taken]
+    for why in unreadable_vectors(view, schema, vectors):
+        raise FormatError(
+            f"{view.name}: deletion vectors to publish can't be read ({why}); nothing was published. Overwrite their "
+            f"partition on the branch",
+            table=view.name,
+        )
+    known |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
+
+
+def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
+    """Return a function that formats a bucket for people: ``dt=2025-01-01/bucket-3``."""
+    text = StoredPartitions(schema).text
+
+    def name(bucket: BucketKey) -> str:
+        partition = text(bucket.partition)
+        return f"{partition}/bucket-{bucket.bucket}" if partition else f"bucket-{bucket.bucket}"
+
+    return name
+
+
+def undo_tag_name(operation_id: str) -> str:
+    """Name of the undo tag that a publish with this operation id sets on main."""
+    return UNDO_TAG_PREFIX + name_part(operation_id)

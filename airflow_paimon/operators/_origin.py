@@ -1,0 +1,61 @@
+"""Where an operator's arguments come from: the DAG's own code, or a form, an XCom, a variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon._compat import MappedOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_MARKS = ("{{", "{%")
+
+
+def from_outside(operator: Any, names: Iterable[str], context: Context) -> frozenset[str]:
+    """Return which of a task's arguments are not literals of the DAG's code: templates, functions, what is mapped.
+
+    A mapping or list that the code spells out is its own, whatever templates stand for single values in it: its author
+    has chosen the keys. An operator that another task's code calls has no declaration, so its arguments are code.
+    """
+    declared = context["dag"].task_dict.get(context["ti"].task_id)
+    return frozenset(n for n in names if _is_from_outside(declared, n, getattr(operator, n, None)))
+
+
+def _is_from_outside(declared: Any, name: str, value: Any) -> bool:
+    if isinstance(declared, MappedOperator):
+        return is_mapped_value(declared, name, value) or _is_computed(declared.partial_kwargs.get(name), declared)
+    return _is_computed(getattr(declared, name, None), declared)
+
+
+def is_mapped_value(declared: Any, name: str, value: Any) -> bool:
+    """Say whether a mapped task gets an argument from another task, as ``expand`` or ``expand_kwargs`` says.
+
+    ``value`` is the argument before rendering; one that equals the DAG's default for it is that default.
+    """
+    if not isinstance(declared, MappedOperator) or name in declared.partial_kwargs:
+        return False
+    for scope in (declared.task_group, declared.dag):
+        if scope is not None and name in (scope.default_args or {}) and scope.default_args[name] == value:
+            return False
+    mapped = declared.expand_input.value
+    if isinstance(mapped, Mapping):  # expand(name=[...])
+        return name in mapped and not isinstance(mapped[name], list | tuple | dict)
+    return not isinstance(mapped, list | tuple)  # expand_kwargs([...])
+
+
+def _is_computed(value: Any, declared: Any) -> bool:
+    if value is None or isinstance(value, Mapping | list | tuple | int | float):
+        return False
+    if not isinstance(value, str):
+        return True
+    return any(mark in _source(value, declared) for mark in _MARKS)
+
+
+def _source(text: str, declared: Any) -> str:
+    """Return a template's text, also where the argument names its file."""
+    if not text.endswith(tuple(getattr(declared, "template_ext", ()) or (" ",))):
+        return text
+    env = declared.get_template_env()
+    return str(env.loader.get_source(env, text)[0]) if env.loader is not None else text

@@ -1,0 +1,87 @@
+"""Statements on a table that is read together with another branch (``scan.fallback-branch``, ``scan.primary-branch``).
+
+A statement changes files of the table's own branch only. It is refused where rows of the other branch may match, and
+where readers would see another branch's rows instead of what it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.data.layers import head_of_other, shown_of_other
+from airflow_paimon.data.scan import plan_read
+from airflow_paimon.spark.statements.outcome import Outcome
+
+_SHOWN = 3
+_Values = tuple[object, ...]
+
+
+def refuse_rows_of_other(plan: ScanPlan, predicate: Predicate | None) -> None:
+    """Refuse a statement that rows of the other branch may match.
+
+    Raises:
+        UnsafeOperationError: names the branch and partitions.
+    """
+    other = head_of_other(plan)
+    if other is None:
+        return
+    shown = shown_of_other(plan, other)
+    _, splits = plan_read(shown, predicate=predicate, time_travel=True, layered=True, whole_buckets=True)
+    found = [s.bucket for s in splits if s.files]
+    if found:
+        raise UnsafeOperationError(
+            f"{plan.table.label}: the statement can match rows of branch {other.table.branch_name!r}, which readers "
+            f"see in {_names(plan, found)}, and a statement changes rows of one branch. Name the partitions of "
+            f"{plan.table.label} in WHERE (in ON of a MERGE), and run it on {other.table.label} for the others",
+            table=plan.table.name,
+        )
+
+
+def check_what_is_seen(outcome: Outcome) -> None:
+    """Refuse changes after which readers would see the other branch's rows in a changed partition.
+
+    Raises:
+        UnsafeOperationError: names the branch and partitions.
+    """
+    plan = outcome.read
+    other = head_of_other(plan)
+    if other is None or not outcome.messages:
+        return
+    form = StoredPartitions(plan.schema).canonical
+    theirs = {form(s.partition): s for s in other.splits if s.files}
+    if TableOptions(plan.schema.options).primary_branch:
+        hidden: Collection[bytes] = {form(m.partition) for m in outcome.messages}
+    else:
+        hidden = _emptied(outcome)
+    found = [theirs[p] for p in sorted(hidden) if p in theirs]
+    if found:
+        outcome.discard()
+        raise UnsafeOperationError(
+            f"{plan.table.label}: after the statement readers would see the rows of branch "
+            f"{other.table.branch_name!r} in {_names(plan, found)}; change or drop these partitions there first",
+            table=plan.table.name,
+        )
+
+
+def _emptied(outcome: Outcome) -> set[bytes]:
+    """Return the partitions that keep no file."""
+    form = StoredPartitions(outcome.read.schema).canonical
+    gone = {f.file_name for m in outcome.messages for f in m.replaced}
+    kept = {form(s.partition) for s in outcome.read.splits if any(f.file_name not in gone for f in s.files)}
+    new = {form(m.partition) for m in outcome.messages if m.new_files}
+    return {form(m.partition) for m in outcome.messages if m.replaced} - kept - new
+
+
+def _names(plan: ScanPlan, splits: Iterable[BucketSplit]) -> str:
+    schema = plan.schema
+    if not schema.partition_keys:
+        return "the whole table"
+    names = list(dict.fromkeys(partition_text(schema, s.values) for s in splits))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"partition {', '.join(names[:_SHOWN])}{more}"

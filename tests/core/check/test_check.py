@@ -1,0 +1,394 @@
+"""check_table finds what a crash or another engine left; repair_table mends it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.check.check import find_all
+from airflow_paimon.core.check.check_operations import taken_away
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
+from airflow_paimon.core.metadata_expiry.trash import TrashEntry
+from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.table import Table, open_table
+from tests.core.tables import append, files, make_table, rewrite, run
+from tests.stores import _Wrapper
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    append(table, "b")
+    return table
+
+
+def found(table: Table) -> dict[str, dict]:
+    return {f["id"]: f for f in run(table, "check_table").details["findings"]}
+
+
+def test_a_sound_table_has_no_findings(table: Table) -> None:
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="fix", tag="t", operation_id="op")
+    result = run(table, "check_table")
+    assert result.details == {"ok": True, "findings": [], "errors": 0, "warnings": 0}
+    assert not run(table, "repair_table").changed
+
+
+def test_a_branch_without_schema(table: Table) -> None:
+    table.store.create("branch/branch-x/tag/tag-t", table.store.read("snapshot/snapshot-1"))
+    assert "remove_orphan_files" in found(table)["branch-without-schema:x"]["at_risk"]
+    run(table, "repair_table")
+    assert table.branch_names() == ["x"], "a create_branch of another engine may be under way: only when asked by name"
+    run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch_names() == []
+    assert found(table) == {}
+
+
+def test_a_branch_that_paimon_was_making(table: Table) -> None:
+    """Paimon's create_branch copies the tag, the snapshot, then the schemas: killed before the last it leaves this."""
+    for name in ("tag/tag-t", "snapshot/snapshot-1"):
+        table.store.create(f"branch/branch-x/{name}", table.store.read("snapshot/snapshot-1"))
+    run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch_names() == []
+
+
+def test_a_branch_with_commits_of_its_own_is_never_deleted(table: Table) -> None:
+    run(table, "create_branch", branch="x", snapshot=2)
+    append(table.branch("x"), "b", seq=50)
+    for name in table.store.walk("branch/branch-x/schema"):
+        table.store.delete(name)
+    finding = found(table)["branch-without-schema:x"]
+    assert "snapshots 3 are perhaps its own" in finding["message"]
+    with pytest.raises(InvalidInputError, match="branch-without-schema:x"):
+        run(table, "repair_table", finding=["branch-without-schema:x"])
+    assert table.branch("x").snapshot_ids() == [2, 3]
+
+
+def test_a_lost_protective_tag(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    table.store.delete("tag/tag-airflow-paimon-branch-fix")
+    assert found(table)["unprotected-branch:fix"]["severity"] == "warning"
+    dry = run(table, "repair_table", dry_run=True)
+    assert dry.changed
+    assert table.tag_names() == []
+    run(table, "repair_table", finding=["unprotected-branch:fix"])
+    assert table.tag("airflow-paimon-branch-fix").snapshot.id == 2
+
+
+def test_a_branch_of_another_engine_is_unprotected(table: Table) -> None:
+    for name in ("schema/schema-0", "snapshot/snapshot-1"):
+        table.store.create(f"branch/branch-java/{name}", table.store.read(name))
+    assert "unprotected-branch:java" in found(table)
+    run(table, "repair_table")
+    assert found(table) == {}
+
+
+def test_missing_files_and_metadata_cannot_be_repaired_and_are_reported(table: Table) -> None:
+    entry = next(iter(files(table).items()))
+    name = next(iter(entry[1]))
+    table.store.delete(f"dt=a/bucket-0/{name}")
+    assert "missing-files:main/head" in found(table)
+    with pytest.raises(InvalidInputError, match="missing-files"):
+        run(table, "repair_table", finding=["missing-files:main/head"])
+    table.store.delete(f"manifest/{table.latest_snapshot().base_manifest_list}")
+    assert any("manifest list" in f["message"] for f in found(table).values())
+
+
+def test_hints_gaps_tags_and_journals(table: Table) -> None:
+    append(table, "c")
+    run(table, "create_branch", branch="fix", snapshot=3, operation_id="op")
+    table.store.delete_tree("branch/branch-fix")
+    table.store.delete("snapshot/snapshot-2")
+    table.store.replace("snapshot/LATEST", b"17")
+    table.store.create("_airflow_paimon/operations/x.json", b"{half")
+    ids = found(table)
+    assert {"snapshot-gap:main/2", "wrong-hint:main/LATEST", "journal:x.json"} <= ids.keys()
+    assert "stale-protective-tag:airflow-paimon-branch-fix" in ids
+    run(table, "repair_table")
+    assert table.store.read("snapshot/LATEST") == b"3"
+    assert set(found(table)) == {"snapshot-gap:main/2"}
+
+
+@pytest.mark.damages_metadata
+def test_truncated_files_are_named(table: Table) -> None:
+    table.store.replace("snapshot/snapshot-2", b'{"version": 3,')
+    message = next(f["message"] for f in found(table).values() if f["severity"] == "error")
+    assert "snapshot-2" in message
+
+
+def test_a_publish_whose_tag_is_missing(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    rewrite(table.branch("fix"), "a")
+    run(table, "merge_branch", branch="fix")
+    table.store.delete("tag/tag-airflow-paimon-branch-fix.3")
+    assert found(table)["unprotected-publish:airflow-paimon-branch-fix.3"]["severity"] == "warning"
+    run(table, "repair_table")
+    assert table.tag("airflow-paimon-branch-fix.3").snapshot.id == 3
+    assert found(table) == {}
+
+
+def test_a_missing_index_file_is_found(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(golden("paimon-2.0.0") / "wh", tmp_path / "wh")
+    table = open_table(str(tmp_path / "wh"), "d.dv")
+    assert "missing-files:main/head" not in found(table)
+    shutil.rmtree(tmp_path / "wh" / "d.db" / "dv" / "index")
+    assert "index/" in found(table)["missing-files:main/head"]["message"]
+
+
+def test_a_protective_tag_on_another_snapshot_protects_nothing(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    other = table.tag("airflow-paimon-branch-fix")
+    table.store.replace(table.paths.tag(other.name), replace(other, snapshot=table.snapshot(1)).to_bytes())
+    assert list(found(table)) == ["unprotected-branch:fix"]
+    run(table, "repair_table")
+    tags = {t.name: t.snapshot.id for t in table.tags()}
+    assert tags == {"airflow-paimon-branch-fix": 1, "airflow-paimon-branch-fix.2": 2}
+    assert found(table) == {}
+
+
+def test_a_stale_protective_tag_stays_and_the_new_branch_gets_its_own(table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=1)
+    table.store.delete_tree("branch/branch-fix")  # another engine drops it
+    result = run(table, "create_branch", branch="fix", snapshot=2)
+    assert result.details["protective_tag"] == "airflow-paimon-branch-fix.2"
+    assert [(t.name, t.snapshot.id) for t in table.tags()] == [
+        ("airflow-paimon-branch-fix", 1),
+        ("airflow-paimon-branch-fix.2", 2),
+    ]
+    assert found(table) == {}
+    run(table, "delete_branch", branch="fix")
+    assert table.tag_names() == []
+
+
+def test_a_half_made_empty_branch_is_found(table: Table) -> None:
+    alter_table(table, [SetOption(key="a", value="b")])
+    run(table, "create_branch", branch="fix")
+    assert found(table) == {}
+    table.store.delete(table.branch("fix").paths.schema(1))
+    assert "get schema 1 of main" in found(table)["half-made-branch:fix"]["message"]
+    run(table, "repair_table", finding=["half-made-branch:fix"])
+    assert (table.branch_names(), found(table)) == ([], {})
+
+
+class _Before(_Wrapper):
+    """Lets somebody else act right before the n-th call of a method."""
+
+    def __init__(self, inner: Store, method: str, act: Callable[[], object], number: int = 1) -> None:
+        super().__init__(inner)
+        self.method, self.act, self.left = method, act, number
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        self.left -= method == self.method
+        if method == self.method and self.left == 0:
+            self.act()
+        return action()
+
+
+def test_tags_that_vanish_while_they_are_listed_are_left_out(table: Table) -> None:
+    for name in ("one", "two"):
+        run(table, "create_tag", tag=name)
+    store = _Before(table.store, "read_many", lambda: table.store.delete(table.paths.tag("one")))
+    assert [t.name for t in replace(table, store=store).tags()] == ["two"]
+
+
+@pytest.mark.parametrize("operation", ["delete_branch", "create_branch"])
+def test_a_branch_that_is_written_while_it_is_deleted_is_kept(operation: str, table: Table) -> None:
+    run(table, "create_branch", branch="fix", snapshot=2)
+    fix = table.branch("fix")
+    values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "branch": "fix"}
+    anew = {"snapshot": 1, "if_exists": "replace"} if operation == "create_branch" else {}
+    context = open_context(build_request(operation, values | anew))
+    look = 2 if operation == "create_branch" else 1  # it looks first whether the branch is there at all
+    store = _Before(table.store, "walk", lambda: append(fix, "a", seq=5), look)
+    with pytest.raises(ConflictError, match="nothing was deleted"):
+        perform(replace(context, table=replace(table, store=store)), context.request, None)
+    assert fix.latest_snapshot_id() == 3 and table.find_tag("airflow-paimon-branch-fix") is not None
+
+
+def test_a_table_whose_snapshots_are_gone_is_not_empty(table: Table) -> None:
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    append(table, "c")
+    shutil.rmtree(table.store.uri.removeprefix("file://") + "/snapshot")
+    for act in (lambda: append(table, "d"), lambda: run(table, "rollback_to", tag="t"), table.latest_snapshot):
+        with pytest.raises(FormatError, match=r"tag .* proves that it had.*check_table"):
+            act()
+    assert table.snapshot_ids() == [], "no commit begins again at 1"
+    assert found(table)["lost-snapshots:main"]["repair"].startswith("put snapshot 2 back")
+    assert not run(table, "repair_table").changed, "only when asked by name"
+    run(table, "repair_table", finding=["lost-snapshots:main"])
+    assert table.latest_snapshot() == table.tag("t").snapshot
+    assert [f for f in found(table).values() if f["severity"] != "info"] == []
+    assert append(table, "d").snapshot.id == 3
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_a_branch_whose_snapshots_are_gone_is_not_empty(table: Table, tagged: bool) -> None:
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="fix", **({"tag": "t"} if tagged else {"snapshot": 2}))
+    fix = table.branch("fix")
+    before = files(fix)
+    shutil.rmtree(table.store.uri.removeprefix("file://") + "/branch/branch-fix/snapshot")
+    with pytest.raises(FormatError, match="check_table"):
+        append(fix, "d")
+    run(table, "repair_table", finding=["lost-snapshots:fix"])
+    assert files(fix) == before
+    assert found(table) == {}
+
+
+def test_an_empty_main_whose_branch_tags_itself_is_empty(table: Table) -> None:
+    """Paimon puts the automatic tags of a branch on main."""
+    chain = make_table(Path(table.store.uri.removeprefix("file://")).parents[1], "d.chain")
+    run(chain, "create_branch", branch="delta")
+    delta = chain.branch("delta")
+    append(delta, "a")
+    chain.store.create("tag/tag-2026-11-20", chain.store.read("branch/branch-delta/snapshot/snapshot-1"))
+    with pytest.raises(FormatError):
+        chain.latest_snapshot()
+    alter_table(delta, [SetOption(key="tag.automatic-creation", value="batch")])
+    assert chain.latest_snapshot() is None
+    assert append(chain, "a").snapshot.id == 1
+
+
+def test_temporary_files_are_no_journals(table: Table) -> None:
+    name = f".x.json.{'0' * 32}.tmp"
+    for folder in ("_airflow_paimon/operations", "snapshot", "_airflow_paimon/branches"):
+        table.store.create(f"{folder}/{name}", b"{half")
+    assert found(table) == {}, "a young one may be in use"
+    root = Path(table.store.uri.removeprefix("file://"))
+    for path in (root / "snapshot" / name, root / "_airflow_paimon/operations" / name):
+        os.utime(path, (path.stat().st_mtime - 2 * 86400,) * 2)
+    assert set(found(table)) == {"temporary-files:snapshot", "temporary-files:_airflow_paimon/operations"}
+    run(table, "repair_table")
+    assert found(table) == {}
+    assert table.store.walk("_airflow_paimon") == [f"_airflow_paimon/branches/{name}"]
+
+
+def with_operation(table: Table, path: str, operation: str, **more: Any) -> bytes:
+    """Give a snapshot or tag file an operation, as development versions did."""
+    raw = {**json.loads(table.store.read(path)), "operation": operation, **more}
+    data = json.dumps(raw, indent=2).encode()
+    table.store.replace(path, data)
+    return data
+
+
+def test_an_operation_that_paimon_can_not_read(table: Table) -> None:
+    """The field goes, and nothing else: not the uuid, not the retention of a tag, not a key that we don't know."""
+    run(table, "create_tag", tag="t", time_retained="7 d")
+    run(table, "create_branch", branch="fix", tag="t", operation_id="op")
+    paths = ["snapshot/snapshot-2", "tag/tag-t", "branch/branch-fix/snapshot/snapshot-2", "changelog/changelog-1"]
+    table.store.create(paths[-1], table.store.read("snapshot/snapshot-1"))
+    before = {path: table.store.read(path) for path in paths}
+    for path in paths:
+        with_operation(table, path, "COMPACT", later=1)
+    assert not found(table).keys() ^ {"unreadable-operation:main", "unreadable-operation:fix"}
+    assert run(table, "repair_table").changed
+    assert found(table) == {}
+    for path in paths:
+        was = json.loads(before[path])
+        was.pop("operation")
+        assert json.loads(table.store.read(path)) == {**was, "later": 1}
+
+
+def test_the_operation_of_another_writer_is_repaired_by_name_only(table: Table) -> None:
+    """A later Paimon may have more constants."""
+    data = with_operation(table, "snapshot/snapshot-2", "OPTIMIZE", writerVersion="java-2.2")
+    assert not run(table, "repair_table").changed
+    assert table.store.read("snapshot/snapshot-2") == data
+    run(table, "repair_table", finding=["unreadable-operation:main"])
+    assert found(table) == {}
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_snapshot_that_expires_while_its_operation_is_repaired_stays_away(table: Table, at: str) -> None:
+    data = with_operation(table, "snapshot/snapshot-1", "COMPACT")
+    entry = TrashEntry(
+        branch="main", kind="snapshot", name="1", path="snapshot/snapshot-1", content=data, unlinked_ms=1
+    )
+
+    class Expiring(_Wrapper):
+        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+            if path == entry.path and method == ("replace" if at == "after" else "read") and done == [1]:
+                done.append(2)
+                self.inner.create(entry.trash_path, entry.to_bytes())
+                self.inner.delete(entry.path)
+            return action()
+
+    done: list[int] = []
+    store = Expiring(table.store)
+    [finding] = [f for f in find_all(table, 0, verify_files=False) if f.kind == "unreadable-operation"]
+    done.append(1)
+    files = Plan(operation="repair_table", table="d.t", actions=finding.actions)
+    execute(replace(table, store=store), files)
+    execute(table, taken_away(table, files))
+    assert done == [1, 2] and not table.store.exists(entry.path)
+
+
+def test_a_tag_that_an_expiry_has_overtaken_can_be_removed(table: Table) -> None:
+    append(table, "a")
+    gone = json.loads(table.store.read("snapshot/snapshot-1")) | {"baseManifestList": "manifest-list-gone"}
+    table.store.create("tag/tag-late", json.dumps(gone).encode())
+    with pytest.raises(FormatError, match="of tag 'late' is missing"):
+        expire_all(table)
+    finding = found(table)["dangling-tag:main/late"]
+    assert finding["by_name_only"] and finding["repair"] == "delete the tag"
+    run(table, "repair_table", finding=["dangling-tag:main/late"])
+    assert "late" not in table.tag_names()
+    expire_all(table)
+
+
+def test_a_snapshot_that_a_killed_writer_has_put_behind_the_oldest_one_goes(table: Table) -> None:
+    for _ in range(4):
+        append(table, "a")
+    late = table.store.read("snapshot/snapshot-1")
+    expire_all(table)
+    oldest = table.snapshot_ids()[0]
+    table.store.create("snapshot/snapshot-1", late)
+    assert set(found(table)) == {"snapshot-left-behind:main/1"}
+    run(table, "repair_table")
+    assert table.snapshot_ids() == [oldest]
+    assert (table.store.read("snapshot/EARLIEST"), found(table)) == (str(oldest).encode(), {})
+
+
+def test_the_hint_of_a_commit_to_a_branch_that_was_just_deleted_goes(table: Table) -> None:
+    append(table, "a")
+    table.store.create("branch/branch-gone/snapshot/LATEST", b"7")
+    assert not found(table)["branch-without-schema:gone"]["by_name_only"]
+    run(table, "repair_table")
+    assert (found(table), table.branch_names()) == ({}, [])
+
+
+def test_a_commit_leaves_no_hint_in_the_folder_of_a_branch_that_was_just_deleted(table: Table) -> None:
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=table.latest_snapshot_id())
+
+    class Late(_Wrapper):
+        def replace(self, path: str, data: bytes) -> None:
+            if path == "branch/branch-fix/snapshot/LATEST":
+                for left in self.inner.walk("branch/branch-fix"):
+                    self.inner.delete(left)
+            super().replace(path, data)
+
+    append(Table(Late(table.store), table.name, "fix"), "a", seq=9)
+    assert table.store.walk("branch") == []
+
+
+def expire_all(table: Table) -> None:
+    asked = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "writers_stopped": True, "retry_window": "0 s"}
+    run(table, "expire_snapshots", **asked, now=str(int(time.time() * 1000) + 1000))

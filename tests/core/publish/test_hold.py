@@ -1,0 +1,167 @@
+"""What a publish or rollback takes its files from may vanish, and be cleaned up, before its snapshot is there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import ConflictError, FormatError
+from airflow_paimon.core.publish.hold import HOLDS_DIR
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.table.reachability import missing_files
+from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, cut_off, make_table, rewrite, run
+from tests.stores import CountingStore
+
+DAY_S = 24 * 3600
+
+
+class _Before(CountingStore):
+    """Lets somebody else act once, right before the first such call."""
+
+    def __init__(self, inner: Any, method: str, prefix: str, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.wanted, self.act, self.done = (method, prefix), act, False
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        if not self.done and method == self.wanted[0] and path.startswith(self.wanted[1]):
+            self.done = True
+            self.act()
+        return super()._call(method, path, action)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    append(table, "b")
+    run(table, "create_branch", branch="fix", snapshot=2)
+    rewrite(table.branch("fix"), "a")
+    return table
+
+
+def aged(table: Table) -> None:
+    """Make all files two days old, so that orphan cleaning takes them."""
+    then = time.time() - 2 * DAY_S
+    for path in Path(table.store.uri.removeprefix("file://")).rglob("*"):
+        os.utime(path, (then, then))
+
+
+def clean(table: Table) -> None:
+    run(table, "delete_branch", branch="fix", force=True)
+    run(table, "remove_orphan_files", older_than="1 d")
+
+
+def beside(table: Table, act: Callable[[], object], when: tuple[str, str], operation: str, **values: Any) -> Any:
+    asked = {"warehouse": table.store.uri.removeprefix("file://").rsplit("/", 2)[0], "table": "d.t", **values}
+    context = open_context(build_request(operation, asked))
+    store = _Before(table.store, *when, act)
+    result = perform(
+        Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request, None
+    )
+    assert store.done
+    return result
+
+
+def unreadable(table: Table) -> list[str]:
+    return missing_files(table, table.schema(), list(live_entries(table, table.latest_snapshot()).values()))
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        ("create", f"{HOLDS_DIR}/"),
+        ("list", HOLDS_DIR),
+        ("replace", "tag/"),
+        ("create", "manifest/"),
+        ("create", "snapshot/"),
+    ],
+)
+def test_a_branch_that_is_deleted_and_cleaned_away_during_its_publish(table: Table, when: tuple[str, str]) -> None:
+    """Whenever it happens: main gets the rows and their files, or the publish is refused."""
+    aged(table)
+    try:
+        assert beside(table, lambda: clean(table), when, "merge_branch", branch="fix").snapshot_after == 3
+    except (ConflictError, FormatError):
+        assert when == ("create", f"{HOLDS_DIR}/") and table.latest_snapshot_id() == 2
+    assert unreadable(table) == []
+    assert table.store.walk(HOLDS_DIR) == []
+
+
+@pytest.mark.parametrize("when", [("create", f"{HOLDS_DIR}/"), ("list", HOLDS_DIR), ("create", "snapshot/")])
+def test_a_snapshot_that_expires_while_main_goes_back_to_it(table: Table, when: tuple[str, str]) -> None:
+    run(table, "delete_branch", branch="fix", force=True)
+    rewrite(table, "a")
+
+    def expire() -> None:
+        for _ in range(2):
+            run(table, "expire_snapshots", retain_max=1, retain_min=1, older_than="0 s", grace="0 s",
+                retry_window="0 s", writers_stopped=True)  # fmt: skip
+
+    try:
+        beside(table, expire, when, "rollback_to", snapshot=2)
+    except (ConflictError, FormatError):
+        assert when == ("create", f"{HOLDS_DIR}/")
+    assert unreadable(table) == [] and table.store.walk(HOLDS_DIR) == []
+
+
+def test_what_a_killed_publish_held_goes_after_a_week(table: Table) -> None:
+    step = 1
+    while not table.store.walk(HOLDS_DIR):
+        assert cut_off(table, step, "merge_branch", branch="fix")
+        step += 1
+    [left] = table.store.walk(HOLDS_DIR)
+    root = Path(table.store.uri.removeprefix("file://"))
+    then = time.time() - 6 * DAY_S
+    os.utime(root / left, (then, then))
+    run(table, "merge_branch", branch="fix")
+    assert table.store.walk(HOLDS_DIR) == [left], "its process may be alive"
+    then -= 2 * DAY_S
+    os.utime(root / left, (then, then))
+    rewrite(table.branch("fix"), "b")
+    run(table, "merge_branch", branch="fix")
+    assert table.store.walk(HOLDS_DIR) == []
+
+
+def test_a_refused_publish_leaves_no_hold(table: Table) -> None:
+    rewrite(table, "a")
+    with pytest.raises(ConflictError):
+        run(table, "merge_branch", branch="fix")
+    assert table.store.walk(HOLDS_DIR) == []
+
+
+def test_a_refused_publish_leaves_no_tag_though_snapshots_have_expired_meanwhile(table: Table) -> None:
+    """Without an operation id nobody else can have made its commit, so nothing has to be looked for."""
+
+    def overtake() -> None:
+        """Paimon's expiry doesn't know that the undo needs snapshot 3."""
+        for _ in range(3):
+            rewrite(table, "a")
+        for number in (1, 2, 3, 4):
+            table.store.delete(table.paths.snapshot(number))
+
+    before = set(table.tag_names())
+    with pytest.raises((ConflictError, FormatError)):
+        beside(table, overtake, ("create", "snapshot/"), "merge_branch", branch="fix")
+    assert table.snapshot_ids() == [5]
+    assert set(table.tag_names()) == before and table.store.walk(HOLDS_DIR) == []
+
+
+@pytest.mark.parametrize("operation", ["merge_branch", "rollback_to"])
+def test_a_replayed_publish_returns_numbers_as_numbers(table: Table, operation: str) -> None:
+    asked: dict[str, Any] = {"branch": "fix"}
+    if operation == "rollback_to":
+        asked = {"tag": run(table, "merge_branch", branch="fix").details["undo_tag"], "keep_later": True}
+    first = run(table, operation, operation_id="op", **asked).details
+    again = run(table, operation, operation_id="op", **asked).details
+    assert again["replayed"] is True
+    same = first.keys() & again.keys()
+    assert {k: again[k] for k in same} == {k: first[k] for k in same} and len(same) >= 2

@@ -1,0 +1,178 @@
+"""A publish among writers that never pause: what they leave alone is not planned again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import pytest
+
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, files, make_table, rewrite, run
+from tests.stores import CountingStore
+
+T = TypeVar("T")
+_RIVALS = 30
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = make_table(tmp_path / "wh")
+    for dt in "abc":
+        append(table, dt, rows=2, seq=0)
+    run(table, "create_tag", tag="base")
+    run(table, "create_branch", branch="fix", tag="base")
+    rewrite(table.branch("fix"), "a")
+    return table
+
+
+class _Rivalled(CountingStore):
+    """Lets somebody else commit right before each of the first ``times`` snapshots that are put."""
+
+    def __init__(self, inner: Any, rival: Callable[[int], object], times: int) -> None:
+        super().__init__(inner)
+        self._rival, self._times, self.lost = rival, times, 0
+        self.requests: list[int] = []
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        if method == "create" and path.startswith("snapshot/") and self.lost < self._times:
+            self.lost += 1
+            self.requests.append(self.tally.requests)
+            self._rival(self.lost)
+        return super()._call(method, path, action)
+
+
+def publish(
+    table: Table, rival: Callable[[int], object], times: int, **values: Any
+) -> tuple[OperationResult, list[int]]:
+    return beside(table, rival, times, "merge_branch", branch="fix", **values)
+
+
+def beside(
+    table: Table, rival: Callable[[int], object], times: int, operation: str, **values: Any
+) -> tuple[OperationResult, list[int]]:
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
+    store = _Rivalled(table.store, rival, times)
+    result = perform(
+        Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request, None
+    )
+    return result, store.requests
+
+
+def test_a_merge_gets_through_beside_a_writer_that_wins_thirty_races(table: Table) -> None:
+    want = files(table.branch("fix"))
+    result, requests = publish(table, lambda n: append(table, "b", seq=10 * n), _RIVALS)
+    assert result.details["attempts"] == _RIVALS + 1
+    head = table.require().latest_snapshot()
+    assert head is not None
+    assert head.properties["airflow-paimon.operation"] == "merge_branch"
+    now = files(table)
+    assert {key: held for key, held in now.items() if b"b" not in key[0]} == {
+        key: held for key, held in want.items() if b"b" not in key[0]
+    }
+    assert sum(len(held) for key, held in now.items() if b"b" in key[0]) == 1 + _RIVALS
+    assert result.details["main_snapshot"] == head.id - 1
+    assert table.tag(result.details["undo_tag"]).snapshot.id == head.id - 1, "undo goes back to the last commit before"
+    costs = [after - before for before, after in pairwise(requests)]
+    assert median(costs[-10:]) == median(costs[:10]), "an attempt costs the same, however many commits came in"
+
+
+def test_a_rival_in_the_branchs_bucket_is_found_on_the_way(table: Table) -> None:
+    head = table.latest_snapshot_id()
+    with pytest.raises(ConflictError, match="dt=a"):
+        publish(table, lambda n: append(table, "a" if n == 3 else "b", seq=10 * n), 5)
+    assert [s.properties for s in table.snapshots(range((head or 0) + 1, (table.latest_snapshot_id() or 0) + 1))] == [
+        {},
+        {},
+        {},
+    ]
+
+
+def test_an_altered_main_is_planned_anew(table: Table) -> None:
+    def rival(number: int) -> None:
+        if number == 2:
+            alter_table(table, [AddColumn(name="extra", type="INT")])
+        append(table, "b", seq=10 * number)
+
+    result, _ = publish(table, rival, 4)
+    assert result.changed
+    assert table.latest_snapshot().schema_id == table.schema().id == 1  # type: ignore[union-attr]
+
+
+def test_an_expected_head_is_not_followed(table: Table) -> None:
+    with pytest.raises(ConflictError, match="as expected"):
+        publish(table, lambda n: append(table, "b", seq=10 * n), 1, expected_main_snapshot=table.latest_snapshot_id())
+
+
+def test_an_undo_gets_through_beside_a_writer_that_wins_thirty_races(table: Table) -> None:
+    before = files(table)
+    tag = run(table, "merge_branch", branch="fix").details["undo_tag"]
+    undo = {"tag": tag, "keep_later": True}
+    result, requests = beside(table, lambda n: append(table, "b", seq=10 * n), _RIVALS, "rollback_to", **undo)
+    assert result.details["attempts"] == _RIVALS + 1
+    now, head = files(table), table.latest_snapshot_id() or 0
+    assert {key: held for key, held in now.items() if b"b" not in key[0]} == {
+        key: held for key, held in before.items() if b"b" not in key[0]
+    }
+    assert sum(len(held) for key, held in now.items() if b"b" in key[0]) == 1 + _RIVALS
+    assert result.details["head_snapshot"] == head - 1
+    assert table.tag(result.details["undo_tag"]).snapshot.id == head - 1
+    costs = [after - before for before, after in pairwise(requests)]
+    assert max(after - before for before, after in pairwise(costs)) <= 1, "one more manifest each, no new plan"
+
+
+def test_a_rival_in_what_an_undo_takes_back_is_found_on_the_way(table: Table) -> None:
+    undo = {"tag": run(table, "merge_branch", branch="fix").details["undo_tag"], "keep_later": True}
+    with pytest.raises(ConflictError, match="changed again after the publish"):
+        beside(table, lambda n: append(table, "a" if n == 3 else "b", seq=10 * n), 5, "rollback_to", **undo)
+
+
+class _Overtaken(CountingStore):
+    """Lets the other try run whole as soon as the operation has its record."""
+
+    def __init__(self, inner: Any, other: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._other: Callable[[], object] | None = other
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        done = super()._call(method, path, action)
+        other = self._other
+        if other is not None and method == "create" and path.startswith("_airflow_paimon/operations/"):
+            self._other = None
+            other()
+        return done
+
+
+@pytest.mark.parametrize(
+    ("operation", "values"), [("merge_branch", {"branch": "fix"}), ("rollback_to", {"snapshot": 1})]
+)
+def test_a_try_that_another_overtakes_gives_its_result(table: Table, operation: str, values: dict[str, Any]) -> None:
+    values = {**values, "operation_id": "op"}
+    done: list[OperationResult] = []
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
+    slow = Table(_Overtaken(table.store, lambda: done.append(run(table, operation, **values))), table.name)
+    late = perform(Context(context.request, slow, context.now_ms, context.started), context.request, None)
+    (first,) = done
+    assert late.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
+    assert late.details["replayed"]
+
+
+def test_a_tag_of_the_head_stays_in_the_branch_when_main_was_faster(table: Table) -> None:
+    """Main then has more than the branch: the tag would be on a state that is not its own."""
+    run(table, "create_tag", tag="done", branch="fix")
+    result, _ = publish(table, lambda n: append(table, "c", seq=4), 1, tags=True, writers_stopped=True)
+    assert result.changed and result.snapshot_after == 5
+    assert (result.details["tags"], result.details["tags_that_stay"]) == ([], ["done"])
+    assert "done" not in table.tag_names()

@@ -1,0 +1,103 @@
+"""No change of a schema, and no new table, that keeps Paimon's engines from opening the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption
+from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, run
+
+COLUMNS = [("dt", "STRING NOT NULL"), ("k", "INT NOT NULL"), ("v", "STRING"), ("n", "BIGINT"), ("g", "INT")]
+KEYED: dict[str, str] = {"bucket": "2"}
+OPTIONS: dict[str, dict[str, str]] = {
+    "keys": KEYED,
+    "first-row": {**KEYED, "merge-engine": "first-row"},
+    "vectors": {**KEYED, "deletion-vectors.enabled": "true"},
+    "lookup": {**KEYED, "changelog-producer": "lookup"},
+    "groups": {**KEYED, "merge-engine": "partial-update", "fields.g.sequence-group": "v"},
+    "expiry": {**KEYED, "record-level.expire-time": "1 d", "record-level.time-field": "n"},
+    "index": {**KEYED, "file-index.bloom-filter.columns": "v"},
+    "append": {"bucket": "-1"},
+}
+SETTINGS = [
+    ("keys", "snapshot.num-retained.max", "5"), ("keys", "snapshot.num-retained.min", "0"),
+    ("keys", "changelog.num-retained.max", "5"), ("append", "changelog-producer", "lookup"),
+    ("append", "changelog-producer", "input"), ("vectors", "changelog-producer", "full-compaction"),
+    ("first-row", "changelog-producer", "input"), ("append", "full-compaction.delta-commits", "5"),
+    ("lookup", "full-compaction.delta-commits", "5"), ("append", "streaming-read-overwrite", "true"),
+    ("lookup", "streaming-read-overwrite", "true"), ("keys", "record-level.time-field", "v"),
+    ("keys", "record-level.time-field", "nope"), ("keys", "scan.mode", "from-snapshot"), ("keys", "scan.mode", "nope"),
+    ("keys", "file-index.bloom-filter.columns", "nope"), ("keys", "clustering.incremental", "true"),
+    ("keys", "blob-field", "v"), ("keys", "vector-field", "nope"), ("append", "bucket", "-2"),
+]  # fmt: skip
+COLUMN_CHANGES: list[tuple[str, Any]] = [
+    ("expiry", DropColumn(name="n")),
+    ("expiry", RenameColumn(name="n", to_name="m")),
+    ("groups", DropColumn(name="v")),
+    ("groups", RenameColumn(name="v", to_name="w")),
+    ("index", DropColumn(name="v")),
+    ("index", RenameColumn(name="v", to_name="w")),
+    ("keys", AddColumn(name="_SEQUENCE_NUMBER", type="BIGINT")),
+    ("keys", AddColumn(name="_KEY_x", type="INT")),
+    ("keys", RenameColumn(name="v", to_name="_ROW_ID")),
+    ("keys", AddColumn(name="rowkind", type="STRING")),
+    ("append", AddColumn(name="_LEVEL", type="INT")),
+]
+
+
+def make(folder: Path, kind: str, **more: str) -> Table:
+    keys = [] if kind == "append" else ["dt", "k"]
+    return create_table(
+        str(folder), "d.t", COLUMNS, partition_keys=["dt"], primary_keys=keys, options={**OPTIONS[kind], **more}
+    )
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), SETTINGS)
+def test_options_with_which_paimon_could_not_open_the_table(tmp_path: Path, kind: str, key: str, value: str) -> None:
+    with pytest.raises(InvalidInputError):
+        make(tmp_path / "new", kind, **{key: value})
+    table = make(tmp_path / "old", kind)
+    with pytest.raises(InvalidInputError, match=r"No engine of Paimon could open|can't be"):
+        alter_table(table, [SetOption(key=key, value=value)])
+    assert table.schema().id == 0 and not (tmp_path / "new" / "d.db").exists()
+
+
+@pytest.mark.parametrize(("kind", "change"), COLUMN_CHANGES)
+def test_columns_with_which_paimon_could_not_open_the_table(tmp_path: Path, kind: str, change: Any) -> None:
+    table = make(tmp_path, kind)
+    with pytest.raises(InvalidInputError):
+        alter_table(table, [change])
+    assert table.schema().id == 0
+
+
+def test_both_bounds_of_a_retention_are_set_at_once(tmp_path: Path) -> None:
+    table = make(tmp_path, "keys")
+    alter_table(
+        table,
+        [SetOption(key="snapshot.num-retained.max", value="5"), SetOption(key="snapshot.num-retained.min", value="2")],
+    )
+    assert run(table, "check_table").details["ok"]
+
+
+def test_a_table_that_has_a_fault_already_is_named_and_can_be_mended(tmp_path: Path) -> None:
+    table = make(tmp_path, "keys")
+    data = table.store.read("schema/schema-0").replace(b'"bucket"', b'"snapshot.num-retained.max": "5", "bucket"')
+    table.store.replace("schema/schema-0", data)
+    findings = [f["id"] for f in run(table, "check_table").details["findings"]]
+    assert findings == ["unopenable-schema:main/snapshot.num-retained.min=10"] or len(findings) == 2
+    alter_table(table, [SetOption(key="write-only", value="true")])
+    alter_table(table, [SetOption(key="snapshot.num-retained.max", value="20")])
+    assert run(table, "check_table").details["ok"]
+
+
+def test_index_files_stay_where_they_are_in_a_table_with_data(tmp_path: Path) -> None:
+    table = create_table(str(tmp_path), "d.t", COLUMNS, partition_keys=["dt"], options={"bucket": "-1"})
+    append(table, "a")
+    with pytest.raises(InvalidInputError, match="new table"):
+        alter_table(table, [SetOption(key="index-file-in-data-file-dir", value="true")])

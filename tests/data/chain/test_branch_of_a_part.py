@@ -1,0 +1,181 @@
+"""Branches of a chain table's snapshot and delta branch: made, written, kept from expiry, and published onto them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.chain.alter import alter_chain_table
+from airflow_paimon.core.check.check import find_all
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import drop_partitions
+from airflow_paimon.data.rewrite import new_bucket_number
+from tests.core.tables import run
+from tests.data.chain.compactions import compact
+from tests.data.chain.tables import Row, Writes, chain_table, on, seen, write
+from tests.data.chain.tables import day_is as at
+
+SIMPLE: Writes = [
+    ("snapshot", "20250810", [(1, 1, "a"), (2, 1, "a"), (3, 1, "a")]),
+    ("delta", "20250811", [(1, 2, "b"), (2, 2, "", "-D")]),
+    ("delta", "20250812", [(4, 2, "c")]),
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return chain_table(tmp_path, SIMPLE, buckets=1)
+
+
+def branch_of(table: Table, part: str = "delta", **more: Any) -> Table:
+    run(
+        table, "create_branch", branch="fix", from_branch=part, snapshot=table.branch(part).latest_snapshot_id(), **more
+    )
+    return table.branch("fix")
+
+
+def put(branch: Table, day: str, *rows: Row, mode: str = "append") -> None:
+    write(branch, ["k", "s", "v"], ["dt"], day, rows, mode)
+
+
+def of(table: Table, day: str) -> list[Row]:
+    return seen(table, where=at(day))
+
+
+def test_it_is_read_and_written_as_it_is_stored(table: Table) -> None:
+    fix = branch_of(table)
+    options = fix.schema().options
+    assert options["chain-table.enabled"] == "true", "so that no engine's compaction drops deletes"
+    assert not {k for k in options if k.startswith("scan.fallback")}, "so that no engine reads it as a chain"
+    before = seen(table)
+    put(fix, "20250811", (1, 3, "", "-D"), (5, 1, "new"))
+    assert seen(fix) == sorted([*on("20250811", (5, 1, "new")), *on("20250812", (4, 2, "c"))], key=repr)
+    assert seen(table) == before
+    result = run(table, "merge_branch", branch="fix")
+    assert (result.branch, result.details["base_snapshot"]) == ("delta", result.snapshot_before)
+    assert of(table, "20250811") == on("20250811", (3, 1, "a"), (5, 1, "new"))
+    assert table.latest_snapshot_id() is None
+    assert not run(table, "merge_branch", branch="fix").changed
+
+
+def test_what_is_published_hides_and_is_reported(table: Table) -> None:
+    compact(table, "dt=20250811")
+    fix = branch_of(table)
+    put(fix, "20250811", (3, 9, "new"))
+    looked = run(table, "merge_branch", branch="fix", dry_run=True)
+    assert looked.changed and "stale" not in looked.details
+    result = run(table, "merge_branch", branch="fix", operation_id="op")
+    (stale,) = result.details["stale"]
+    assert stale["partition"] == "dt=20250811"
+    assert run(table, "merge_branch", branch="fix", operation_id="op").details["stale"] == [stale]
+    compact(table, pending=True, max_chain_length=9)
+    assert of(table, "20250811") == on("20250811", (1, 2, "b"), (3, 9, "new"))
+    run(table, "rollback_to", branch="delta", tag=result.details["undo_tag"])
+    assert run(table, "check_chain_table").details["stale"] == ["dt=20250811"]
+    compact(table, pending=True, max_chain_length=9)
+    assert of(table, "20250811") == on("20250811", (1, 2, "b"), (3, 1, "a"))
+
+
+def test_a_bucket_that_both_changed_is_a_conflict(table: Table) -> None:
+    fix = branch_of(table)
+    put(fix, "20250811", (1, 3, "fix"))
+    put(table.branch("delta"), "20250812", (6, 1, "beside"))
+    run(table, "merge_branch", branch="fix")
+    assert of(table, "20250812") == on("20250812", (1, 3, "fix"), (3, 1, "a"), (4, 2, "c"), (6, 1, "beside"))
+    put(fix, "20250812", (4, 3, "fix"))
+    put(table.branch("delta"), "20250812", (4, 4, "beside"))
+    before = seen(table)
+    with pytest.raises(ConflictError, match="dt=20250812"):
+        run(table, "merge_branch", branch="fix")
+    with pytest.raises(ConflictError, match="not at 1 as expected"):
+        run(table, "merge_branch", branch="fix", expected_main_snapshot=1)
+    assert seen(table) == before
+
+
+def test_an_anchor_that_is_needed_stays(table: Table) -> None:
+    fix = branch_of(table, "snapshot")
+    drop_partitions(fix, [{"dt": "20250810"}])
+    before = seen(table)
+    with pytest.raises(UnsafeOperationError, match="can't be dropped"):
+        run(table, "merge_branch", branch="fix")
+    assert seen(table) == before
+    put(fix, "20250810", (1, 1, "loaded"), (3, 1, "again"))
+    run(table, "merge_branch", branch="fix")
+    assert of(table, "20250811") == on("20250811", (1, 2, "b"), (3, 1, "again"))
+    assert of(table, "20250810") == on("20250810", (1, 1, "loaded"), (3, 1, "again"))
+
+
+@pytest.mark.parametrize("operation", ["fast_forward", "replace_main"])
+def test_only_a_merge_publishes_it(table: Table, operation: str) -> None:
+    put(branch_of(table), "20250811", (1, 3, "fix"))
+    with pytest.raises(UnsafeOperationError, match="by merge_branch alone"):
+        run(table, operation, branch="fix")
+
+
+def test_the_columns_stay_those_of_the_chain(table: Table) -> None:
+    put(branch_of(table), "20250811", (1, 3, "fix"))
+    alter_chain_table(table, [SetOption(key="target-file-size", value="64 mb")])
+    run(table, "merge_branch", branch="fix", dry_run=True)
+    alter_chain_table(table, [AddColumn(name="w", type="INT")])
+    with pytest.raises(UnsafeOperationError, match="alter the three of them with alter_chain_table"):
+        run(table, "merge_branch", branch="fix")
+
+
+def test_expiry_of_the_delta_keeps_what_its_branch_needs(table: Table) -> None:
+    delta, fix = table.branch("delta"), branch_of(table)
+    put(fix, "20250812", (7, 1, "fix"))
+    expected = seen(fix)
+    for number in range(4):
+        put(delta, "20250811", (1, 2, f"b{number}"), (2, 2, "", "-D"), mode="dynamic_overwrite")
+    expire(table)
+    assert seen(fix) == expected
+    run(table, "merge_branch", branch="fix")
+    assert of(table, "20250812") == on("20250812", (1, 2, "b3"), (3, 1, "a"), (4, 2, "c"), (7, 1, "fix"))
+    put(delta, "20250812", (8, 1, "other"), mode="dynamic_overwrite")
+    expire(table)
+    assert seen(fix) == expected, "the delta has replaced these files since"
+    run(table, "delete_branch", branch="fix")
+    assert {t.name.partition("-undo-")[0] for t in delta.tags()} == {"airflow-paimon"}, "no tag keeps files for ever"
+    expire(table)
+    assert of(table, "20250812") == on("20250812", (1, 2, "b3"), (3, 1, "a"), (8, 1, "other"))
+    assert [f for f in find_all(table, 0, verify_files=True) if f.severity != "info"] == []
+
+
+def test_new_buckets_of_a_delta_win_over_those_of_full_partitions(table: Table) -> None:
+    """By the internal number, where sequence.field is equal: Paimon's readers go by that."""
+    of_delta = branch_of(table)
+    assert [new_bucket_number(b) for b in (table.branch("delta"), of_delta)] == [0, 0]
+    assert [new_bucket_number(b) for b in (table.branch("snapshot"), table)] == [-1, -1]
+
+
+def test_it_begins_with_a_tag_of_the_delta(table: Table) -> None:
+    run(table, "create_tag", branch="delta", tag="before")
+    put(table.branch("delta"), "20250812", (5, 1, "later"))
+    run(table, "create_branch", branch="fix", from_branch="delta", tag="before")
+    fix = table.branch("fix")
+    assert seen(fix) == sorted([*on("20250811", (1, 2, "b")), *on("20250812", (4, 2, "c"))], key=repr)
+    put(fix, "20250811", (1, 3, "fix"))
+    assert run(table, "merge_branch", branch="fix").branch == "delta"
+    assert of(table, "20250812") == on("20250812", (1, 3, "fix"), (3, 1, "a"), (4, 2, "c"), (5, 1, "later"))
+
+
+def test_it_expires_when_it_is_published(table: Table) -> None:
+    put(branch_of(table, retention="1 d"), "20250811", (1, 3, "fix"))
+    asked = {"now": "2099-01-01T00:00:00+00:00"}
+    assert run(table, "expire_branches", **asked).details["expired"] == []
+    published = run(table, "merge_branch", branch="fix")
+    run(table, "rollback_to", branch="delta", tag=published.details["undo_tag"])
+    assert run(table, "expire_branches", **asked).details["expired"] == [], "it was undone"
+    run(table, "merge_branch", branch="fix")
+    assert [b["branch"] for b in run(table, "expire_branches", **asked).details["expired"]] == ["fix"]
+    assert of(table, "20250811") == on("20250811", (1, 3, "fix"), (3, 1, "a"))
+
+
+def expire(table: Table) -> None:
+    few = {"retain_max": 1, "retain_min": 1, "keep_undo": False, "retry_window": "0 s"}
+    run(table, "expire_snapshots", branch="delta", grace="0 s", writers_stopped=True, **few)
+    assert len(table.branch("delta").snapshot_ids()) == 1

@@ -1,0 +1,279 @@
+"""Publishes of a table without keys beside a process that appends to the same partition and never pauses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.publish.hold import mark_published
+from airflow_paimon.core.publish.published import verify_publish
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.compact import compact
+from tests.core.tables import run
+from tests.data.appender import FIRST, appender
+from tests.data.row_statements import Row, statement, with_ids
+from tests.data.tables import make_table
+
+COLUMNS = {"k": "INT", "v": "STRING", "dt": "STRING"}
+KINDS = {
+    "plain": {"bucket": "-1"},
+    "row tracking": {"bucket": "-1", "row_tracking__enabled": "true"},
+    "unordered buckets": {"bucket": "2", "bucket_key": "k", "bucket_append_ordered": "false"},
+}
+
+
+def rows(*values: tuple[int, str]) -> pa.Table:
+    columns = [pa.array([k for k, _ in values], pa.int32()), [v for _, v in values], ["a"] * len(values)]
+    return pa.table(columns, names=list(COLUMNS))
+
+
+def shown(table: Table, **read: Any) -> dict[int, str]:
+    found = read_arrow(table, **read).to_pylist()
+    assert len({r["k"] for r in found}) == len(found), "a row is there twice"
+    return {r["k"]: r["v"] for r in found}
+
+
+def renamed(word: str) -> Any:
+    def one(row: Row) -> Row:
+        return {**row, "v": word} if row["k"] % 2 and row["k"] < 100 else row
+
+    return one
+
+
+def compact_branch(table: Table, branch: str = "fix") -> None:
+    asked = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "branch": branch, "min_files": 2}
+    request = build_request("compact", asked)
+    assert isinstance(request, Compact)
+    compact(open_context(request), request)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_publish_and_undo_gets_through(tmp_path: Path, kind: str) -> None:
+    """UPDATE, DELETE, late rows and a compaction on the branch, in the partition to which main appends all the time."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], **KINDS[kind])
+    for k in range(0, 20, 5):
+        write_arrow(table, rows(*((k + i, "old") for i in range(5))))
+    run(table, "create_branch", branch="fix", snapshot=4)
+    fix = table.branch("fix")
+    wanted = shown(table)
+    with appender(tmp_path, tmp_path) as committed:
+        for number in range(5):
+            word = f"fixed {number}"
+            if number == 3:
+                compact_branch(table)
+            if kind == "unordered buckets":
+                write_arrow(fix, rows((100 + number, "late")))
+            else:
+                statement(fix, renamed(word), [{"k": 100 + number, "v": "late", "dt": "a"}], "MERGE")
+                wanted |= {k: word for k in wanted if k % 2 and k < 100}
+            wanted[100 + number] = "late"
+            before = committed()
+            result = run(table, "merge_branch", branch="fix")
+            assert result.changed and result.details["buckets"] > 0
+            verify_publish(
+                table, snapshot_id=result.snapshot_after, branch="fix", branch_snapshot=fix.latest_snapshot_id() or 0
+            )
+            now = shown(table)
+            assert {k: v for k, v in now.items() if k < 1000} == wanted
+            assert now.keys() >= set(range(FIRST, FIRST + before)), "rows that main had got before are gone"
+        undo = result.details["undo_tag"]
+        run(table, "rollback_to", tag=undo, keep_later=True)
+    appended = dict.fromkeys(range(FIRST, FIRST + committed()), "appended")
+    del wanted[104]
+    if kind != "unordered buckets":
+        wanted |= {k: "fixed 3" for k in wanted if k % 2 and k < 100}
+    assert shown(table) == wanted | appended
+    if kind == "row tracking":
+        ids = [r[-2] for r in with_ids(table)]
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_replaced_partition_and_the_rows_that_main_appended(tmp_path: Path, keep: bool) -> None:
+    """They are a conflict, or stay beside the branch's; the plan says so."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    write_arrow(table, rows((1, "old"), (2, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    write_arrow(table.branch("fix"), rows((1, "new")), mode="dynamic_overwrite")
+    write_arrow(table, rows((3, "appended")))
+    if not keep:
+        with pytest.raises(ConflictError, match="--keep-appended") as refused:
+            run(table, "merge_branch", branch="fix")
+        assert refused.value.details["cause"] == "appended" and table.latest_snapshot_id() == 2
+        return
+    plan = run(table, "merge_branch", branch="fix", keep_appended=True, dry_run=True).details
+    assert plan["appended_on_main"] == {"buckets": ["dt=a/bucket-0"], "files": 1, "rows": 1}
+    run(table, "merge_branch", branch="fix", keep_appended=True)
+    assert shown(table) == {1: "new", 3: "appended"}
+
+
+def test_a_bucket_that_keeps_its_order_stays_a_conflict(tmp_path: Path) -> None:
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="1", bucket_key="k")
+    write_arrow(table, rows((1, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    for view in (table, table.branch("fix")):
+        write_arrow(view, rows((2 + (view is table), "new")))
+    with pytest.raises(ConflictError, match="both changed"):
+        run(table, "merge_branch", branch="fix")
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_an_undone_publish_is_published_again_unless_the_undo_has_expired(tmp_path: Path, expired: bool) -> None:
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    write_arrow(table, rows((1, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    statement(table.branch("fix"), renamed("new"), [{"k": 3, "v": "late", "dt": "a"}])
+    undo = run(table, "merge_branch", branch="fix").details["undo_tag"]
+    run(table, "rollback_to", tag=undo, keep_later=True)
+    write_arrow(table, rows((4, "appended")))
+    if expired:
+        for number in (1, 2, 3):
+            table.store.delete(table.paths.snapshot(number))
+        with pytest.raises(ConflictError, match="can't be told"):
+            run(table, "merge_branch", branch="fix")
+        assert shown(table) == {1: "old", 4: "appended"}
+        return
+    assert run(table, "merge_branch", branch="fix").changed
+    assert shown(table) == {1: "new", 3: "late", 4: "appended"}
+
+
+@pytest.mark.parametrize("tags", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_row_is_published_twice_when_main_has_merged_it_and_the_first_publish_has_expired(
+    tmp_path: Path, kind: str, tags: bool
+) -> None:
+    """Main and the branch have both merged the published file into others; nothing but the history tells."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], **KINDS[kind])
+    write_arrow(table, rows((1, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    write_arrow(table.branch("fix"), rows((2, "late")))
+    run(table, "merge_branch", branch="fix")
+    write_arrow(table, rows((3, "appended")))
+    compact_branch(table, "main")
+    compact_branch(table)
+    for number in table.snapshot_ids()[:-1]:
+        table.store.delete(table.paths.snapshot(number))
+    for tag in [] if tags else table.tag_names():
+        if tag != "airflow-paimon-branch-fix":
+            table.store.delete(table.paths.tag(tag))
+    with pytest.raises(ConflictError):
+        run(table, "merge_branch", branch="fix")
+    assert shown(table) == {1: "old", 2: "late", 3: "appended"}
+
+
+@pytest.mark.parametrize("how", ["renamed", "child", "late child"])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_was_published_under_another_name_is_not_doubled(tmp_path: Path, how: str, compacted: bool) -> None:
+    """The branch has another name since, or is a branch of the published one, made before or after the publish."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    write_arrow(table, rows((1, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    write_arrow(table.branch("fix"), rows((3, "late")))
+    if how == "late child":
+        run(table, "create_branch", branch="next", from_branch="fix", snapshot=2)
+        write_arrow(table.branch("fix"), rows((5, "later")))
+    run(table, "merge_branch", branch="fix")
+    if how == "renamed":
+        run(table, "rename_branch", branch="fix", to_branch="next")
+    elif how == "child":
+        run(table, "create_branch", branch="next", from_branch="fix", snapshot=2)
+    if compacted:
+        write_arrow(table, rows((4, "appended")))
+        compact_branch(table, "main")
+    statement(table.branch("next"), renamed("new"))
+    wanted = shown(table)
+    try:
+        run(table, "merge_branch", branch="next")
+    except ConflictError:
+        assert compacted or how == "late child"
+    else:
+        assert how != "late child"
+        wanted |= {1: "new", 3: "new"}
+    assert shown(table) == wanted
+
+
+def test_an_earlier_branch_of_the_same_name_is_another_one(tmp_path: Path) -> None:
+    """It was published with more snapshots than this one has, undone and deleted; this one is of the same tag."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    write_arrow(table, rows((1, "old")))
+    run(table, "create_tag", tag="base")
+    run(table, "create_branch", branch="fix", tag="base")
+    for k in (3, 4, 5):
+        write_arrow(table.branch("fix"), rows((k, "wrong")))
+    undo = run(table, "merge_branch", branch="fix").details["undo_tag"]
+    run(table, "rollback_to", tag=undo, keep_later=True)
+    run(table, "delete_branch", branch="fix")
+    run(table, "create_branch", branch="fix", tag="base")
+    write_arrow(table.branch("fix"), rows((6, "right")))
+    assert run(table, "merge_branch", branch="fix").changed
+    assert shown(table) == {1: "old", 6: "right"}
+
+
+def test_an_approval_covers_what_main_appends_after_it(tmp_path: Path) -> None:
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    write_arrow(table, rows((1, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    statement(table.branch("fix"), renamed("new"))
+    for k in (1000, 1001):
+        write_arrow(table, rows((k, "appended")))
+    run(table, "merge_branch", branch="fix", approved_main_snapshot=2)
+    assert shown(table) == {1: "new", 1000: "appended", 1001: "appended"}
+
+
+def test_ids_stay_unique_when_main_is_faster_at_each_attempt(tmp_path: Path) -> None:
+    """The third attempt leaves main ids to give out, so that files written again with other ids can be used."""
+    from tests.core.publish.test_publish_follow import _Rivalled
+
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], **KINDS["row tracking"])
+    write_arrow(table, rows((1, "old"), (2, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    write_arrow(table.branch("fix"), rows((3, "late")))
+    statement(table.branch("fix"), renamed("new"))
+    write_arrow(table, rows((999, "appended")))
+    values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix"}
+    context = open_context(build_request("merge_branch", values))
+    store = _Rivalled(table.store, lambda n: write_arrow(table, rows((1000 + n, "appended"))), 8)
+    result = perform(type(context)(context.request, Table(store, table.name), context.now_ms, context.started),
+                     context.request, None)  # fmt: skip
+    assert result.details["attempts"] == 9
+    assert shown(table) == {1: "new", 2: "old", 3: "new"} | dict.fromkeys(range(999, 1000), "appended") | dict.fromkeys(
+        range(1001, 1009), "appended"
+    )
+    write_arrow(table, rows((2000, "after")))
+    ids = [r[-2] for r in with_ids(table)]
+    assert len(set(ids)) == len(ids) and max(ids) < (table.latest_snapshot().next_row_id or 0)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("operation_id", [None, "op"])
+def test_a_publish_that_loses_races_does_not_take_its_own_note_for_an_earlier_one(
+    tmp_path: Path, operation_id: str | None
+) -> None:
+    """Main's history has expired, and what main adds makes each attempt plan anew; the first try was killed."""
+    from tests.core.publish.test_publish_follow import _Rivalled
+
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], **KINDS["row tracking"])
+    write_arrow(table, rows((1, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    write_arrow(table.branch("fix"), rows((2, "late")))
+    write_arrow(table, rows((1000, "appended")))
+    write_arrow(table, rows((1001, "appended")))
+    for number in (1, 2):
+        table.store.delete(table.paths.snapshot(number))
+    if operation_id is not None:
+        mark_published(table.branch("fix"), table.branch("fix").snapshot(2), operation_id)
+    values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix", "operation_id": operation_id}
+    context = open_context(build_request("merge_branch", values))
+    store = _Rivalled(table.store, lambda n: write_arrow(table, rows((2000 + n, "appended"))), 3)
+    beside = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
+    assert perform(beside, context.request, None).details["attempts"] == 4
+    appended = dict.fromkeys((1000, 1001, 2001, 2002, 2003), "appended")
+    assert shown(table) == {1: "old", 2: "late"} | appended

@@ -1,0 +1,74 @@
+"""Publishes of a table without keys while Paimon's Java engine appends to the same partition, between all attempts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data import read_arrow
+from tests.core.publish.test_publish_follow import _Rivalled
+from tests.core.tables import run
+from tests.data.row_statements import Row, statement, with_ids
+from tests.oracles.drivers import JavaOracle
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.mark.parametrize("options", [{"bucket": "-1"}, {"bucket": "-1", "row-tracking.enabled": "true"}])
+def test_java_appends_between_all_attempts(java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]) -> None:
+    """Corrected rows and every row of Java's are there once, also after an undo."""
+    warehouse = str(tmp_path)
+    java_oracle.create_table(
+        *(warehouse, "d.t", {"k": "INT", "v": "STRING", "dt": "STRING"}), partition_keys=["dt"], options=options
+    )
+    java_oracle.write(warehouse, "d.t", [{"k": k, "v": "old", "dt": "a"} for k in range(6)])
+    table = open_table(warehouse, "d.t")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    wanted = dict.fromkeys(range(6), "old")
+
+    def append(number: int) -> None:
+        k = 100 + len(wanted)
+        java_oracle.write(warehouse, "d.t", [{"k": k, "v": "java", "dt": "a"}])
+        wanted[k] = "java"
+
+    def correct(row: Row) -> Row:
+        return {**row, "v": f"fixed {round}"} if row["k"] < 3 else row
+
+    for round in range(3):
+        statement(table.branch("fix"), correct)
+        wanted |= dict.fromkeys(range(3), f"fixed {round}")
+        publish(table, append)
+        check(java_oracle, table, wanted)
+    undo = table.latest_snapshot().properties["airflow-paimon.undo-tag"]  # type: ignore[union-attr]
+    append(0)
+    run(table, "rollback_to", tag=undo, keep_later=True)
+    wanted |= dict.fromkeys(range(3), "fixed 1")
+    check(java_oracle, table, wanted)
+    if "row-tracking.enabled" in options:
+        ids = [r[-2] for r in with_ids(table)]
+        assert len(set(ids)) == len(ids)
+
+
+def publish(table: Table, rival: Any) -> None:
+    context = open_context(
+        build_request("merge_branch", {"warehouse": warehouse_of(table), "table": "d.t", "branch": "fix"})
+    )
+    store = _Rivalled(table.store, rival, 3)
+    beside = Context(context.request, Table(store, table.name), context.now_ms, context.started)
+    assert perform(beside, context.request, None).details["attempts"] == 4
+
+
+def warehouse_of(table: Table) -> str:
+    return table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+
+
+def check(java: JavaOracle, table: Table, wanted: dict[int, str]) -> None:
+    for rows in (read_arrow(table).to_pylist(), java.read(warehouse_of(table), "d.t").to_pylist()):
+        found = sorted((r["k"], r["v"]) for r in rows)
+        assert found == sorted(wanted.items())

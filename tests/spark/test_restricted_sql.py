@@ -1,0 +1,162 @@
+"""Restricted SQL, as for SQL from a form: it reaches tables, and neither files, Java, scripts nor the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.spark.jobs import run_spark_operation
+from tests.spark.jobs.operations import correct, make_branch, put, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "the machine's own"
+ROW = "SELECT 1 AS k, {} AS v, 'a' AS dt"
+QUERIES = [
+    "SELECT k, value AS v, dt FROM branch, text.`{file}`",
+    "SELECT k, v, dt FROM branch WHERE v IN (SELECT value FROM TEXT.`{file}`)",
+    "SELECT k, (SELECT max(_c0) FROM csv.`file://{file}`) AS v, dt FROM branch",
+    "WITH t AS (SELECT value FROM text.`{file}`) SELECT k, value AS v, dt FROM branch, t",
+    "WITH t AS (WITH u AS (SELECT * FROM json.`{file}`) SELECT * FROM u) SELECT k, v, dt FROM branch",
+    "SELECT k, v, dt FROM branch LEFT JOIN LATERAL (SELECT * FROM binaryFile.`{file}`)",
+    "SELECT k, v, dt FROM branch JOIN parquet.`{file}` USING (k)",
+    "SELECT k, v, dt FROM branch UNION SELECT 1, value, 'a' FROM text.`{file}`",
+    "TABLE text.`{file}`",
+    "FROM text.`{file}` SELECT 1 AS k, value AS v, 'a' AS dt",
+    "SELECT k, value AS v, dt FROM branch, IDENTIFIER('text.`{file}`')",
+    "SELECT k, v, dt FROM spark_catalog.default.other",
+    "SELECT k, v, dt FROM elsewhere",
+    "SELECT k, v, dt FROM `d.t/../../x`.t",
+    "SELECT TRANSFORM(k) USING 'cat {file}' AS (k INT, v STRING, dt STRING) FROM branch",
+    "SELECT k, v, dt FROM (SELECT TRANSFORM(k) USING 'id' AS (v STRING) FROM branch)",
+    "SELECT k, v, dt FROM read_files('{file}')",
+    "SELECT k, v, dt FROM python_udtf(1)",
+    *(ROW.format(text) for text in (
+        "reflect('java.lang.System', 'getenv', 'HOME')", "JAVA_METHOD('java.lang.System', 'getProperty', 'user.home')",
+        "`reflect`('java.lang.System', 'getenv', 'HOME')", "try_reflect('java.lang.System', 'getenv', 'HOME')",
+        "upper(concat(reflect('java.lang.System', 'getenv', 'HOME'), ''))", "IDENTIFIER('reflect')('a', 'b')",
+        "transform(array(1), x -> reflect('java.lang.System', 'getenv', 'HOME'))[0]",
+        "CASE WHEN true THEN reflect('java.lang.System', 'getenv', 'HOME') END",
+        "max(reflect('java.lang.System', 'getenv', 'HOME')) OVER ()",
+        "'${{env:HOME}}'", "'${{system:user.home}}'", "'${{spark.app.id}}'", "${{env:HOME}}",
+        "default.my_udf(1)", "my_udf(1)", "input_file_name()",
+        "from_protobuf(binary('a'), 'M', '{file}')")),
+    "SELECT k, input_file_name() AS v, dt FROM branch",
+    "SELECT k, v, dt FROM branch WHERE reflect('java.lang.Runtime', 'getRuntime') IS NOT NULL",
+    "SELECT k, v, dt FROM branch ORDER BY reflect('java.lang.System', 'getenv', 'HOME')",
+    "SELECT k, v, dt FROM branch LIMIT length(reflect('java.lang.System', 'getenv', 'HOME'))",
+    "SELECT k, v, dt FROM VALUES (1, reflect('java.lang.System', 'getenv', 'HOME'), 'a') AS t(k, v, dt)",
+    "SELECT k, v, dt FROM branch LATERAL VIEW explode(array(input_file_name())) x AS y",
+    "SELECT k, v, dt FROM (SELECT *, row_number() OVER w AS n FROM branch "
+    "WINDOW w AS (ORDER BY java_method('java.lang.System', 'getenv', 'HOME')))",
+    "SELECT k, v, dt FROM (SELECT *, sum(1) OVER w AS n FROM branch "
+    "WINDOW w AS (PARTITION BY (SELECT max(value) FROM text.`{file}`)))",
+    "INSERT OVERWRITE DIRECTORY '{file}.d' USING csv SELECT * FROM branch",
+    "CREATE TEMPORARY FUNCTION f AS 'x.Y' USING JAR '{file}'",
+    "ADD JAR '{file}'",
+    "SET spark.sql.variable.substitute=true",
+    "CREATE TEMPORARY VIEW x USING csv OPTIONS (path '{file}')",
+    "CACHE TABLE x AS SELECT 1",
+]  # fmt: skip
+STATEMENTS = [
+    "UPDATE branch SET v = (SELECT max(value) FROM text.`{file}`) WHERE dt = 'a'",
+    "UPDATE branch SET v = reflect('java.lang.System', 'getenv', 'HOME') WHERE dt = 'a'",
+    "UPDATE branch SET v = 'x' WHERE v = java_method('java.lang.System', 'getenv', 'HOME')",
+    "DELETE FROM branch WHERE v IN (SELECT value FROM text.`{file}`)",
+    "MERGE INTO branch USING text.`{file}` AS s ON v = s.value WHEN MATCHED THEN DELETE",
+    "MERGE INTO branch USING main AS s ON branch.k = s.k WHEN MATCHED THEN UPDATE SET v = input_file_name()",
+    "MERGE INTO branch USING main AS s ON branch.k = s.k WHEN MATCHED AND reflect('a', 'b') = '1' THEN DELETE",
+    "INSERT INTO branch SELECT 1, value, 'a' FROM text.`{file}`",
+    "INSERT INTO branch VALUES (1, reflect('java.lang.System', 'getenv', 'HOME'), 'a')",
+    "INSERT INTO branch SELECT TRANSFORM(k) USING 'id' AS (k, v, dt) FROM branch",
+    "WITH s AS (SELECT value FROM text.`{file}`) INSERT INTO branch SELECT 1, value, 'a' FROM s",
+]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Table, Table]:
+    return make_branch(tmp_path)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    return file
+
+
+def test_what_reaches_beyond_the_tables_is_refused(
+    spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table], secret: Path
+) -> None:
+    _, fix = tables
+    before = rows_of(fix)
+    passed = []
+    for text in [*QUERIES, *STATEMENTS]:
+        sql = text.replace("{file}", str(secret)).replace("${{", "${").replace("}}", "}")
+        how = {} if text in STATEMENTS else {"partitions": ["dt=a"]}
+        try:
+            correct(spark, tmp_path, sql, restricted_sql=True, **how)
+        except UnsafeOperationError as error:
+            assert "restricted-sql" in error.message
+        else:
+            passed.append(sql)
+    assert passed == []
+    assert rows_of(fix) == before
+
+
+def test_the_same_reads_a_file_where_sql_is_not_restricted(
+    spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table], secret: Path
+) -> None:
+    _, fix = tables
+    sql = ROW.format(f"(SELECT value FROM text.`{secret}`)")
+    correct(spark, tmp_path, sql, partitions=["dt=a"])
+    assert (1, SECRET, "a") in rows_of(fix)
+
+
+HARMLESS = [
+    "SELECT k, v, dt FROM (SELECT *, rank() OVER w AS n FROM branch WINDOW w AS (PARTITION BY dt ORDER BY k)) "
+    "WHERE n = 1 AND dt = 'a'",
+    "SELECT k, CASE WHEN k > 1.5 THEN v ELSE DATE '2026-01-01' || X'00' END AS v, dt FROM branch WHERE dt = 'a' "
+    "AND v NOT LIKE ANY ('%x', 'y%') GROUP BY ALL HAVING max(INTERVAL '1' DAY) > INTERVAL '0' DAY",
+    "SELECT k, upper(v) AS v, dt FROM branch WHERE dt = 'a' AND k IN (SELECT k FROM main)",
+    "WITH big AS (SELECT * FROM branch WHERE k > 1) SELECT k, v, dt FROM big WHERE dt = 'a' ORDER BY k LIMIT 3",
+    "SELECT k, max(v) AS v, dt FROM d.t WHERE dt = 'a' GROUP BY k, dt HAVING count(*) = 1",
+    "SELECT k, first_value(v) OVER w AS v, dt FROM branch WHERE dt = 'a' WINDOW w AS (PARTITION BY k ORDER BY v)",
+    "SELECT b.k, x.v, b.dt FROM branch b JOIN other x ON b.k = x.k WHERE b.dt = 'a'",
+    "SELECT k, concat(v, y) AS v, dt FROM branch LATERAL VIEW explode(array('1')) x AS y WHERE dt = 'a'",
+    "SELECT CAST(id AS INT) AS k, 'x' AS v, 'a' AS dt FROM range(3)",
+    "SELECT k, v, dt FROM VALUES (1, 'x', 'a') AS t(k, v, dt)",
+    "SELECT k, transform(array(v), x -> upper(x))[0] AS v, dt FROM branch WHERE dt = 'a'",
+    "SELECT k, CASE WHEN k = 1 THEN (SELECT min(v) FROM main) ELSE v END AS v, dt FROM branch WHERE dt = 'a'",
+    "UPDATE branch SET v = concat(v, uuid()) WHERE dt = 'a' AND EXISTS (SELECT 1 FROM d.t AS m WHERE m.k = branch.k)",
+    "DELETE FROM branch WHERE k = 1",
+    "MERGE INTO branch USING (SELECT 2 AS k, 'a' AS dt) AS s ON branch.k = s.k AND branch.dt = s.dt "
+    "WHEN MATCHED THEN UPDATE SET v = 'm' WHEN NOT MATCHED THEN INSERT (k, v, dt) VALUES (s.k, 'n', s.dt)",
+    "INSERT INTO branch SELECT 99, 'n', 'a'",
+]
+
+
+def test_queries_and_statements_over_tables_are_taken(
+    spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table]
+) -> None:
+    for sql in HARMLESS:
+        how = {"partitions": ["dt=a"]} if sql.startswith(("SELECT", "WITH")) else {}
+        correct(spark, tmp_path, sql, restricted_sql=True, view=["other=d.t@1"], dry_run=True, **how)
+
+
+def test_a_replay_hands_it_on(spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table], secret: Path) -> None:
+    main, fix = tables
+    before, file = rows_of(fix), tmp_path / "replay.sql"
+    put(main, [(1, "x", "b")])
+    file.write_text(f"INSERT INTO branch SELECT 7, value, 'a' FROM src, text.`{secret}`")
+    values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix", "sql": str(file), "source": ["src=d.t"],
+              "snapshot": ["1"], "restricted_sql": True}  # fmt: skip
+    with pytest.raises(UnsafeOperationError, match="neither a table of the warehouse nor a view"):
+        run_spark_operation(spark, build_request("replay_branch", values))
+    assert rows_of(fix) == before
