@@ -10,7 +10,8 @@ from airflow_paimon._compat import MappedOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_MARKS = ("{{", "{%")
+_STARTS = {"variable_start_string": "{{", "block_start_string": "{%", "line_statement_prefix": ""}
+"""What a template begins with, by Jinja's names; a DAG may choose other characters."""
 
 
 def from_outside(operator: Any, names: Iterable[str], context: Context) -> frozenset[str]:
@@ -50,7 +51,8 @@ def _is_computed(value: Any, declared: Any) -> bool:
         return False
     if not isinstance(value, str):
         return True
-    return any(mark in _source(value, declared) for mark in _MARKS)
+    starts = _STARTS | (getattr(declared.dag, "jinja_environment_kwargs", None) or {})
+    return any(starts[name] and starts[name] in _source(value, declared) for name in _STARTS)
 
 
 def _source(text: str, declared: Any) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import DAG, Param, task
@@ -164,6 +164,24 @@ def test_sql_that_is_no_literal_of_the_dag_is_restricted(warehouse: Path, monkey
     extra = {"warehouse": str(warehouse), "forms": {"sql": "any"}}
     set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
     assert restricted() == {"asked"}
+
+
+def test_templates_of_other_characters_are_templates(warehouse: Path) -> None:
+    chosen = {"variable_start_string": "<<", "variable_end_string": ">>", "line_statement_prefix": "%%"}
+    made = DAG(f"forms_{next(_NUMBERS)}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC),
+               jinja_environment_kwargs=chosen)  # fmt: skip
+    texts = {"template": "<< params.sql >>", "lines": "%% if true\nSELECT 1\n%% endif",
+             "block": "{% if 1 %}{% endif %}",
+             "literal": "SELECT '{{ params.sql }}'"}  # fmt: skip
+    with made:
+        for name, sql in texts.items():
+            CorrectBranchOperator(task_id=name, table="d.t", branch="fix", sql=sql)
+    found = {name for name in texts if "sql" in made.get_task(name)._from_outside(cast(Any, _context(made, name)))}
+    assert found == {"template", "lines", "block"}
+
+
+def _context(made: DAG, name: str) -> dict[str, Any]:
+    return {"dag": made, "ti": SimpleNamespace(dag_id="d", run_id="r", task_id=name, map_index=-1, max_tries=0)}
 
 
 def test_text_of_a_form_is_not_rendered_again(warehouse: Path, run_dag: RunDag) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,25 @@ QUERIES = [
     "SELECT k, value AS v, dt FROM branch, IDENTIFIER('text.`{file}`')",
     "SELECT k, v, dt FROM spark_catalog.default.other",
     "SELECT k, v, dt FROM elsewhere",
+    # The name of a WITH is Spark's table of that name in the query itself, before it and outside of it.
+    "WITH elsewhere AS (SELECT * FROM elsewhere) SELECT k, v, dt FROM elsewhere",
+    "WITH t AS (SELECT * FROM elsewhere), elsewhere AS (SELECT 1) SELECT k, v, dt FROM t",
+    "SELECT k, v, dt FROM elsewhere WHERE k IN (WITH elsewhere AS (SELECT 9 AS k) SELECT k FROM elsewhere)",
+    "SELECT k, v, dt FROM (WITH elsewhere AS (SELECT 1) SELECT 1 AS one FROM elsewhere) x, elsewhere",
+    "WITH RECURSIVE t AS (SELECT * FROM elsewhere UNION ALL SELECT k + 1, v, dt FROM t WHERE k < 2) SELECT * FROM t",
+    "SELECT k, v, dt FROM global_temp.everywhere",
+    *(f"SELECT * FROM {source}.`{{file}}`" for source in (
+        "orc", "avro", "xml", "delta", "jdbc", "paimon", "`BinaryFile`",
+        "`org.apache.spark.sql.execution.datasources.text.TextFileFormat`", "text/**/", "text -- x\n")),
+    "SELECT value AS v FROM branch WITH (path '{file}')",
+    "SELECT * FROM text.`{file}` TABLESAMPLE (10 ROWS)",
+    "SELECT * FROM text.`{file}` UNPIVOT (a FOR b IN (value))",
+    "SELECT k, v, dt FROM branch TIMESTAMP AS OF (SELECT max(value) FROM text.`{file}`)",
+    "SELECT * FROM explode(TABLE(text.`{file}`))",
+    "SELECT * FROM range(start => 1, end => (SELECT count(*) FROM text.`{file}`))",
+    "SELECT /*+ REPARTITION((SELECT max(value) FROM text.`{file}`)) */ k, v, dt FROM branch",
+    "SELECT * FROM branch PIVOT (max(reflect('java.lang.System', 'getenv', 'HOME')) FOR dt IN ('a'))",
+    "FROM text.`{file}` |> SELECT 1 AS k, value AS v, 'a' AS dt",
     "SELECT k, v, dt FROM `d.t/../../x`.t",
     "SELECT TRANSFORM(k) USING 'cat {file}' AS (k INT, v STRING, dt STRING) FROM branch",
     "SELECT k, v, dt FROM (SELECT TRANSFORM(k) USING 'id' AS (v STRING) FROM branch)",
@@ -46,7 +66,12 @@ QUERIES = [
         "max(reflect('java.lang.System', 'getenv', 'HOME')) OVER ()",
         "'${{env:HOME}}'", "'${{system:user.home}}'", "'${{spark.app.id}}'", "${{env:HOME}}",
         "default.my_udf(1)", "my_udf(1)", "input_file_name()",
-        "from_protobuf(binary('a'), 'M', '{file}')")),
+        "from_protobuf(binary('a'), 'M', '{file}')",
+        "schema_of_xml('<a/>', map('rowValidationXSDPath', '{file}'))",
+        "system.builtin.reflect('java.lang.System', 'getenv', 'HOME')", "session.upper('a')",
+        "max('a') FILTER (WHERE reflect('java.lang.System', 'getenv', 'HOME') = 'x')",
+        "aggregate(array('a'), '', (a, x) -> reflect('java.lang.System', 'getenv', 'HOME'))",
+        "named_struct('a', reflect('java.lang.System', 'getenv', 'HOME')).a")),
     "SELECT k, input_file_name() AS v, dt FROM branch",
     "SELECT k, v, dt FROM branch WHERE reflect('java.lang.Runtime', 'getRuntime') IS NOT NULL",
     "SELECT k, v, dt FROM branch ORDER BY reflect('java.lang.System', 'getenv', 'HOME')",
@@ -63,6 +88,9 @@ QUERIES = [
     "SET spark.sql.variable.substitute=true",
     "CREATE TEMPORARY VIEW x USING csv OPTIONS (path '{file}')",
     "CACHE TABLE x AS SELECT 1",
+    "EXECUTE IMMEDIATE 'SELECT 1'",
+    "BEGIN SELECT 1; END",
+    "CALL sys.compact(table => 'd.t')",
 ]  # fmt: skip
 STATEMENTS = [
     "UPDATE branch SET v = (SELECT max(value) FROM text.`{file}`) WHERE dt = 'a'",
@@ -76,6 +104,10 @@ STATEMENTS = [
     "INSERT INTO branch VALUES (1, reflect('java.lang.System', 'getenv', 'HOME'), 'a')",
     "INSERT INTO branch SELECT TRANSFORM(k) USING 'id' AS (k, v, dt) FROM branch",
     "WITH s AS (SELECT value FROM text.`{file}`) INSERT INTO branch SELECT 1, value, 'a' FROM s",
+    "WITH elsewhere AS (SELECT * FROM elsewhere) DELETE FROM branch WHERE k IN (SELECT k FROM elsewhere)",
+    "INSERT INTO branch TABLE text.`{file}`",
+    "INSERT INTO branch WITH ('path' = '{file}') SELECT 1, 'v', 'a'",
+    "INSERT INTO branch REPLACE WHERE dt = 'a' SELECT k, v, dt FROM branch",
 ]
 
 
@@ -91,6 +123,18 @@ def secret(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.fixture
+def elsewhere(spark: SparkSession) -> Iterator[None]:
+    """Tables of Spark's own catalogs."""
+    rows = spark.sql(f"SELECT 9 AS k, '{SECRET}' AS v, 'a' AS dt".replace("machine's", "machine''s"))
+    rows.createOrReplaceTempView("elsewhere")
+    rows.createOrReplaceGlobalTempView("everywhere")
+    yield
+    spark.catalog.dropTempView("elsewhere")
+    spark.catalog.dropGlobalTempView("everywhere")
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_what_reaches_beyond_the_tables_is_refused(
     spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table], secret: Path
 ) -> None:
@@ -110,6 +154,29 @@ def test_what_reaches_beyond_the_tables_is_refused(
     assert rows_of(fix) == before
 
 
+def test_pipe_syntax_is_named_as_what_is_refused(
+    spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table]
+) -> None:
+    if spark.version.startswith("3."):
+        pytest.skip("Spark 3 has no pipe syntax")
+    with pytest.raises(UnsafeOperationError, match=r"it has pipe syntax \(\|>\); write it as a SELECT"):
+        correct(spark, tmp_path, "FROM branch |> WHERE dt = 'a'", partitions=["dt=a"], restricted_sql=True)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_names_of_a_with_are_compared_as_the_session_compares_them(
+    spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table]
+) -> None:
+    sql = "WITH Elsewhere AS (SELECT * FROM branch) SELECT k, v, dt FROM elsewhere WHERE dt = 'a'"
+    correct(spark, tmp_path, sql, partitions=["dt=a"], restricted_sql=True, dry_run=True)
+    spark.conf.set("spark.sql.caseSensitive", True)
+    try:
+        with pytest.raises(UnsafeOperationError, match="'elsewhere', which is neither"):
+            correct(spark, tmp_path, sql, partitions=["dt=a"], restricted_sql=True, dry_run=True)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_the_same_reads_a_file_where_sql_is_not_restricted(
     spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table], secret: Path
 ) -> None:
@@ -125,6 +192,8 @@ HARMLESS = [
     "SELECT k, CASE WHEN k > 1.5 THEN v ELSE DATE '2026-01-01' || X'00' END AS v, dt FROM branch WHERE dt = 'a' "
     "AND v NOT LIKE ANY ('%x', 'y%') GROUP BY ALL HAVING max(INTERVAL '1' DAY) > INTERVAL '0' DAY",
     "SELECT k, upper(v) AS v, dt FROM branch WHERE dt = 'a' AND k IN (SELECT k FROM main)",
+    "WITH one AS (SELECT * FROM branch), two AS (SELECT * FROM one) SELECT k, v, dt FROM Two WHERE dt = 'a' AND k IN "
+    "(SELECT k FROM one)",
     "WITH big AS (SELECT * FROM branch WHERE k > 1) SELECT k, v, dt FROM big WHERE dt = 'a' ORDER BY k LIMIT 3",
     "SELECT k, max(v) AS v, dt FROM d.t WHERE dt = 'a' GROUP BY k, dt HAVING count(*) = 1",
     "SELECT k, first_value(v) OVER w AS v, dt FROM branch WHERE dt = 'a' WINDOW w AS (PARTITION BY k ORDER BY v)",

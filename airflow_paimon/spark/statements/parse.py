@@ -49,7 +49,7 @@ def parse_statement(spark: SparkSession, text: str) -> Statement | None:
         raise InvalidInputError(f"Spark can't parse the statement: {fault_at(str(error))}") from None
     ctes: tuple[tuple[str, Fragment], ...] = ()
     if kind_of(plan) == "UnresolvedWith" and kind_of(plan.child()) in _PARSERS:
-        if _says(plan, "allowRecursion"):
+        if says(plan, "allowRecursion"):
             raise UnsupportedFeatureError("WITH RECURSIVE before a statement is not executed; put it into a subquery")
         ctes = tuple((str(r._1()), Fragment(node=r._2().child())) for r in sequence_items(plan.cteRelations()))
         plan = plan.child()
@@ -134,7 +134,7 @@ def _refuse_several(plan: Any) -> None:
         raise InvalidInputError(f"A script (BEGIN ... END) is not executed; give one {TAKEN}")
 
 
-def _says(plan: Any, flag: str) -> bool:
+def says(plan: Any, flag: str) -> bool:
     """Return a flag of a plan; False in a Spark that doesn't have it."""
     from py4j.protocol import Py4JError
 
@@ -161,7 +161,7 @@ def _delete(plan: Any, text: str, ctes: Any) -> Statement:
 
 
 def _merge(plan: Any, text: str, ctes: Any) -> Statement:
-    if _says(plan, "withSchemaEvolution"):
+    if says(plan, "withSchemaEvolution"):
         raise UnsupportedFeatureError("MERGE WITH SCHEMA EVOLUTION is not executed; add the columns first")
     return Statement(
         kind="MERGE",

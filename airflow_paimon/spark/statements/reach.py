@@ -6,7 +6,7 @@ text. So the parsed plan may consist of known parts only: what is not known to b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, UnsupportedFeatureError
@@ -14,7 +14,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table, split_version
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.statements.parse import kind_of, parse_plan, sequence_items
+from airflow_paimon.spark.statements.parse import kind_of, parse_plan, says, sequence_items
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +37,14 @@ _TABLE_FUNCTIONS = frozenset({
 })  # fmt: skip
 _REFUSED_FUNCTIONS = frozenset({
     "java_method", "reflect", "try_reflect", "input_file_name", "input_file_block_start", "input_file_block_length",
-    "from_avro", "from_xml", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf",
+    "from_avro", "from_xml", "schema_of_xml", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf",
 })  # fmt: skip
-"""Spark's own functions that call Java, read files (descriptors of Protobuf), or tell about files."""
+"""Spark's own functions that call Java, read files (descriptors of Protobuf, schemas of XML), or tell about files."""
+_SAID = {
+    "PipeOperator": "pipe syntax (|>); write it as a SELECT",
+    "ScriptTransformation": "a script (TRANSFORM)",
+}
+"""Parts of a plan that have a name in SQL."""
 _COMPUTED = frozenset({"ExpressionWithUnresolvedIdentifier", "PlanWithUnresolvedIdentifier"})
 
 _VALUES = (
@@ -94,23 +99,20 @@ class _Reach:
         self._builtin: Any = catalyst.analysis.FunctionRegistry.builtin()
         self._identifier: Any = catalyst.FunctionIdentifier
         self._is_table = is_table
-        self._names = {view.lower() for view in views}
+        self._views = views
+        exact = spark.conf.get("spark.sql.caseSensitive") == "true"
+        self._as_compared: Callable[[str], str] = str if exact else str.lower
 
     def check(self, plan: Any) -> None:
         """Raise for the first part that is not known to be harmless."""
-        nodes = list(self._nodes(plan))
-        for node in nodes:
-            if kind_of(node) == "UnresolvedWith":
-                self._names |= {str(one._1()).lower() for one in sequence_items(node.cteRelations())}
-        for node in nodes:
-            self._check(node)
+        self._walk(plan, frozenset(map(self._as_compared, self._views)))
 
-    def _check(self, node: Any) -> None:
+    def _check(self, node: Any, names: frozenset[str]) -> None:
         kind = kind_of(node).rstrip("$")
         if kind in _COMPUTED:
             raise _refusal("a name that is computed (IDENTIFIER)")
         if kind == "UnresolvedRelation":
-            self._check_relation([str(p) for p in sequence_items(node.multipartIdentifier())])
+            self._check_relation([str(p) for p in sequence_items(node.multipartIdentifier())], names)
         elif kind == "UnresolvedTableValuedFunction":
             self._check_function([str(p) for p in sequence_items(node.name())], _TABLE_FUNCTIONS)
         elif kind == "UnresolvedFunction":
@@ -118,11 +120,11 @@ class _Reach:
         elif kind == "UnresolvedGenerator":
             self._check_function([str(node.name().unquotedString())])
         elif self._is(node, "plans.logical.LogicalPlan") and kind not in _PLANS:
-            raise _refusal(f"the part {kind} of its plan")
+            raise _refusal(_SAID.get(kind, f"the part {kind} of its plan"))
 
-    def _check_relation(self, parts: list[str]) -> None:
+    def _check_relation(self, parts: list[str], names: frozenset[str]) -> None:
         name = ".".join(parts)
-        if not (name.lower() in self._names if len(parts) == 1 else len(parts) == 2 and self._is_table(name)):
+        if not (self._as_compared(name) in names if len(parts) == 1 else len(parts) == 2 and self._is_table(name)):
             raise _refusal(f"{name!r}, which is neither a table of the warehouse nor a view of this operation")
 
     def _check_function(self, parts: list[str], allowed: Collection[str] | None = None) -> None:
@@ -131,31 +133,44 @@ class _Reach:
         if len(parts) > 1 or not known or name in _REFUSED_FUNCTIONS:
             raise _refusal(f"the function {'.'.join(parts)}")
 
-    def _nodes(self, element: Any) -> Iterator[Any]:
-        """Return each plan and expression in an element of a plan, whatever holds it: a list, a WITH, a map of windows.
+    def _walk(self, element: Any, names: frozenset[str]) -> None:
+        """Check each plan and expression in an element of a plan, whatever holds it: a list, a WITH, a map of windows.
 
-        What is neither a known container nor a known value is refused: something may stand in it.
+        ``names`` are those that stand for views and for queries of a WITH around it. What is neither a known container
+        nor a known value is refused: something may stand in it.
         """
         if not hasattr(element, "getClass"):  # a text, a number: what Py4J turns into Python's own
             return
         if self._is(element, "trees.TreeNode"):
-            yield element
+            self._check(element, names)
+            if kind_of(element) == "UnresolvedWith":
+                self._walk(element.child(), self._walk_with(element, names))
+                return
         elif self._instance_of(element, "scala.collection.Iterable"):
             items = element.iterator()
             while items.hasNext():
-                yield from self._nodes(items.next())
+                self._walk(items.next(), names)
             return
         elif not self._instance_of(element, "scala.Product"):
-            name = str(element.getClass().getName())
-            if not (
-                name.startswith(_VALUES)
-                or self._instance_of(element, "java.lang.Enum")
-                or self._is_without_options(element)
-            ):
-                raise _refusal(f"a part of an unknown kind, {name}")
+            self._check_value(element)
             return
         for i in range(element.productArity()):
-            yield from self._nodes(element.productElement(i))
+            self._walk(element.productElement(i), names)
+
+    def _walk_with(self, plan: Any, names: frozenset[str]) -> frozenset[str]:
+        """Check the queries of a WITH; returns the names after it. Each sees those before it; RECURSIVE: itself."""
+        recursive = says(plan, "allowRecursion")
+        for one in sequence_items(plan.cteRelations()):
+            after = names | {self._as_compared(str(one._1()))}
+            self._walk(one._2(), after if recursive else names)
+            names = after
+        return names
+
+    def _check_value(self, element: Any) -> None:
+        name = str(element.getClass().getName())
+        known = name.startswith(_VALUES) or self._instance_of(element, "java.lang.Enum")
+        if not (known or self._is_without_options(element)):
+            raise _refusal(f"a part of an unknown kind, {name}")
 
     def _is_without_options(self, element: Any) -> bool:
         """Options of a relation are for sources, tables take none; Spark notes there that a statement writes it."""
