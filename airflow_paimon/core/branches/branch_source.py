@@ -30,7 +30,7 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
         ConflictError: the source is itself being created, renamed or deleted.
     """
     if request.tag is not None and request.snapshot is not None:
-        raise InvalidInputError("create_branch: give tag or snapshot, not both", table=context.table.name)
+        raise InvalidInputError("create_branch: give tag or snapshot, not both")
     view = context.table.branch(request.from_branch)
     require_ready(view.require())
     ids = view.schema_ids()
@@ -68,8 +68,7 @@ def _check_source_branch(view: Table, request: CreateBranch) -> None:
     if view.branch_name != MAIN and not is_protective(view.schema()):
         raise UnsafeOperationError(
             f"{view.label} may expire its own snapshots, which would delete files that branch "
-            f"{request.branch!r} shares; create it from main, or from a branch created by airflow-paimon",
-            table=view.name,
+            f"{request.branch!r} shares; create it from main, or from a branch created by airflow-paimon"
         )
 
 
@@ -108,11 +107,8 @@ def recheck_source(table: Table, source: BranchSource) -> None:
         if not lost and source.tag is None:
             lost = lost_between(view, snapshot)
     except NotFoundError as error:
-        raise ConflictError(
-            f"{view.label}: snapshot {snapshot.id} disappeared during the creation ({error})", table=table.name
-        ) from None
+        raise ConflictError(f"{view.label}: snapshot {snapshot.id} disappeared during the creation ({error})") from None
     if lost:
         raise ConflictError(
-            f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} is gone; branch from a later one",
-            table=table.name,
+            f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} is gone; branch from a later one"
         )

@@ -96,8 +96,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
             _make(context.table, source, plan, gone, stale=stale, resumed=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
-                f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again",
-                table=context.table.name,
+                f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again"
             ) from error
     after = source.snapshot.id if source.snapshot else None
     details = _details(record) | {"protective_tag": _protective_tag(plan.protect, name, source)}
@@ -157,9 +156,7 @@ def _check_claim(table: Table, plan: CreatePlan, source: BranchSource) -> None:
     assert isinstance(claim, PutNew)
     tag = _protective_path(plan.protect, claim.path.rpartition("/")[2].removesuffix(".json"), source)
     if not _holds(table, claim) or (tag is not None and not table.store.exists(tag)):
-        raise ConflictError(
-            f"{table.name}: the branch was deleted while it was being created; run it again", table=table.name
-        )
+        raise ConflictError(f"{table.name}: the branch was deleted while it was being created; run it again")
 
 
 def _withdraw(table: Table, plan: CreatePlan) -> None:
@@ -279,7 +276,7 @@ def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted:
         details = _details(record) | {"already_there": True}
         after = existing.head.id if existing.head else None
         return context.result(None, branch=wanted.branch, changed=ours, before=None, after=after, details=details)
-    raise AlreadyExistsError(_exists_message(context, existing, wanted), table=context.table.name)
+    raise AlreadyExistsError(_exists_message(context, existing, wanted))
 
 
 def is_empty_or_at_base(view: Table, record: Lineage) -> bool:

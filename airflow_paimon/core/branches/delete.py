@@ -50,7 +50,7 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     """
     name, table = request.branch, context.table
     if name == MAIN:
-        raise InvalidInputError(f"{table.name}: branch main can't be deleted", table=table.name)
+        raise InvalidInputError(f"{table.name}: branch main can't be deleted")
     with attempt_of(context) as tried:
         return _delete_branch(context, request, name, retried=tried.retried)
 
@@ -82,7 +82,6 @@ def _refuse_other_head(table: Table, removal: Removal, expected: int | None) -> 
     raise ConflictError(
         f"{table.name}: branch {removal.branch!r} is at snapshot {removal.head}, not at {expected} as expected; "
         f"nothing was deleted",
-        table=table.name,
         details={"expected_branch_snapshot": expected, "branch_snapshot": removal.head},
     )
 
@@ -233,10 +232,7 @@ def is_marked(table: Table, name: str, mark: Action) -> bool:
 
 
 def _another(table: Table, name: str) -> ConflictError:
-    return ConflictError(
-        f"{table.name}: branch {name!r} is being changed by another operation; run it again",
-        table=table.name,
-    )
+    return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")
 
 
 def _refuse_if_written(table: Table, removal: Removal) -> None:
@@ -252,8 +248,7 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
     if not same:
         raise ConflictError(
             f"{table.name}: branch {removal.branch!r} was written meanwhile; nothing was deleted. Stop its "
-            f"writers and run it again",
-            table=table.name,
+            f"writers and run it again"
         )
 
 
@@ -282,8 +277,7 @@ def check_deletable_branch(table: Table, name: str) -> None:
         used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip().lower() == name.lower()]
         if used and view.branch_name != name:
             raise UnsafeOperationError(
-                f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first",
-                table=table.name,
+                f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first"
             )
     refuse_parent(table, name)
 
@@ -301,6 +295,5 @@ def refuse_parent(table: Table, name: str) -> None:
         if child in living or read_lineage(table, child) is not None:
             raise UnsafeOperationError(
                 f"{table.name}: branch {child!r} starts from branch {name!r} and shares its files; delete {child!r} "
-                f"first",
-                table=table.name,
+                f"first"
             )

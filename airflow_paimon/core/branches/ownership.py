@@ -38,7 +38,6 @@ def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Li
     raise UnsafeOperationError(
         f"{table.name}: branch {branch!r} is {protection_text(record)}. To {verb} it nevertheless, give force "
         f"(--force); alter_branch with unprotect ends the protection",
-        table=table.name,
         details={"branch": branch, "protected_by": record.protected_by, "reason": record.reason},
     )
 
@@ -66,7 +65,7 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
     """
     name, table = request.branch, context.table
     if name == MAIN:
-        raise InvalidInputError(f"{table.name}: main has no owner, retention or protection", table=table.name)
+        raise InvalidInputError(f"{table.name}: main has no owner, retention or protection")
     view = table.branch(name).require()
     known = require_ready(view)
     before = known or Lineage(branch=name, created_at=context.now_iso, known_origin=False)
@@ -106,9 +105,9 @@ def publish_properties(record: Lineage | None) -> dict[str, str]:
 
 def _altered(record: Lineage, request: AlterBranch, table: str) -> Lineage:
     if request.protect and request.unprotect:
-        raise InvalidInputError(f"{table}: alter_branch takes protect or unprotect, not both", table=table)
+        raise InvalidInputError(f"{table}: alter_branch takes protect or unprotect, not both")
     if request.protected_by and (request.unprotect or not (request.protect or record.protected)):
-        raise InvalidInputError(f"{table}: alter_branch: protected_by belongs to protect", table=table)
+        raise InvalidInputError(f"{table}: alter_branch: protected_by belongs to protect")
     out = replace(record, owner=request.owner or record.owner, reason=request.reason or record.reason)
     if request.retention is not None:
         out = replace(out, retention=checked_retention(request.retention, table))
@@ -144,6 +143,4 @@ def _write(table: Table, view: Table, plan: Plan, before: Lineage | None) -> Non
 
 
 def _changed(table: Table, name: str) -> ConflictError:
-    return ConflictError(
-        f"{table.name}: branch {name!r} is being changed by another operation; run it again", table=table.name
-    )
+    return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")

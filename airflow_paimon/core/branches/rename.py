@@ -53,7 +53,7 @@ def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
     table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
     if old in (MAIN, new):
         why = "main keeps its name" if old == MAIN else "that is its name already"
-        raise InvalidInputError(f"{table.name}: branch {old!r} can't be renamed to {new!r}: {why}", table=table.name)
+        raise InvalidInputError(f"{table.name}: branch {old!r} can't be renamed to {new!r}: {why}")
     with attempt_of(context) as tried:
         if tried.retried and _is_renamed(table, old, new):
             head = table.branch(new).latest_snapshot_id()
@@ -74,7 +74,7 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
     gathered = gather_rename(table, old, new, context.now_iso, request.operation)
     if not gathered.resumed:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
-            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
+            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
         require_ready(table.branch(new))
     refuse_protected(table, old, "rename", force=request.force)
     check_deletable_branch(table, old)
@@ -105,8 +105,7 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
         execute(table, both.plan.undo)
         raise ConflictError(
             f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since the rename was "
-            f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other",
-            table=table.name,
+            f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
         ) from error
     execute(table, late.remove)
 
@@ -116,7 +115,7 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
     stale = read_lineage(table, new)
     if stale is not None and stale.state == READY and not rename.resumed:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
-            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name", table=table.name)
+            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
         gone = Delete(path=lineage_path(new), reason="record of a deleted branch")
         execute(table, replace(rename.plan.claim, actions=(gone,)))
     if branch_record(table, old) != rename.record:
@@ -133,10 +132,7 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
 
 
 def _another(table: Table, old: str) -> ConflictError:
-    return ConflictError(
-        f"{table.name}: branch {old!r} is being changed by another operation; run it again",
-        table=table.name,
-    )
+    return ConflictError(f"{table.name}: branch {old!r} is being changed by another operation; run it again")
 
 
 @dataclass(frozen=True, slots=True)

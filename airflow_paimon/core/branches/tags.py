@@ -82,8 +82,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
             )
         raise AlreadyExistsError(
             f"{view.label}: tag {name!r} exists, on snapshot {existing.snapshot.id} (asked for: {snapshot.id}); choose "
-            f"another name, or if_exists=replace",
-            table=view.name,
+            f"another name, or if_exists=replace"
         )
     if existing is not None:
         check_deletable(view, existing)
@@ -92,9 +91,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
         try:
             execute(view, plan)
         except AlreadyExistsError:
-            raise ConflictError(
-                f"{view.label}: tag {name!r} was created by a concurrent operation", table=view.name
-            ) from None
+            raise ConflictError(f"{view.label}: tag {name!r} was created by a concurrent operation") from None
         _check_held(view, tag, existing)
     details = {"tag": name, "snapshot": snapshot.id, "time_retained": request.time_retained}
     return context.result(
@@ -113,7 +110,7 @@ def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
             return held
     latest = view.latest_snapshot()
     if latest is None:
-        raise NotFoundError(f"{view.label} has no snapshot to tag; write something first", table=view.name)
+        raise NotFoundError(f"{view.label} has no snapshot to tag; write something first")
     return latest
 
 
@@ -155,8 +152,7 @@ def _check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
         execute(view, Plan(operation="create_tag", table=view.name, actions=(back,)))
     why = f" ({lost[0]} is gone)" if lost else ""
     raise ConflictError(
-        f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one",
-        table=view.name,
+        f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one"
     )
 
 
@@ -164,8 +160,7 @@ def _refuse_reserved(table: Table, name: str) -> None:
     if name.startswith(RESERVED_TAG_PREFIX):
         raise InvalidInputError(
             f"{table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon itself; choose "
-            f"another name",
-            table=table.name,
+            f"another name"
         )
 
 
@@ -210,16 +205,14 @@ def check_deletable(view: Table, tag: Tag) -> None:
         return
     if branch is not None and branch in view.branch_names():
         raise UnsafeOperationError(
-            f"{view.label}: tag {tag.name!r} keeps files that branch {branch!r} shares; delete the branch first",
-            table=view.name,
+            f"{view.label}: tag {tag.name!r} keeps files that branch {branch!r} shares; delete the branch first"
         )
     if tag.name.startswith(KEEP_TAG_PREFIX):
         _check_keep_tag(view, tag)
     for name in _relying_branches(view, tag):
         raise UnsafeOperationError(
             f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and only tag {tag.name!r} "
-            f"keeps its files; delete the branch first",
-            table=view.name,
+            f"keeps its files; delete the branch first"
         )
 
 
@@ -228,8 +221,7 @@ def _check_keep_tag(view: Table, tag: Tag) -> None:
     if needed is not None:
         raise UnsafeOperationError(
             f"{view.label}: tag {tag.name!r} keeps files that a publish or rollback brought back, and {needed} would "
-            f"delete them. repair_table removes the tag when it is safe",
-            table=view.name,
+            f"delete them. repair_table removes the tag when it is safe"
         )
 
 
@@ -258,14 +250,12 @@ def rename_tag(view: Table, name: str, to_name: str) -> None:
     tag = view.tag(name)
     _refuse_reserved(view, check_tag_name(to_name))
     if protects(name) is not None or name.startswith(KEEP_TAG_PREFIX):
-        raise UnsafeOperationError(
-            f"{view.label}: tag {name!r} is needed under its name; it can't be renamed", table=view.name
-        )
+        raise UnsafeOperationError(f"{view.label}: tag {name!r} is needed under its name; it can't be renamed")
     data = view.store.read(view.paths.tag(name))
     if name == to_name:
         return
     if view.find_tag(to_name) is not None:
-        raise AlreadyExistsError(f"{view.label}: tag {to_name!r} exists; choose another name", table=view.name)
+        raise AlreadyExistsError(f"{view.label}: tag {to_name!r} exists; choose another name")
     actions: tuple[Action, ...] = (
         PutNew(path=view.paths.tag(to_name), data=data, reason=f"new name of {tag.name}", same_ok=True),
         Delete(path=view.paths.tag(name), reason=f"renamed to {to_name}"),
@@ -277,7 +267,7 @@ def set_tag_retention(view: Table, name: str, time_retained: str | None, now: da
     """Change the retention of a tag, counted from ``now`` (local time, no zone); None = unlimited."""
     tag = view.tag(name)
     if time_retained is not None and (protects(name) is not None or name.startswith(KEEP_TAG_PREFIX)):
-        raise UnsafeOperationError(f"{view.label}: tag {name!r} must not expire", table=view.name)
+        raise UnsafeOperationError(f"{view.label}: tag {name!r} must not expire")
     retained = None if time_retained is None else parse_duration(time_retained, "time_retained")
     changed = replace(tag, create_time=None if retained is None else now, time_retained=retained)
     action = Replace(path=view.paths.tag(name), data=changed.to_bytes(), reason=f"retention {time_retained}")

@@ -46,15 +46,14 @@ def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
 def _plan(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:
     require_committable(table)
     if table.branch_name != MAIN:
-        raise InvalidInputError(f"{table.label}: a chain table is altered through its main branch", table=table.name)
+        raise InvalidInputError(f"{table.label}: a chain table is altered through its main branch")
     main = look_at_branch(table.require(), MAIN)
     assert main.schema is not None
     options = TableOptions(main.schema.options)
     if not (options.chain_table and options.snapshot_branch and options.delta_branch):
         raise InvalidInputError(
             f"{table.name} is not a chain table (option chain-table.enabled): alter an ordinary table with "
-            f"alter_table; create_chain_table makes it a chain table",
-            table=table.name,
+            f"alter_table; create_chain_table makes it a chain table"
         )
     branches = [look_at_branch(table, name) for name in (options.snapshot_branch, options.delta_branch)]
     earlier = [i for i in table.schema_ids() if i < main.schema.id]

@@ -63,12 +63,12 @@ def plan_alter(
         InvalidInputError: a rule is broken, in any branch; nothing may be written then. NotFoundError: a branch.
     """
     if not changes:
-        raise InvalidInputError(f"{table}: name at least one change", table=table)
+        raise InvalidInputError(f"{table}: name at least one change")
     everyone = (*branches, main)
     has_data = any(b.has_data for b in everyone)
     for branch in everyone:
         if branch.schema is None:
-            raise NotFoundError(f"{table}: branch {branch.name!r} does not exist; run check_chain_table", table=table)
+            raise NotFoundError(f"{table}: branch {branch.name!r} does not exist; run check_chain_table")
     _check_options(table, changes, has_data)
     base = _find_base(table, everyone, previous, changes, has_data, now_ms)
     targets = {b.name: _target(table, b, base, changes, has_data, now_ms) for b in everyone}
@@ -97,8 +97,7 @@ def _check_options(table: str, changes: Sequence[SchemaChange], has_data: bool) 
             kind = "a chain table" if change.key in _NEVER else "a chain table with data"
             raise InvalidInputError(
                 f"{table}: option {change.key} of {kind} can't be changed: {reasons[change.key]}; create a new chain "
-                f"table and copy the rows",
-                table=table,
+                f"table and copy the rows"
             )
 
 
@@ -128,11 +127,10 @@ def _find_base(
             return _Base(before=before, after=after)
     other = [b.name for b in everyone if _schema(b).content != newest.content]
     if first_error is not None and not other:
-        raise InvalidInputError(f"{table}: {first_error.message}", table=table) from first_error
+        raise InvalidInputError(f"{table}: {first_error.message}") from first_error
     raise InvalidInputError(
         f"{table}: branch {', '.join(map(repr, other))} has other columns or keys than main, and not those after these "
-        f"changes; nothing was changed. Run check_chain_table and repair that first",
-        table=table,
+        f"changes; nothing was changed. Run check_chain_table and repair that first"
     )
 
 
@@ -147,7 +145,7 @@ def _target(
         target = apply_changes(schema, left, has_data=has_data, now_ms=now_ms)
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{table}: branch {branch.name!r} refuses the change, so nothing was changed: {error.message}", table=table
+            f"{table}: branch {branch.name!r} refuses the change, so nothing was changed: {error.message}"
         ) from None
     same = (target.fields, target.primary_keys, dict(target.options)) == (
         schema.fields,
@@ -170,7 +168,6 @@ def _check_targets(
     if new:
         raise InvalidInputError(
             f"{table}: nothing was changed, as the result would not be a valid chain table: {'; '.join(new)}",
-            table=table,
             details={"problems": new},
         )
 

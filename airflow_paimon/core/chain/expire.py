@@ -68,8 +68,7 @@ class _ChainExpiry:
         found = (now.keys(self.delta.branch_name), now.keys(self.snapshot.branch_name))
         if found != wanted:
             raise ConflictError(
-                f"{self.layout.label}: the branches changed since the expiry was planned: its plan no longer holds",
-                table=self.layout.label,
+                f"{self.layout.label}: the branches changed since the expiry was planned: its plan no longer holds"
             )
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
@@ -156,24 +155,20 @@ def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:
     label = context.table.label
     if request.branch != MAIN:
         raise InvalidInputError(
-            f"{label} is a chain table, which expires as a whole, by segments: leave branch {request.branch!r} out",
-            table=label,
+            f"{label} is a chain table, which expires as a whole, by segments: leave branch {request.branch!r} out"
         )
     if request.strategy not in (None, VALUES_TIME):
-        raise InvalidInputError(
-            f"{label}: chain tables expire by {VALUES_TIME} only, not by {request.strategy}", table=label
-        )
+        raise InvalidInputError(f"{label}: chain tables expire by {VALUES_TIME} only, not by {request.strategy}")
     if request.timestamp_pattern or request.timestamp_formatter:
         raise InvalidInputError(
             f"{label}: the time of a chain table's partitions is that of its options; leave timestamp_pattern and "
-            f"timestamp_formatter out",
-            table=label,
+            f"timestamp_formatter out"
         )
     layout, snapshot, delta = chain_views(context.table)
     options = TableOptions(context.table.schema().options)
     age = expiry_age(request.expiration_time, options, label)
     if request.min_anchors < 1:
-        raise InvalidInputError(f"{label}: min_anchors must be at least 1, not {request.min_anchors}", table=label)
+        raise InvalidInputError(f"{label}: min_anchors must be at least 1, not {request.min_anchors}")
     return _ChainExpiry(
         layout=layout,
         snapshot=snapshot,

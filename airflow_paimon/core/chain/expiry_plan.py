@@ -65,7 +65,7 @@ def plan_chain_expiry(
     """
     for name, number in (("max_segments", max_segments), ("min_anchors", min_anchors)):
         if number < 1:
-            raise InvalidInputError(f"{layout.label}: {name} must be at least 1, not {number}", table=layout.label)
+            raise InvalidInputError(f"{layout.label}: {name} must be at least 1, not {number}")
     lines = TimeLines(layout, partitions.snapshot), TimeLines(layout, partitions.delta)
     groups = sorted(lines[0].groups | lines[1].groups, key=repr)
     return [_plan_group_expiry(group, *lines, cutoff, max_segments, min_anchors) for group in groups]

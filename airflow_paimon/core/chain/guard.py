@@ -63,8 +63,7 @@ def refuse_chain_branch(branch: Table) -> None:
     if role is not None:
         raise UnsafeOperationError(
             f"{branch.label} is the {role} branch of a chain table: on main its partitions would hide both branches' "
-            f"for good; compact_chain_table makes partitions full, write_table writes to main",
-            table=branch.name,
+            f"for good; compact_chain_table makes partitions full, write_table writes to main"
         )
 
 
@@ -77,14 +76,12 @@ def check_chain_publish(target: Table, branch: Table, operation: str) -> None:
     if operation != "merge_branch":
         raise UnsafeOperationError(
             f"{branch.label} began with a branch of a chain table, {target.branch_name!r}, and is published onto that "
-            f"by merge_branch alone, not by {operation}",
-            table=branch.name,
+            f"by merge_branch alone, not by {operation}"
         )
     if target.schema().content != branch.schema().content:
         raise UnsafeOperationError(
             f"{branch.label} has other columns or keys than branch {target.branch_name!r} of the chain table, whose "
-            f"branches must have the same: alter the three of them with alter_chain_table, and correct a new branch",
-            table=branch.name,
+            f"branches must have the same: alter the three of them with alter_chain_table, and correct a new branch"
         )
 
 
@@ -221,7 +218,6 @@ def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> Unsaf
         f"{main.label}: rows written to {listed(texts)} of branch {layout.delta_branch} would be invisible: the "
         f"snapshot branch holds that partition in full. Write with on_stale='record', which lists it as stale, and "
         f"rebuild it with compact_chain_table --pending{never}; or write the rows to a later partition",
-        table=main.name,
         details={"partitions": texts},
     )
 
@@ -279,8 +275,7 @@ def _check_buckets(
                     f"{layout.label}: partition {layout.text_of(values)} would have {total} buckets, but "
                     f"{layout.text_of(other)}, which it is merged with, has {count}: a key must have one bucket in all "
                     f"of a chain; write with option bucket={count} in all three branches, or write the other "
-                    f"partitions again",
-                    table=layout.label,
+                    f"partitions again"
                 )
 
 

@@ -72,8 +72,7 @@ class ChainLayout:
             return moment
         raise InvalidInputError(
             f"{self.label}: partition {self.text_of(values)} {why} (partition.timestamp-pattern "
-            f"{self.clock.pattern!r}, partition.timestamp-formatter {self.clock.formatter.text!r}); {way_out}",
-            table=self.label,
+            f"{self.clock.pattern!r}, partition.timestamp-formatter {self.clock.formatter.text!r}); {way_out}"
         )
 
     def values_at(self, group: Values, moment: datetime) -> Values:

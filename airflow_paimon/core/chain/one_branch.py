@@ -25,7 +25,6 @@ def check_new_table(schema: TableSchema, name: str) -> None:
         raise InvalidInputError(
             f"{name} can't be created as a chain table: {'; '.join(problems)}. create_chain_table creates it with its "
             f"branches",
-            table=name,
             details={"problems": problems},
         )
 
@@ -54,8 +53,7 @@ def check_one_branch(branch: Table, changes: Sequence[SchemaChange]) -> None:
     if all(parts) and not all(isinstance(c, SetOption | RemoveOption) for c in changes):
         raise InvalidInputError(
             f"{branch.label} is a branch of a chain table, whose three branches must have the same columns; use "
-            f"alter_chain_table, which alters them together",
-            table=branch.name,
+            f"alter_chain_table, which alters them together"
         )
     known = _problems(branch, main, current) if TableOptions(main.options).chain_table else []
     problems = [p for p in _problems(branch, after, new) if p not in known]
@@ -64,7 +62,6 @@ def check_one_branch(branch: Table, changes: Sequence[SchemaChange]) -> None:
             f"{branch.label}: nothing was changed, as its three branches would not be one chain table any more: "
             f"{'; '.join(problems)}. Options that may change are altered in all three by alter_chain_table; "
             f"create_chain_table makes an ordinary table a chain table",
-            table=branch.name,
             details={"problems": problems},
         )
 

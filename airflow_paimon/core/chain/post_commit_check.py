@@ -64,7 +64,6 @@ class DropCheck:
             f"{self.main.label}: {self.role} partitions {listed(texts)} are dropped, but the check whether another "
             f"writer dropped the partitions with their rows at the same time failed ({why}). Inspect them with "
             f"check_chain_table; rollback_to --branch {self.branch} --snapshot {before} restores them",
-            table=self.main.name,
             details={"partitions": texts, "snapshot": before},
         )
 
@@ -122,7 +121,6 @@ class LostPartitions:
         return UnsafeOperationError(
             f"{main.label}: {self.check.role} partitions {listed(texts)} were dropped at the same moment as "
             f"{self.why}; {then}",
-            table=main.name,
             details={"partitions": texts, "snapshot": snapshot_id},
         )
 
@@ -163,7 +161,6 @@ def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[RequiredAn
         f"{main.label}: snapshot partition {text(first.values)} can't be dropped{more}: "
         f"{listed([text(f) for f in first.followers])} of branch {layout.delta_branch} builds on it, and {why}. Make "
         f"the first delta after it full first (compact_chain_table), or drop those deltas first",
-        table=main.name,
         details={"needed": [text(n.values) for n in needed], "followers": [text(f) for f in first.followers]},
     )
 

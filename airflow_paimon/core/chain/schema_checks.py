@@ -42,7 +42,6 @@ def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
     if problems:
         raise InvalidInputError(
             f"{label} can't be used as a chain table: {'; '.join(problems)}",
-            table=label,
             details={"problems": problems},
         )
     options = TableOptions(schema.options)
@@ -199,7 +198,6 @@ def check_chain_branches(
         error = NotFoundError if missing else InvalidInputError
         raise error(
             f"{label} can't be used as a chain table: {'; '.join(problems)}",
-            table=label,
             details={"problems": problems},
         )
     return layout

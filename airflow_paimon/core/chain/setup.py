@@ -136,13 +136,11 @@ def _plan(
         if not same_schema(table.schema(), schema):
             raise AlreadyExistsError(
                 f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "
-                f"columns out to make it a chain table",
-                table=table.name,
+                f"columns out to make it a chain table"
             )
     if not table.exists():
         raise NotFoundError(
-            f"There is no table {table.name} at {table.store.uri} to convert; give its columns and keys to create it",
-            table=table.name,
+            f"There is no table {table.name} at {table.store.uri} to convert; give its columns and keys to create it"
         )
     main = look_at_branch(table, MAIN)
     branches = [look_at_branch(table, n) for n in names]
@@ -193,7 +191,6 @@ def _check_partitions(table: Table, target: TableSchema, names: Sequence[str]) -
         more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
         raise InvalidInputError(
             f"{table.name} can't become a chain table: {'; '.join(problems[:_NAMED])}{more}",
-            table=table.name,
             details={"problems": problems[:100]},
         )
 
@@ -218,7 +215,7 @@ def carry_out(table: Table, plan: Plan) -> None:
         execute(table, plan)
     except AlreadyExistsError as error:
         raise ConflictError(
-            f"{table.name}: it was altered, or a branch was set up, at the same time; run it again", table=table.name
+            f"{table.name}: it was altered, or a branch was set up, at the same time; run it again"
         ) from error
 
 

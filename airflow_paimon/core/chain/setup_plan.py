@@ -99,8 +99,7 @@ def plan_new_chain(
         if found.has_data or not same_schema(found.schema, schema):
             raise AlreadyExistsError(
                 f"{table}: there is no such table, but its folder has a branch {found.name!r} with another schema, "
-                f"left by an interrupted set-up; repeat that request, or remove the folder",
-                table=table,
+                f"left by an interrupted set-up; repeat that request, or remove the folder"
             )
         schema = found.schema  # including its time stamp: all three are the same bytes
     actions: list[Action] = []
@@ -170,14 +169,13 @@ def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_
     if other is not None and TableOptions(schema.options).chain_table:
         raise InvalidInputError(
             f"{label} is a chain table already, with {other}={_said(schema, other)!r} instead of {wanted[other]!r}; on "
-            f"a table with data that would change every read: use the existing settings, or create a new table",
-            table=table,
+            f"a table with data that would change every read: use the existing settings, or create a new table"
         )
     try:
         changes = [SetOption(key=k, value=v) for k, v in missing.items()]
         return apply_changes(schema, changes, has_data=branch.has_data, now_ms=now_ms)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{label}: {error.message}", table=table) from None
+        raise InvalidInputError(f"{label}: {error.message}") from None
 
 
 def _branch_options(main: TableSchema, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -200,8 +198,7 @@ def _check_branch(table: str, branch: BranchNow) -> None:
     if branch.shared or (branch.schema is not None and is_protective(branch.schema)):
         raise InvalidInputError(
             f"{table}: branch {branch.name!r} shares files with main, so that expiry of one would delete files of the "
-            f"other; name an empty or new branch",
-            table=table,
+            f"other; name an empty or new branch"
         )
 
 
@@ -217,7 +214,7 @@ def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -
         problems = branch_problems(main, snapshot, delta)
     if problems:
         raise InvalidInputError(
-            f"{table} can't become a chain table: {'; '.join(problems)}", table=table, details={"problems": problems}
+            f"{table} can't become a chain table: {'; '.join(problems)}", details={"problems": problems}
         )
 
 

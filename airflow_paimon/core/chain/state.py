@@ -96,8 +96,7 @@ def pin_together(views: Sequence[Table]) -> list[ScanPlan]:
     label = views[0].label
     raise ConflictError(
         f"{label}: the branches were committed to in each of {_MAX_LOOKS} tries to read them together; run it again "
-        f"when fewer writers commit at once",
-        table=label,
+        f"when fewer writers commit at once"
     )
 
 

@@ -145,4 +145,4 @@ def _moment(layout: ChainLayout, text: str) -> datetime:
 
 
 def _refused(layout: ChainLayout, why: str) -> InvalidInputError:
-    return InvalidInputError(f"{layout.label}: {why}", table=layout.label)
+    return InvalidInputError(f"{layout.label}: {why}")

@@ -34,15 +34,12 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
     if on_stale in ("rebuild", "drop"):
         raise InvalidInputError(
             f"{table.label}: on_stale={on_stale!r} is not supported for writes: write with on_stale='record', then "
-            f"rebuild the stale partitions with compact_chain_table --pending",
-            table=table.name,
+            f"rebuild the stale partitions with compact_chain_table --pending"
         )
     if on_stale not in ("refuse", "record"):
-        raise InvalidInputError(f"on_stale is one of refuse, record, not {on_stale!r}", table=table.name)
+        raise InvalidInputError(f"on_stale is one of refuse, record, not {on_stale!r}")
     if chain_role(table, table.schema()) != Branch.DELTA:
-        raise InvalidInputError(
-            f"{table.label}: on_stale applies only to writes to the delta branch of a chain table", table=table.name
-        )
+        raise InvalidInputError(f"{table.label}: on_stale applies only to writes to the delta branch of a chain table")
     return "refuse" if on_stale == "refuse" else "record"
 
 

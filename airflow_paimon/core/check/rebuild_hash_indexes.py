@@ -35,8 +35,7 @@ def rebuild_hash_indexes(view: Table, partitions: Collection[bytes], keys: KeyHa
     def draft(now: Snapshot | None) -> Draft:
         if now is None or now.identity != head.identity or view.schema().id != schema.id:
             raise ConflictError(
-                f"{view.label}: another commit came while hash indexes were built; stop the writers, then run it again",
-                table=view.name,
+                f"{view.label}: another commit came while hash indexes were built; stop the writers, then run it again"
             )
         form = StoredPartitions(schema).canonical
         kept = [i for i in read_index(view, now) if i.index_type != INDEX_TYPE or form(i.partition) not in partitions]
@@ -70,7 +69,6 @@ def _write(
             raise UnsafeOperationError(
                 f"{view.label}: the rows of partition {where} are in the wrong buckets ({error.message}), so no index "
                 f"can be made. Read its rows and write them with mode=overwrite",
-                table=view.name,
                 details={"partition": where},
             ) from None
         for bucket, hashes in sorted(buckets.items()):

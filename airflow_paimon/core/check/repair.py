@@ -68,7 +68,6 @@ def _choose(context: Context, request: RepairTable, findings: list[Finding]) -> 
     if unknown:
         raise InvalidInputError(
             f"{context.table.name}: there is no finding {unknown[0]!r} that can be repaired; there are: "
-            f"{', '.join(sorted(mendable)) or 'none'}",
-            table=context.table.name,
+            f"{', '.join(sorted(mendable)) or 'none'}"
         )
     return [mendable[i] for i in request.finding]

@@ -170,8 +170,7 @@ def _require_same(table: Table, age: BranchAge, record: Lineage, removal: Remova
     """
     if removal.head != age.head or removal.record is None or Lineage.from_bytes(removal.record) != record:
         raise ConflictError(
-            f"{table.name}: branch {age.name!r} was changed while it was being looked at; the next run decides again",
-            table=table.name,
+            f"{table.name}: branch {age.name!r} was changed while it was being looked at; the next run decides again"
         )
 
 

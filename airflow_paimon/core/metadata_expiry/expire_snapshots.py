@@ -65,7 +65,7 @@ def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationRes
 def chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
     """Return the branch that was asked for; empty = all of them."""
     if request.all_branches and request.branch != MAIN:
-        raise InvalidInputError(f"{table.name}: give a branch, or all_branches, not both", table=table.name)
+        raise InvalidInputError(f"{table.name}: give a branch, or all_branches, not both")
     return () if request.all_branches else (table.branch(request.branch).require().branch_name,)
 
 

@@ -33,7 +33,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     branches = chosen_branches(table, request)
     cutoff_ms = time_before(request.older_than, context.now_ms, table.name)
     if request.include_unlimited and cutoff_ms is None:
-        raise InvalidInputError(f"{table.name}: include_unlimited needs older_than", table=table.name)
+        raise InvalidInputError(f"{table.name}: include_unlimited needs older_than")
     rule = TagRule(
         at=context.now_local,
         older_than=None if cutoff_ms is None else datetime.fromtimestamp(cutoff_ms / 1000),

@@ -97,9 +97,7 @@ def _run(
         if _unlink(context, choice, moved):
             break
     else:
-        raise ConflictError(
-            f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again", table=table.name
-        )
+        raise ConflictError(f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again")
     if due or (choice.dead and not grace_ms):
         return _finish(context, choice, plan, foreseen, grace_ms, reader, known)
     trash = [r.trash for r in roots.roots if r.trash is not None]
@@ -142,8 +140,7 @@ def _grace_ms(context: Context) -> int:
         raise InvalidInputError(
             f"{context.table.name}: grace must be at least {LEAST_GRACE}, got {request.grace!r}: a reader may still "
             f"read what expires now, and another engine may be making a tag or branch of it. If all writers and "
-            f"readers are stopped, say so with writers_stopped (--writers-stopped)",
-            table=context.table.name,
+            f"readers are stopped, say so with writers_stopped (--writers-stopped)"
         )
     return grace_ms
 

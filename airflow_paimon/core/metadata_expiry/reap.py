@@ -84,7 +84,6 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
             raise StorageError(
                 f"{table.name}: {len(failed)} of {len(stage)} files that nothing needs could not be deleted, e.g. "
                 f"{failed[0]}; what was to be freed waits in the trash: run it again",
-                table=table.name,
                 details={"failed": failed[:20]},
             )
 
@@ -260,8 +259,7 @@ def _check_present(table: Table, names: RootNames | None) -> None:
     lost = [m.file_name for m in names.state if not table.store.exists(manifest_path(m.file_name))] if names else []
     if names is not None and lost:
         raise FormatError(
-            f"{table.name}: manifest {lost[0]} of {names.root.label} is missing; nothing was deleted. Run check_table",
-            table=table.name,
+            f"{table.name}: manifest {lost[0]} of {names.root.label} is missing; nothing was deleted. Run check_table"
         )
 
 

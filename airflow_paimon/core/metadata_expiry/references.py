@@ -163,8 +163,7 @@ def _read_indexes(table: Table, roots: Sequence[Root], found: dict[str, tuple[In
         except NotFoundError:
             lost = next((n for n in some if not table.store.exists(manifest_path(n))), some[0])
             raise FormatError(
-                f"{table.name}: index manifest {lost} of {whose[lost].label} is missing; run check_table",
-                table=table.name,
+                f"{table.name}: index manifest {lost} of {whose[lost].label} is missing; run check_table"
             ) from None
         for name, data in zip(some, blobs, strict=True):
             found[name] = tuple(read_index_manifest(data, name=f"{table.name}: {name}"))

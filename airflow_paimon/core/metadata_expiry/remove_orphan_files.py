@@ -96,8 +96,7 @@ def _age(request: RemoveOrphanFiles, name: str, least: timedelta) -> timedelta:
             else "a retry of such an operation may still come"
         )
         raise InvalidInputError(
-            f"{request.table}: {name} must be at least {text}, got {getattr(request, name)!r}: {why}",
-            table=request.table,
+            f"{request.table}: {name} must be at least {text}, got {getattr(request, name)!r}: {why}"
         )
     return age
 
@@ -192,8 +191,7 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
         if failed:
             raise StorageError(
                 f"{table.name}: {len(failed)} of {len(free)} orphan files could not be deleted, e.g. {failed[0]}; run "
-                f"it again",
-                table=table.name,
+                f"it again"
             )
         deleted += free
         log.info("%s: deleted %s of %s orphan files", table.name, len(deleted), len(found.files))

@@ -234,11 +234,11 @@ def _root(view: Table, path: str, kind: str, name: str, data: bytes) -> Root:
         try:
             tag = parse_tag(data, name)
         except FormatError as error:
-            raise FormatError(f"{view.name}: {path}: {error.message}", table=view.name) from error
+            raise FormatError(f"{view.name}: {path}: {error.message}") from error
         return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=tag.snapshot, tag=tag)
     snapshot = parse_snapshot(data, f"{view.name}: {path}")
     if str(snapshot.id) != name:
-        raise FormatError(f"{view.name}: {path} holds id {snapshot.id}; {RESTORE}", table=view.name)
+        raise FormatError(f"{view.name}: {path} holds id {snapshot.id}; {RESTORE}")
     return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=snapshot)
 
 
@@ -254,7 +254,7 @@ def consumers_of(view: Table) -> Iterator[Consumer]:
         where = f"{view.name}: {path}"
         following = load_json_object(data, where).get("nextSnapshot")
         if not isinstance(following, int) or isinstance(following, bool) or not 0 <= following < 2**63:
-            raise FormatError(f"{where} has no nextSnapshot; restore it, or delete the consumer", table=view.name)
+            raise FormatError(f"{where} has no nextSnapshot; restore it, or delete the consumer")
         yield Consumer(
             branch=view.branch_name,
             name=infos[path].name.removeprefix(CONSUMER_PREFIX),
@@ -284,7 +284,7 @@ def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
                 if path.startswith(STREAMS_DIR)
                 else "see check_table, repair_table deletes it"
             )
-            raise FormatError(f"{main.name}: {path} is unreadable; {way_out}", table=main.name) from None
+            raise FormatError(f"{main.name}: {path} is unreadable; {way_out}") from None
 
 
 def _unfinished(main: Table, views: Iterable[Table]) -> Iterator[tuple[str, str]]:

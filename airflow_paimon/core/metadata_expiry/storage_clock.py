@@ -28,7 +28,6 @@ def storage_now(table: Table) -> int:
     if now is None:
         raise UnsupportedStorageError(
             f"{table.name}: this storage doesn't say when a file was written, so the age of a file can't be told and "
-            f"nothing was deleted",
-            table=table.name,
+            f"nothing was deleted"
         )
     return now

@@ -101,7 +101,7 @@ def _ordinary(context: Context, request: ExpirePartitions) -> _OrdinaryExpiry:
     view = context.table.branch(request.branch).require()
     schema = view.schema()
     if request.min_anchors != 1:
-        raise InvalidInputError(f"{view.label}: min_anchors is for chain tables only; leave it out", table=view.name)
+        raise InvalidInputError(f"{view.label}: min_anchors is for chain tables only; leave it out")
     rule = expiry_rule(
         schema,
         view.label,

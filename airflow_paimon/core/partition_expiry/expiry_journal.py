@@ -143,8 +143,7 @@ def _read(table: Table, operation_id: str, number: int) -> ExpiryPlan:
         return ExpiryPlan.from_json(parse_json(data))
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
-            f"{table.name}: the journal {path} is unreadable; delete it and run the expiry again, with a new plan",
-            table=table.name,
+            f"{table.name}: the journal {path} is unreadable; delete it and run the expiry again, with a new plan"
         ) from error
 
 

@@ -121,7 +121,6 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
     raise ConflictError(
         f"{context.table.name}: what is to expire kept changing while it was dropped ({MAX_ROUNDS} plans); run it "
         f"again when fewer writers touch old partitions. The last change: {moved.message if moved else ''}",
-        table=context.table.name,
         details={"done": [c.to_json() for c in done]},
     )
 
@@ -201,7 +200,6 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
         raise UnsafeOperationError(
             f"{view.label}: the anchor of partitions changed while they were dropped, and their files can't "
             f"be put back ({error.message}): run rollback_to --branch {view.branch_name} --snapshot {commit.before}",
-            table=view.name,
             details={"snapshot": commit.before, "branch": view.branch_name},
         ) from error
     left = tuple(d for d in commit.step.drops if d.key not in keys)
@@ -210,9 +208,7 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
     if not left:
         done.remove(narrowed)
     put = f", and are back with snapshot {receipt.snapshot.id}" if receipt.snapshot is not None else ""
-    raise ConflictError(
-        f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}", table=view.name
-    )
+    raise ConflictError(f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}")
 
 
 def _result(

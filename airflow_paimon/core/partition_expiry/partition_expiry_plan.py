@@ -65,17 +65,14 @@ def expiry_age(expiration_time: str | None, options: TableOptions, label: str) -
     name = "partition.expiration-time"
     text = expiration_time or options.text(name)
     if not text:
-        raise InvalidInputError(
-            f"{label}: no age is given: give expiration_time, or set option {name}",
-            table=label,
-        )
+        raise InvalidInputError(f"{label}: no age is given: give expiration_time, or set option {name}")
     if text.strip().isdigit():
         raise InvalidInputError(
-            f"{label}: an expiration time of {text!r} would be milliseconds; write the unit, e.g. '30 d'", table=label
+            f"{label}: an expiration time of {text!r} would be milliseconds; write the unit, e.g. '30 d'"
         )
     age = parse_duration(text, "expiration_time" if expiration_time else f"Table option {name}")
     if not age:
-        raise InvalidInputError(f"{label}: an expiration time of {text!r} would drop everything up to now", table=label)
+        raise InvalidInputError(f"{label}: an expiration time of {text!r} would drop everything up to now")
     return age
 
 
@@ -94,14 +91,13 @@ def expiry_rule(
         InvalidInputError: the table is not partitioned, or age, strategy, pattern or formatter are invalid.
     """
     if not schema.partition_keys:
-        raise InvalidInputError(f"{label} is not partitioned: there is nothing to expire", table=label)
+        raise InvalidInputError(f"{label} is not partitioned: there is nothing to expire")
     options = TableOptions(schema.options)
     age = expiry_age(expiration_time, options, label)
     chosen = strategy or options.text("partition.expiration-strategy", VALUES_TIME).lower()
     if chosen not in STRATEGIES:
         raise InvalidInputError(
-            f"{label}: partition.expiration-strategy must be one of {', '.join(STRATEGIES)}, it is {chosen!r}",
-            table=label,
+            f"{label}: partition.expiration-strategy must be one of {', '.join(STRATEGIES)}, it is {chosen!r}"
         )
     if chosen == UPDATE_TIME:
         return ExpiryRule(strategy=chosen, age=age)
@@ -110,8 +106,7 @@ def expiry_rule(
     if pattern is not None and _filled(pattern, dict.fromkeys(schema.partition_keys, "")) == pattern:
         raise InvalidInputError(
             f"{label}: partition.timestamp-pattern {pattern!r} holds no partition column; write e.g. "
-            f"'${schema.partition_keys[0]}' (partition columns: {', '.join(schema.partition_keys)})",
-            table=label,
+            f"'${schema.partition_keys[0]}' (partition columns: {', '.join(schema.partition_keys)})"
         )
     return ExpiryRule(strategy=chosen, age=age, pattern=pattern, formatter=parse_format(form) if form else None)
 
@@ -121,14 +116,14 @@ def cutoff_at(now: datetime, age: timedelta, label: str) -> datetime:
     try:
         return now - age
     except OverflowError:
-        raise InvalidInputError(f"{label}: an age of {age} is too long", table=label) from None
+        raise InvalidInputError(f"{label}: an age of {age} is too long") from None
 
 
 def expiry_limit(limit: int | None, options: TableOptions, label: str) -> int:
     """Return the limit per run, from the request or else option ``partition.expiration-max-num``."""
     found = options.number("partition.expiration-max-num", MAX_EXPIRE_NUM) if limit is None else limit
     if found < 1:
-        raise InvalidInputError(f"{label}: the limit of a run must be at least 1, not {found}", table=label)
+        raise InvalidInputError(f"{label}: the limit of a run must be at least 1, not {found}")
     return found
 
 

@@ -89,28 +89,24 @@ def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, 
     if keyed and not row_kind:
         raise InvalidInputError(
             f"{label} has a primary key, so its stream has deletes and updates as well: set the option "
-            f"{ROW_KIND_OPTION}=true, which adds the column _row_kind (+I, -U, +U, -D)",
-            table=label,
+            f"{ROW_KIND_OPTION}=true, which adds the column _row_kind (+I, -U, +U, -D)"
         )
     if options.data_evolution:
         raise UnsupportedFeatureError(
             f"{label}: a stream can't tell updated columns of a data-evolution table from new rows; compare two "
-            f"snapshots with diff_branches, or read it in batches",
-            table=label,
+            f"snapshots with diff_branches, or read it in batches"
         )
     producer = options.text("changelog-producer", "none").lower() if keyed else "none"
     if keyed and options.merge_engine != "deduplicate" and producer == "none":
         raise UnsupportedFeatureError(
             f"{label}: its merge engine {options.merge_engine} makes a row of several changes, which a stream of new "
             f"files can't tell; set changelog-producer=lookup or full-compaction (input is read as well, but gives the "
-            f"records as they were written, not merged)",
-            table=label,
+            f"records as they were written, not merged)"
         )
     rules = StreamRules(keyed=keyed, producer=producer, overwrites=_overwrites(options, keyed, row_kind))
     if rules.merges_later and rules.overwrites is Overwrites.CHANGES:
         raise UnsupportedFeatureError(
-            f"{label}: {READ_OVERWRITE}=true does not go together with changelog-producer={producer}; set it to false",
-            table=label,
+            f"{label}: {READ_OVERWRITE}=true does not go together with changelog-producer={producer}; set it to false"
         )
     return rules
 
@@ -146,7 +142,6 @@ def _of_overwrite(snapshot: Snapshot, rules: StreamRules, label: str) -> Source:
                 f"{label}: snapshot {snapshot.id} replaced rows (OVERWRITE: an UPDATE, DELETE, INSERT OVERWRITE, a "
                 f"publish or a rollback), which a stream of new rows would miss. Set {READ_OVERWRITE}=true to get its "
                 f"rows (with {ROW_KIND_OPTION}=true its exact changes), or false to skip such snapshots",
-                table=label,
                 details={"snapshot": snapshot.id},
             )
         case Overwrites.SKIP:

@@ -35,7 +35,7 @@ def find_consumer(table: Table, name: str) -> int | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise FormatError(
-            f"{table.label}: the consumer file {path} is unreadable; delete it if no job uses it", table=table.name
+            f"{table.label}: the consumer file {path} is unreadable; delete it if no job uses it"
         ) from None
 
 
@@ -50,8 +50,7 @@ def claim_consumer(table: Table, name: str, snapshot_id: int, *, ignore_progress
         raise UnsafeOperationError(
             f"{table.label} has a consumer {name!r} already, which reads snapshot {found} next: a new stream would "
             f"take its protection away from another job. Choose another consumer-id; or, if no other job uses it, set "
-            f"consumer.ignore-progress=true (and scan.snapshot-id={found} to go on from there)",
-            table=table.name,
+            f"consumer.ignore-progress=true (and scan.snapshot-id={found} to go on from there)"
         )
     keep_from(table, name, snapshot_id)
 

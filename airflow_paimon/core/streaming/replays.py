@@ -65,8 +65,7 @@ def current_generation(view: Table, record: ReplayRecord | None) -> int:
     if record is not None and snapshots and snapshots[0].id > record.head + 1:
         raise UnsafeOperationError(
             f"{view.label}: its snapshots {record.head + 1} to {snapshots[0].id - 1} have expired since it was last "
-            f"replayed, so it can't be told whether it was rolled back meanwhile. Replay into a new branch",
-            table=view.name,
+            f"replayed, so it can't be told whether it was rolled back meanwhile. Replay into a new branch"
         )
     back = [s.id for s in snapshots if s.properties.get("airflow-paimon.operation") == _ROLLBACK]
     return max([0 if record is None else record.generation, *back])
@@ -91,8 +90,7 @@ def find_replay(table: Table, key: str) -> ReplayRecord | None:
     except (ValueError, TypeError):
         raise FormatError(
             f"{table.label}: the record {path}.json of a replay is unreadable; roll the branch back, then "
-            f"delete the file",
-            table=table.name,
+            f"delete the file"
         ) from None
 
 
@@ -105,8 +103,7 @@ def check_asked(table: Table, record: ReplayRecord, asked: str) -> None:
     if record.asked != asked:
         raise InvalidInputError(
             f"{table.label} was replayed before with another function, other tables or another start. Give the same "
-            f"again to go on, or start over on a new branch, or on this one after rollback_to its base",
-            table=table.name,
+            f"again to go on, or start over on a new branch, or on this one after rollback_to its base"
         )
 
 
@@ -124,8 +121,7 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
     except AlreadyExistsError:
         raise ConflictError(
             f"{table.label}: another try of this replay has begun meanwhile; nothing was written. Run it again: it "
-            f"goes on with what that try reads",
-            table=table.name,
+            f"goes on with what that try reads"
         ) from None
 
 

@@ -108,8 +108,7 @@ class Stream:
             if snapshot_id != (ids[-1] if ids else 0) + 1:
                 raise InvalidInputError(
                     f"{self.table.label} has no snapshot {snapshot_id} to start from; its newest is "
-                    f"{ids[-1] if ids else 'none'}",
-                    table=self.table.name,
+                    f"{ids[-1] if ids else 'none'}"
                 )
         before = self.table.find_snapshot(snapshot_id - 1)
         return Position(snapshot=snapshot_id - 1) if before is None else _all_of(before)
@@ -127,8 +126,7 @@ class Stream:
             raise NotFoundError(
                 f"{self.table.label}: snapshots since {time_ms} ms have expired; the earliest that is left is "
                 f"{snapshots[0].id}, of {snapshots[0].time_millis} ms. Start there with scan.snapshot-id, or read all "
-                f"rows first (scan.mode=latest-full)",
-                table=self.table.name,
+                f"rows first (scan.mode=latest-full)"
             )
         self.table.require()
         return Position()
@@ -261,7 +259,6 @@ class Stream:
             f"{self.table.label}: snapshot {snapshot_id}, which the stream reads next, has expired (the earliest is "
             f"{earliest}), so rows would be missed. Start a new stream (a new checkpoint location) with "
             f"scan.mode=latest-full, and set consumer-id, which keeps snapshots until they are read",
-            table=self.table.name,
             details={"snapshot": snapshot_id, "earliest": earliest},
         )
 
@@ -270,7 +267,6 @@ class Stream:
             f"{self.table.label} was rolled back or fast-forwarded by another engine at or below snapshot "
             f"{snapshot_id}, up to which the stream has read: rows would be missed or come twice. Start a new stream "
             f"(a new checkpoint location), or name its start with scan.mode and scan.snapshot-id",
-            table=self.table.name,
             details={"snapshot": snapshot_id},
         )
 
