@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
+from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,

@@ -74,7 +74,7 @@ def find_leftovers(main: Table) -> list[Leftover]:
 
 
 def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
-    from airflow_paimon.core.branches.branch_words import protection_text
+    from airflow_paimon.core.branches.branch_plan import protection_text
     from airflow_paimon.core.table.lineage import verified_lineage
 
     lineage = verified_lineage(main, name)

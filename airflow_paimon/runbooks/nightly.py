@@ -10,10 +10,9 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.chain.compaction_plan import PartitionCompaction
+    from airflow_paimon.core.chain.compaction_plan import ChainTargets, PartitionCompaction
     from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
     from airflow_paimon.core.chain.state import ChainState
-    from airflow_paimon.core.chain.targets import ChainTargets
     from airflow_paimon.core.table.table import Table
 
 _LISTED = 200
@@ -117,7 +116,7 @@ def _spec(layout: ChainLayout, group: Values) -> str:
 
 
 def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str, Any]) -> ChainTargets:
-    from airflow_paimon.core.chain.targets import parse_targets
+    from airflow_paimon.core.chain.compaction_plan import parse_targets
 
     return parse_targets(
         layout,

@@ -25,9 +25,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.layout import GapPolicy
 from airflow_paimon.core.chain.read_plan import ChainReadMode
+from airflow_paimon.core.chain.write_plan import OnStale
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage

@@ -27,6 +27,13 @@ from airflow_paimon.core.table.paths import (
     published_tag,
 )
 
+
+def protection_text(record: Lineage) -> str:
+    """Say who protected a branch and why: ``protected by ann (month-end audit)``."""
+    by = f"protected by {record.protected_by}" if record.protected_by else "protected"
+    return f"{by} ({record.reason})" if record.reason else by
+
+
 CHAIN_BRANCHES = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
 """Options by which a table is read as a chain."""
 DROPPED_ON_BRANCH = ("tag.num-retained-max", "tag.default-time-retained", "partition.expiration-time")

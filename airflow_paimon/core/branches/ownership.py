@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_words import protection_text
+from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.record import Provenance
+from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.report_plan import GroupReport, report_groups
 from airflow_paimon.core.chain.schema_checks import SAME_OPTIONS, branch_problems, chain_layout, schema_problems
 from airflow_paimon.core.chain.setup_plan import time_column_problems

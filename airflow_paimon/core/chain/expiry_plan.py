@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
-from airflow_paimon.core.chain.timeline import TimeLines
+from airflow_paimon.core.chain.layout import ChainLayout, Partitions, TimeLines, Values
 from airflow_paimon.core.errors import InvalidInputError
 
 _SHOWN = 5

@@ -2,27 +2,38 @@
 
 A record is written before the commit that it describes, and is valid only while the partition's live files are those
 that it names: after a commit that never landed, or another engine's overwrite, it is ignored. Files are identified by a
-digest of their names, which are never reused.
+digest of their names, which are never reused. What else goes by these digests is here, too: whether a partition could
+be rebuilt, which records can go, and whether a branch still holds the files on which a plan was based.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.record import Part, Provenance
-from airflow_paimon.core.chain.state import ChainState, splits_by_partition
+from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
+from airflow_paimon.core.chain.state import ChainState, gather_chain, splits_by_partition
 from airflow_paimon.core.commit.held_partitions import names_digest
-from airflow_paimon.core.commit.put import put_new
+from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
 from airflow_paimon.core.table.paths import PRIVATE_DIR
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_snapshot
+from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 FOLDER = f"{PRIVATE_DIR}/chain"
@@ -191,3 +202,135 @@ def _spec(layout: ChainLayout, values: Values) -> dict[str, str]:
 def _values(layout: ChainLayout, spec: Mapping[str, str]) -> Values:
     parsed = parse_partition_spec(spec, layout.partition_keys, layout.partition_types)
     return tuple(parsed[k] for k in layout.partition_keys)
+
+
+ASSUMED = "assumed"
+"""Origin of records that were not written when the partition was built."""
+
+UNPROVEN = "its inputs were not recorded, and its rows may be nowhere else"
+
+RecordOf = Callable[[Part], Provenance | None]
+"""Returns the record of a partition as of the time when another one was built from it."""
+
+_LONGEST = 10_000
+
+
+def records_of(table: Table, layout: ChainLayout) -> RecordOf:
+    """Look up records by the files of a partition, whether or not it still exists."""
+    return lambda part: read_provenance(table, layout, part.values, part.files)
+
+
+def is_proven(built: Provenance | None) -> bool:
+    """Return whether a record was written when the partition was built."""
+    return built is not None and built.origin != ASSUMED
+
+
+def what_is_lacking(
+    layout: ChainLayout,
+    built: Provenance | None,
+    snapshots: Set[Values],
+    deltas: Set[Values],
+    record_of: RecordOf,
+) -> str | None:
+    """Return why a partition can't be rebuilt from live partitions; None: it can."""
+    if built is None or not is_proven(built):
+        return UNPROVEN
+    current: Provenance | None = built
+    text = layout.text_of
+    anchor = built.anchor
+    for _ in range(_LONGEST):
+        if current is None or not is_proven(current):
+            break
+        gone = [text(d.values) for d in current.deltas if d.values not in deltas]
+        if gone:
+            return f"{', '.join(gone)} is gone"
+        anchor = current.anchor
+        if anchor is None or anchor.values in snapshots:
+            return None
+        current = record_of(anchor)
+    return f"its anchor {text(anchor.values)} is gone" if anchor is not None else UNPROVEN
+
+
+log = logging.getLogger(__name__)
+
+
+def prune_records(
+    table: Table, now_ms: int, state: ChainState | None = None, groups: Collection[Values] | None = None
+) -> int:
+    """Prune the groups (None: all) that have many more records than full partitions; return how many were deleted.
+
+    ``state``: a recent state of the branches (None: it is read). Records are listed before the branches are read again,
+    so that the record of a commit that lands in between belongs to live files. A failure is logged, never raised.
+    """
+    try:
+        return _prune(table, state or gather_chain(table), now_ms, groups)
+    except PaimonError as error:
+        log.warning("%s: old provenance records were not pruned (%s)", table.label, error.message)
+        return 0
+
+
+def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Values] | None) -> int:
+    layout, held = state.layout, state.partitions
+    if groups is None:
+        groups = {layout.group_of(v) for v in held.snapshot | held.delta}
+    records = Records(table, layout, groups)
+    listed = Counter(path.rpartition("/")[0] for path in records.paths)
+    full = Counter(layout.group_of(v) for v in held.snapshot)
+    crowded = {g for g in groups if has_too_many(listed[group_folder(layout, g)], full[g])}
+    if not crowded:
+        return 0
+    found = Records(table, layout, crowded).all()
+    now = gather_chain(table)
+    live = state_digests(now, Branch.SNAPSHOT)
+    moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # never later than the clock
+    found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
+    gone = superfluous(found, live, now.partitions.delta, moment)
+    actions = tuple(Delete(path=path, reason="its partition is gone") for path in gone)
+    execute(table, Plan(operation="prune_records", table=table.name, actions=actions))
+    return len(gone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Contents of partitions of one branch at the snapshot ``seen``. ``held``: the digests of those that ``concerns``.
+
+    A partition that ``concerns`` and that is not in ``held`` did not exist.
+    """
+
+    table: Table
+    schema: TableSchema
+    seen: Snapshot | None
+    held: Mapping[Values, str]
+    concerns: Callable[[Values], bool]
+
+    def moved(self, head: Snapshot | None) -> list[Values]:
+        """Return the partitions with other files at ``head``. No reads for an unmoved branch, few otherwise."""
+        if _same(self.seen, head) or not self._may_have_moved(head):
+            return []
+        now: dict[Values, list[BucketSplit]] = {}
+        concerned = StoredPartitions(self.schema).where(self.concerns)
+        for split in plan_snapshot(self.table, head, self.schema, concerned).splits:
+            now.setdefault(split.values, []).append(split)
+        digests = {v: files_digest(splits) for v, splits in now.items()}
+        return sorted((v for v in {*digests, *self.held} if digests.get(v) != self.held.get(v)), key=repr)
+
+    def _may_have_moved(self, head: Snapshot | None) -> bool:
+        """Read only the commits in between, provided that the branch's history continues from ``seen``."""
+        if self.seen is None or head is None or head.id < self.seen.id:
+            return True
+        try:
+            if self.table.snapshot(self.seen.id).identity != self.seen.identity:
+                return True
+        except NotFoundError:
+            return True
+        between = snapshots_between(self.table, self.seen.id, head.id)
+        buckets = None if between is None else touched(self.table, between)
+        if buckets is None:
+            return True
+        return any(map(StoredPartitions(self.schema).where(self.concerns), {b.partition for b in buckets}))
+
+
+def _same(seen: Snapshot | None, head: Snapshot | None) -> bool:
+    if seen is None or head is None:
+        return seen is head
+    return seen.id == head.id and seen.identity == head.identity

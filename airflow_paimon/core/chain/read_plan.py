@@ -14,8 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Partitions, Values
-from airflow_paimon.core.chain.timeline import TimeLines
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Partitions, TimeLines, Values
 
 ChainReadMode = Literal["full", "incremental", "hybrid"]
 """Full partitions, the changes as the delta branch stores them, or both concatenated."""

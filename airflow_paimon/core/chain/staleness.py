@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, TimeLines, Values
 from airflow_paimon.core.chain.provenance import Records, files_digest, state_digests, vectors_digests
-from airflow_paimon.core.chain.record import Part, Provenance
+from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
-from airflow_paimon.core.chain.timeline import TimeLines
 from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind

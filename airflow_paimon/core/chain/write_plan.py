@@ -1,4 +1,5 @@
-"""Effects of commits on the other branches of a chain table: required anchors, stale partitions. Pure.
+"""Effects of commits on the other branches of a chain table: required anchors, stale partitions, and what a commit
+may ask of the guard. Pure.
 
 Stricter than Paimon: partitions dropped together can't replace each other, in any kind of commit, and an anchor may
 only be dropped while its inputs exist.
@@ -12,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
-from airflow_paimon.core.chain.layout import ChainLayout, Values
-from airflow_paimon.core.chain.timeline import TimeLine, TimeLines
+from airflow_paimon.core.chain.layout import ChainLayout, TimeLine, TimeLines, Values
 
 BuiltFrom = Callable[[Values], tuple[Values | None, tuple[Values, ...]] | None]
 """Anchor and deltas that a snapshot partition was built from; None: not recorded."""
@@ -145,3 +146,22 @@ def stretch_of(values: Values, snapshots: TimeLines) -> Stretch | None:
     line = snapshots.of(group)
     after, anchor = line.before(moment)
     return Stretch(group=group, anchor=anchor, after=after, end=line.time_after(moment))
+
+
+OnStale = Literal["refuse", "record"]
+"""For a write to delta partitions that a full partition hides: refuse it, or record what becomes stale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainOptions:
+    """Options of a commit on a branch of a chain table (``Draft.guard_options``).
+
+    ``checked_by_caller``: the caller compares the branches before and after the commit, so nothing has to be recorded;
+    the guard only checks dropped anchors. ``on_stale`` None: appends are refused, overwrites and drops are recorded.
+    """
+
+    on_stale: OnStale | None = None
+    checked_by_caller: bool = False
+
+
+CHECKED_BY_CALLER = ChainOptions(checked_by_caller=True)

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_paimon.core.chain.commit_options import OnStale
 from airflow_paimon.core.chain.guard import chain_role
-from airflow_paimon.core.chain.layout import Branch, Values
+from airflow_paimon.core.chain.layout import Branch, TimeLines, Values
 from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, gather_chain
-from airflow_paimon.core.chain.timeline import TimeLines
-from airflow_paimon.core.chain.write_plan import affected
+from airflow_paimon.core.chain.write_plan import OnStale, affected
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot

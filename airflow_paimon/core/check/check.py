@@ -15,7 +15,6 @@ from airflow_paimon.core.check.check_branches import (
     unfinished_findings,
     without_schema,
 )
-from airflow_paimon.core.check.check_hash_indexes import KeyHashes, hash_index_findings
 from airflow_paimon.core.check.check_history import (
     dangling_findings,
     history_findings,
@@ -23,9 +22,15 @@ from airflow_paimon.core.check.check_history import (
     opening_findings,
     temporary_findings,
 )
-from airflow_paimon.core.check.check_moving_keys import FindDoubleKeys, moving_key_findings
+from airflow_paimon.core.check.check_keys import (
+    FindDoubleKeys,
+    FindDuplicates,
+    KeyHashes,
+    hash_index_findings,
+    moving_key_findings,
+    row_id_findings,
+)
 from airflow_paimon.core.check.check_operations import operation_findings
-from airflow_paimon.core.check.check_row_ids import FindDuplicates, row_id_findings
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Delete

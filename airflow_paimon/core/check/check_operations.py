@@ -12,7 +12,7 @@ from airflow_paimon.core.commit.committer import WRITER
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import Operation, Snapshot, parse_snapshot
 from airflow_paimon.core.format.tag import parse_tag
-from airflow_paimon.core.metadata_expiry.trash import TRASH_DIR, parse_trash
+from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_trash
 from airflow_paimon.core.plan import Delete, Plan, Replace
 from airflow_paimon.core.requests.findings import ERROR, Finding
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, numbered

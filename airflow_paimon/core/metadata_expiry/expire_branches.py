@@ -10,9 +10,9 @@ from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.metadata_expiry.branch_expiry_plan import (
+from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchAge,
-    ExpiryRules,
+    BranchRules,
     is_asked_for,
     soon_due,
     why_due,
@@ -45,7 +45,7 @@ def expire_branches(context: Context, request: ExpireBranches) -> OperationResul
         return _expire_branches(context, request, rules)
 
 
-def _expire_branches(context: Context, request: ExpireBranches, rules: ExpiryRules) -> OperationResult:
+def _expire_branches(context: Context, request: ExpireBranches, rules: BranchRules) -> OperationResult:
     table = context.table
     expired: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
@@ -72,8 +72,8 @@ def _expire_branches(context: Context, request: ExpireBranches, rules: ExpiryRul
     return context.result(plan, branch=MAIN, changed=bool(expired), details=details)
 
 
-def _rules(request: ExpireBranches) -> ExpiryRules:
-    return ExpiryRules(
+def _rules(request: ExpireBranches) -> BranchRules:
+    return BranchRules(
         older_than=_millis(request, "older_than"),
         idle_for=_millis(request, "idle_for"),
         owner=request.owner,
@@ -139,7 +139,7 @@ def _iso(millis: int | None) -> str | None:
     return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds")
 
 
-def _expire(context: Context, rules: ExpiryRules, age: BranchAge) -> str | None:
+def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
     """Delete a branch whose time is over; return why it stays, None if it is gone (or would be)."""
     table, record = context.table, age.record
     fits = record is not None and (not record.known_origin or verified_lineage(table, age.name) is not None)

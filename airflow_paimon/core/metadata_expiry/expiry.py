@@ -18,10 +18,9 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonE
 from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
 from airflow_paimon.core.metadata_expiry.reap_plan import Reap
 from airflow_paimon.core.metadata_expiry.references import KnownLists
-from airflow_paimon.core.metadata_expiry.root_values import Consumer, Root, Roots
+from airflow_paimon.core.metadata_expiry.root_values import Consumer, Root, Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import RootReader, consumers_of, read_present, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
-from airflow_paimon.core.metadata_expiry.trash import TrashEntry
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.expiry_requests import LEAST_GRACE, Expiry

@@ -24,8 +24,7 @@ from airflow_paimon.core.metadata_expiry.references import (
     readers_of,
     top_names,
 )
-from airflow_paimon.core.metadata_expiry.root_values import Root
-from airflow_paimon.core.metadata_expiry.trash import TrashEntry
+from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
 from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, manifest_path

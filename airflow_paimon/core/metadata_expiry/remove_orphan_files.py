@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
+from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
@@ -31,13 +32,14 @@ from airflow_paimon.core.metadata_expiry.references import read_names
 from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
-from airflow_paimon.core.metadata_expiry.stream_leftovers import stream_leftovers
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RemoveOrphanFiles
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
+from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
 from airflow_paimon.core.table.options import parse_duration
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, STREAMS_DIR
 from airflow_paimon.core.table.scan import read_columns
 from airflow_paimon.core.table.table import Table
 
@@ -219,3 +221,43 @@ def _details(found: Orphans, files: Sorted, before_ms: int, records: int) -> dic
 
 def _sum(files: Sequence[Stored]) -> dict[str, Any]:
     return {"files": len(files), "bytes": sum(f.size for f in files)}
+
+
+def stream_leftovers(table: Table, before_ms: int) -> list[str]:
+    """Return files that were all last written before a time (epoch milliseconds), in the order in which to delete
+    them: the checkpoints of a replay go before its record.
+
+    Without effect while the record of a branch is unreadable, as then it isn't known which replays belong to it.
+
+    Raises:
+        FormatError: the record of a stream or replay is unreadable.
+    """
+    recorded = recorded_branches(table)
+    branches = {MAIN, *table.branch_names(), *recorded}
+    found = _streams(table, branches, before_ms)
+    if all(read_lineage(table, name) is not None for name in recorded):
+        found += _replays(table, branches, before_ms)
+    return found
+
+
+def _streams(table: Table, branches: set[str], before_ms: int) -> list[str]:
+    old = [i.name for i in table.store.list(STREAMS_DIR) if i.modified_ms is not None and i.modified_ms < before_ms]
+    queries = [n.removesuffix(".json") for n in old if n.endswith(".json") and not n.startswith(".")]
+    return [f"{STREAMS_DIR}/{q}.json" for q in queries if branch_of_stream(table, q) not in branches]
+
+
+def _replays(table: Table, branches: set[str], before_ms: int) -> list[str]:
+    living = {stream_key(table.branch(name)) for name in branches}
+    groups: dict[str, list[str]] = {}
+    young: set[str] = set()
+    for info in table.store.files(REPLAYS_DIR):
+        key = info.name.removeprefix(f"{REPLAYS_DIR}/").partition("/")[0].removesuffix(".json")
+        groups.setdefault(key, []).append(info.name)
+        if info.modified_ms is None or info.modified_ms >= before_ms:
+            young.add(key)
+    found: list[str] = []
+    for key in sorted(groups.keys() - living - young):
+        record = f"{REPLAYS_DIR}/{key}.json"
+        if record in groups[key] and find_replay(table, key) is not None:
+            found += [*(path for path in groups[key] if path != record), record]
+    return found

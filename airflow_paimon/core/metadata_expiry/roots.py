@@ -25,12 +25,13 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     SNAPSHOT,
     TAG,
     TRASH,
+    TRASH_DIR,
     Consumer,
     OperationRecord,
     Roots,
+    parse_trash,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root as Root
-from airflow_paimon.core.metadata_expiry.trash import TRASH_DIR, parse_trash
 from airflow_paimon.core.publish.hold import HOLDS_DIR, parse_hold
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import FileInfo

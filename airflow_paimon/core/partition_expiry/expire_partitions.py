@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_paimon.core.chain.expire import chain_expiry
-from airflow_paimon.core.chain.prune import prune_records
+from airflow_paimon.core.chain.provenance import prune_records
 from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema

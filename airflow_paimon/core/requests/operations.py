@@ -237,7 +237,7 @@ OPERATIONS: dict[str, Operation] = {
             name="expire_tags",
             request=expiry_requests.ExpireTags,
             summary="Expire old tags, and delete the files that no branch, tag or reader needs any more.",
-            function=f"{_CORE}.metadata_expiry.expire_tags:expire_tags",
+            function=f"{_CORE}.metadata_expiry.expire_snapshots:expire_tags",
         ),
     )
 }

@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, plan_compaction
+from airflow_paimon.core.chain.compaction_plan import (
+    Action,
+    ChainTargets,
+    PartitionCompaction,
+    parse_targets,
+    plan_compaction,
+)
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Values
-from airflow_paimon.core.chain.provenance import read_provenances, state_digests
-from airflow_paimon.core.chain.prune import prune_records
+from airflow_paimon.core.chain.provenance import prune_records, read_provenances, state_digests
 from airflow_paimon.core.chain.staleness import find_stale, history_of
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
-from airflow_paimon.core.chain.targets import ChainTargets, parse_targets
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError

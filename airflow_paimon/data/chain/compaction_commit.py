@@ -8,16 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.chain.commit_options import CHECKED_BY_CALLER
-from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness
-from airflow_paimon.core.chain.fence import Fence
+from airflow_paimon.core.chain.compaction_plan import Action, ChainTargets, PartitionCompaction, Staleness
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import files_digest, read_identities, record_provenance, vectors_digests
-from airflow_paimon.core.chain.rebuild import is_proven, records_of, what_is_lacking
-from airflow_paimon.core.chain.record import Part, Provenance
+from airflow_paimon.core.chain.provenance import (
+    Fence,
+    files_digest,
+    is_proven,
+    read_identities,
+    record_provenance,
+    records_of,
+    vectors_digests,
+    what_is_lacking,
+)
+from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
-from airflow_paimon.core.chain.targets import ChainTargets
+from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
 from airflow_paimon.core.commit.files import commit_partition
 from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError

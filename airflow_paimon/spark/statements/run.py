@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.chain.commit_options import ChainOptions, OnStale
+from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.files import commit_buckets

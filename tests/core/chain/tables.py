@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_paimon.core.chain.layout import Branch, Values
 from airflow_paimon.core.chain.provenance import files_digest, record_provenance, state_digests
-from airflow_paimon.core.chain.record import Part, Provenance
+from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, gather_chain
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.files import (

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.compaction_plan import Action, PartitionCompaction, Staleness, plan_compaction
+from airflow_paimon.core.chain.compaction_plan import (
+    Action,
+    PartitionCompaction,
+    Staleness,
+    parse_targets,
+    plan_compaction,
+)
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions
-from airflow_paimon.core.chain.targets import parse_targets
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.partition_text import parse_partition_text, quoted_partition
 from tests.core.chain.test_read_plan import DAILY, HOURLY, held, layout_of

@@ -9,10 +9,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_paimon.core.chain.layout import Values
-from airflow_paimon.core.chain.provenance import FOLDER, Records, files_digest, group_folder, record_provenance
-from airflow_paimon.core.chain.prune import prune_records
-from airflow_paimon.core.chain.prune_plan import has_too_many, superfluous
-from airflow_paimon.core.chain.record import Part, Provenance
+from airflow_paimon.core.chain.provenance import (
+    FOLDER,
+    Records,
+    files_digest,
+    group_folder,
+    prune_records,
+    record_provenance,
+)
+from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
 from airflow_paimon.core.chain.staleness import gather_provenances, stale_partitions
 from airflow_paimon.core.chain.state import gather_chain, splits_by_partition
 from airflow_paimon.core.errors import StorageError

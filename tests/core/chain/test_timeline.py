@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.layout import ChainLayout
-from airflow_paimon.core.chain.timeline import TimeLine, TimeLines
+from airflow_paimon.core.chain.layout import ChainLayout, TimeLine, TimeLines
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import InvalidInputError
 from tests.core.chain.tables import make_chain, message

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_paimon.core.chain.layout import ChainLayout, Values
-from airflow_paimon.core.chain.timeline import TimeLines
+from airflow_paimon.core.chain.layout import ChainLayout, TimeLines, Values
 from airflow_paimon.core.chain.write_plan import Stretch, affected, required_anchors, stretch_of
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.partition_time import partition_clock

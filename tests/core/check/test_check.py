@@ -17,7 +17,7 @@ from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.check.check_operations import taken_away
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
-from airflow_paimon.core.metadata_expiry.trash import TrashEntry
+from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context

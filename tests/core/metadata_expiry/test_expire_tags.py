@@ -10,8 +10,8 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule, expired_tags
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root
-from airflow_paimon.core.metadata_expiry.tag_expiry_plan import TagRule, expired_tags
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, make_table, names, rewrite, run
 from tests.soundness import assert_sound, files_on_disk

@@ -15,7 +15,7 @@ from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.commit.idempotency import attempt
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, PaimonError
-from airflow_paimon.core.metadata_expiry.stream_leftovers import stream_leftovers
+from airflow_paimon.core.metadata_expiry.remove_orphan_files import stream_leftovers
 from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -266,7 +266,7 @@ def held_by_changelog(main: Table) -> set[str]:
 
 
 def held_by_trash(main: Table) -> set[str]:
-    from airflow_paimon.core.metadata_expiry.trash import TrashEntry
+    from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
 
     content = main.store.read("snapshot/snapshot-2")
     entry = TrashEntry(

@@ -14,9 +14,8 @@ import pytest
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import FileId
 from airflow_paimon.core.metadata_expiry.references import Holder, RootNames, read_names, readers_of
-from airflow_paimon.core.metadata_expiry.root_values import Roots
+from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import gather_roots
-from airflow_paimon.core.metadata_expiry.trash import TRASH_DIR, TrashEntry
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, overwrite, rewrite, run

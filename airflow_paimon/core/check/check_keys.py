@@ -1,5 +1,8 @@
-"""Findings about the hash indexes of dynamic buckets: missing, double, damaged, without keys of their bucket, or with a
-hash in two buckets.
+"""Findings about keys and row ids, of the head of a branch.
+
+Hash indexes of dynamic buckets that are missing, double, damaged, without keys of their bucket, or with a hash in two
+buckets; a key in two partitions of a table that has one row of a key in all of them; row ids of a row-tracking table
+that are missing, on two rows, or not given out yet.
 """
 
 from __future__ import annotations
@@ -11,10 +14,17 @@ import numpy as np
 from airflow_paimon.core.commit.since import has_dynamic_buckets, has_moving_keys
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index
-from airflow_paimon.core.format.manifest import IndexEntry
+from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import RebuildIndexes
-from airflow_paimon.core.requests.findings import ERROR, Finding
+from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.row_tracking.row_ids_check_plan import (
+    beyond,
+    files_without_ids,
+    overlapping,
+    ranged,
+    torn_groups,
+)
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import INDEX_DIR
@@ -135,3 +145,116 @@ def _fault(view: Table, buckets: set[int], entries: Sequence[IndexEntry], verify
     except FormatError as error:
         return error.message
     return None
+
+
+FindDoubleKeys = Callable[[Table, Snapshot], list[tuple[str, str, str]] | None]
+"""Reads the keys of a snapshot: up to 100 keys that two partitions have, and the partitions; None: too many keys to
+compare. Implemented by the data layer."""
+
+
+def moving_key_findings(view: Table, double_keys: FindDoubleKeys | None) -> Iterator[Finding]:
+    """Check the head of a branch. ``double_keys`` None: nothing, as only the rows tell."""
+    schema, head = view.schema(), view.latest_snapshot()
+    if head is None or double_keys is None or not has_moving_keys(schema):
+        return
+    found = double_keys(view, head)
+    if found is None:
+        yield Finding(
+            kind="keys-not-compared",
+            subject=view.branch_name,
+            severity=INFO,
+            message=f"{view.label}: the table has too many keys to look for one that two partitions have",
+            at_risk="nothing, if every writer has read the keys of the whole table",
+        )
+    elif found:
+        key, one, other = found[0]
+        yield Finding(
+            kind="key-in-two-partitions",
+            subject=view.branch_name,
+            severity=ERROR,
+            message=f"{view.label}: {len(found)} keys are in two partitions, e.g. {key} in {one} and {other}",
+            at_risk="reads give both rows, and every engine refuses to write; overwrite one of the partitions without "
+            "the row (write_table or write_arrow with mode=overwrite)",
+        )
+
+
+FindDuplicates = Callable[[Table, Snapshot, Sequence[DataFile]], dict[int, list[str]] | None]
+"""Reads the ids of some files: an id on two rows -> the names of their files; None: too many to compare.
+Implemented by the data layer."""
+
+_LISTED = 3
+
+
+def row_id_findings(view: Table, duplicates: FindDuplicates | None) -> Iterator[Finding]:
+    """Check the head of a branch. ``duplicates`` None: only what the manifests tell."""
+    schema, head = view.schema(), view.latest_snapshot()
+    options = TableOptions(schema.options)
+    if head is None or not options.row_tracking:
+        return
+    files = [e.file for e in live_entries(view, head).values()]
+    next_row_id = head.next_row_id or 0
+    known = ranged(files, next_row_id)
+    without = files_without_ids(files)
+    if without:
+        yield _finding(
+            view, "missing-row-ids", WARNING,
+            f"{len(without)} files have no row ids ({_listed(without)}): written before row tracking, or by an engine "
+            f"that ignores it",
+            "reads of _ROW_ID fail, and UPDATE, MERGE and compaction of other engines; INSERT OVERWRITE of their rows "
+            "gives them ids",
+        )  # fmt: skip
+    ahead = beyond(known, next_row_id)
+    if ahead:
+        yield _finding(
+            view, "row-ids-ahead", ERROR,
+            f"{len(ahead)} files hold row ids from nextRowId ({next_row_id}) on ({_listed(ahead)}): another engine "
+            f"lowered it, or copied files",
+            "the next INSERT gives these ids to other rows",
+        )  # fmt: skip
+    if options.flag("data-evolution.enabled"):
+        torn = torn_groups(known)
+        if torn:
+            yield _finding(
+                view, "torn-row-ids", ERROR,
+                f"{len(torn)} files share only some of their row ids with others ({_listed(torn)})",
+                "every reader refuses their rows",
+            )  # fmt: skip
+    elif duplicates is not None:
+        suspects = [r.file for group in overlapping(known) for r in group]
+        yield from _duplicates(view, head, suspects, duplicates) if suspects else ()
+
+
+def _duplicates(
+    view: Table, head: Snapshot, suspects: Sequence[DataFile], duplicates: FindDuplicates
+) -> Iterator[Finding]:
+    found = duplicates(view, head, suspects)
+    if found is None:
+        rows = sum(f.row_count for f in suspects)
+        yield _finding(
+            view, "row-ids-not-compared", INFO,
+            f"{len(suspects)} files with {rows:,} rows have ranges of row ids that overlap, too many to compare",
+            "nothing, if no engine has given one id to two rows",
+        )  # fmt: skip
+    elif found:
+        row_id, names = next(iter(found.items()))
+        yield _finding(
+            view, "duplicate-row-ids", ERROR,
+            f"{len(found)} row ids are on two rows, e.g. {row_id} in {_listed(names)}: a publish, rollback or copy by "
+            f"another engine",
+            "UPDATE, MERGE and diffs by row id take these rows for one; INSERT OVERWRITE of them gives them new ids",
+        )  # fmt: skip
+
+
+def _finding(view: Table, kind: str, severity: str, message: str, at_risk: str) -> Finding:
+    return Finding(
+        kind=kind,
+        subject=view.branch_name,
+        severity=severity,
+        message=f"{view.label}: {message}",
+        at_risk=at_risk,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > _LISTED else ""
+    return f"{', '.join(sorted(names)[:_LISTED])}{more}"

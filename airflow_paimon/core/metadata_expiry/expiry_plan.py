@@ -1,22 +1,29 @@
-"""Which snapshots of a branch expire: always the oldest ones, up to the first that something needs. Pure."""
+"""Which snapshots, changelogs, tags and branches expire: decisions over what was read of them. Pure.
+
+Of snapshots always the oldest ones expire, up to the first that something needs. Times of tags are local ones without a
+zone, as Paimon stores them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
 
+from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Root, Roots
+from airflow_paimon.core.table.lineage import DELETED, DELETING, KEPT_MAIN, READY, Lineage
 from airflow_paimon.core.table.options import TableOptions, parse_duration
-from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX
+from airflow_paimon.core.table.paths import MAIN, RESERVED_TAG_PREFIX, UNDO_TAG_PREFIX
 
 UNLIMITED = 2**31 - 1
 """Paimon's default of ``snapshot.num-retained.max``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiryRule:
+class SnapshotRule:
     """Snapshots beyond the newest ``retain_max`` expire whatever their age; the newest ``retain_min`` never.
 
     In between a snapshot expires when the next one was committed before ``cutoff_ms`` (epoch milliseconds): then it
@@ -56,7 +63,7 @@ def expiry_rule(
     retain_min: int | None,
     retain_max: int | None,
     max_deletes: int | None,
-) -> ExpiryRule:
+) -> SnapshotRule:
     """Complete a request by the branch's options, with Paimon's defaults.
 
     Raises:
@@ -73,10 +80,10 @@ def expiry_rule(
         )
     if older_than_ms is None:
         older_than_ms = now_ms - int(_retained(options, SNAPSHOT).total_seconds() * 1000)
-    return ExpiryRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
+    return SnapshotRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
 
 
-def plan_branch(branch: str, snapshots: Sequence[Root], rule: ExpiryRule, pins: Sequence[Pin]) -> BranchExpiry:
+def plan_branch(branch: str, snapshots: Sequence[Root], rule: SnapshotRule, pins: Sequence[Pin]) -> BranchExpiry:
     """Choose the snapshots of one branch (ascending by id) that expire."""
     limits = [(len(snapshots) - rule.retain_min, f"the newest {rule.retain_min} stay (retain_min)")]
     if rule.max_deletes is not None:
@@ -138,10 +145,10 @@ def keeps_changelogs(options: TableOptions) -> bool:
     )
 
 
-def changelog_rule(options: TableOptions, now_ms: int) -> ExpiryRule:
+def changelog_rule(options: TableOptions, now_ms: int) -> SnapshotRule:
     """Return when long-lived changelogs expire: by the options only, counted from the newest snapshot."""
     least, most = (options.number(f"snapshot.num-retained.{m}", d) for m, d in (("min", 10), ("max", UNLIMITED)))
-    return ExpiryRule(
+    return SnapshotRule(
         retain_min=options.number("changelog.num-retained.min", least),
         retain_max=options.number("changelog.num-retained.max", most),
         cutoff_ms=now_ms - int(_retained(options, CHANGELOG).total_seconds() * 1000),
@@ -152,3 +159,127 @@ def _retained(options: TableOptions, kind: str) -> timedelta:
     default = options.text("snapshot.time-retained", "1 h")
     text = default if kind == SNAPSHOT else options.text("changelog.time-retained", default)
     return parse_duration(text, f"Table option {kind}.time-retained")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagRule:
+    """Tags whose own retention ends before ``at`` expire, and with ``older_than`` those created before it.
+
+    A tag without a retention counts only with ``include_unlimited``, and by the time of its file. A tag that this
+    package made (``airflow-paimon-...``) expires by its own retention only.
+    """
+
+    at: datetime
+    older_than: datetime | None = None
+    prefix: str = ""
+    include_unlimited: bool = False
+
+
+def expired_tags(tags: Sequence[Root], rule: TagRule, file_times: Mapping[str, datetime]) -> list[Root]:
+    """Choose the tags of one branch that expire; whether something needs them is not decided here."""
+    return [r for r in tags if r.name.startswith(rule.prefix) and _expires(r, rule, file_times.get(r.name))]
+
+
+def _expires(root: Root, rule: TagRule, file_time: datetime | None) -> bool:
+    tag = root.tag
+    assert tag is not None
+    end = tag.expires_at()
+    if end is not None and end < rule.at:
+        return True
+    if rule.older_than is None or root.name.startswith(RESERVED_TAG_PREFIX):
+        return False
+    if tag.time_retained is not None:
+        return tag.create_time is not None and tag.create_time < rule.older_than
+    return rule.include_unlimited and file_time is not None and file_time < rule.older_than
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRules:
+    """What was asked for, in milliseconds; ``older_than`` and ``idle_for`` are for branches without a retention."""
+
+    older_than: int | None = None
+    idle_for: int | None = None
+    owner: str | None = None
+    drop_unpublished: bool = False
+    notify_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchAge:
+    """``record``: None for a branch of another engine; ``made_ms``: by it. ``head``, ``head_ms``: the newest commit."""
+
+    name: str
+    record: Lineage | None
+    head: int | None
+    head_ms: int | None
+    made_ms: int | None
+
+
+def is_asked_for(age: BranchAge, rules: BranchRules) -> bool:
+    """Whether the branch belongs to the owner that was asked for, which may be a pattern."""
+    owner = age.record.owner if age.record is not None else None
+    return rules.owner is None or (owner is not None and fnmatchcase(owner, rules.owner))
+
+
+def why_due(age: BranchAge, rules: BranchRules, now_ms: int) -> str | None:
+    """Return why the time of a branch is over, None if it isn't.
+
+    Its own retention wins over the rules, which don't apply to main as it was before it was replaced.
+    """
+    end, record = due_ms(age, rules), age.record
+    if end is None or end >= now_ms:
+        return None
+    if record is not None and record.retention is not None:
+        return f"its retention of {record.retention} is over"
+    parts = ["it was created before the time that --older-than gives"] if rules.older_than is not None else []
+    parts += ["nothing was committed to it for the time that --idle-for gives"] if rules.idle_for is not None else []
+    return " and ".join(parts)
+
+
+def due_ms(age: BranchAge, rules: BranchRules) -> int | None:
+    """Return when the time of a branch is over (epoch milliseconds), None if it has no end."""
+    record = age.record
+    if record is not None and record.retention is not None:
+        return record.expires_ms
+    if age.made_ms is None or (record is not None and record.reason == KEPT_MAIN):
+        return None
+    ends = [] if rules.older_than is None else [age.made_ms + rules.older_than]
+    ends += [] if rules.idle_for is None else [max(age.made_ms, age.head_ms or 0) + rules.idle_for]
+    return max(ends, default=None)
+
+
+def soon_due(age: BranchAge, rules: BranchRules, now_ms: int) -> int | None:
+    """Return when a branch that isn't due expires, if that is within ``notify_before`` and it isn't protected."""
+    end = due_ms(age, rules)
+    if end is None or rules.notify_before is None or end > now_ms + rules.notify_before:
+        return None
+    return None if why_kept(age.record, fits=True) is not None else end
+
+
+def why_kept(record: Lineage | None, *, fits: bool) -> str | None:
+    """Return why a branch stays although its time is over, as far as its record says; None if nothing keeps it.
+
+    ``fits``: whether the record is about the branch that is there now.
+    """
+    if record is None:
+        return "another engine created it, and nobody has given it a retention (alter_branch)"
+    if record.protected:
+        return f"it is {protection_text(record)}"
+    if record.state not in (READY, DELETING, DELETED):
+        return f"another operation is changing it ({record.state})"
+    if not fits and record.known_origin and record.state == READY:
+        return "its record doesn't fit the branch that is there now: another engine recreated it, or expired its base"
+    return None
+
+
+def why_unpublished(commits: int, *, on_main: bool | None, drop: bool) -> str | None:
+    """Return why a branch stays for its commits. ``on_main`` None: unknown, as the history has expired."""
+    if not commits or on_main or drop:
+        return None
+    counted = f"{commits:,} commit{'' if commits == 1 else 's'}"
+    if on_main is None:
+        return (
+            f"it can't be told whether main has its {counted}: it was published, and main has changed since, whose "
+            f"snapshots are expired; --drop-unpublished expires it"
+        )
+    return f"it has {counted} that main doesn't have; --drop-unpublished expires it"
