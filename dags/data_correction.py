@@ -227,9 +227,8 @@ PARAMS = {
         False,
         type="boolean",
         section=MORE,
-        title="Rewrite high sequence numbers",
-        description="When the publish was refused because another engine upserted into the branch: fold those buckets "
-        "first. Tables without keys: when a compaction of main is in the way, take it back.",
+        title="Take back a compaction",
+        description="Tables without keys: when a compaction of main is in the way, take it back.",
     ),
     "keep_appended": Param(
         False,

@@ -176,9 +176,8 @@ PARAMS = {
         False,
         type="boolean",
         section=MORE,
-        title="Rewrite high sequence numbers",
-        description="Before publishing, fold buckets that a stream or another engine has upserted into. Tables without "
-        "keys: take a compaction of main back that is in the way.",
+        title="Take back a compaction",
+        description="Tables without keys: when a compaction of main is in the way, take it back.",
     ),
     "keep_appended": Param(
         False,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     """Rewrite buckets of a branch, their rows unchanged, so that no sequence number is above the given one: one commit.
 
-    In this process, one bucket after the other. ``merge_branch --rewrite`` calls it first.
+    In this process, one bucket after the other. Every publish calls it first where it is needed.
 
     Raises:
         ConflictError: a bucket changed meanwhile; nothing was published.
@@ -36,7 +37,7 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     log.info("%s: folding %d buckets", branch.label, len(limits))
     messages = rewrite.fold_buckets(write, plan, limits)
     try:
-        properties = {"airflow-paimon.operation": "fold"}
+        properties = {"airflow-paimon.operation": FOLD}
         commit_buckets(branch, messages, properties=properties, vectors=plan.index_entries)
     except REFUSALS:
         discard_files(write, messages)

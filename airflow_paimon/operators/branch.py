@@ -295,8 +295,8 @@ class MergeBranchOperator(_PublishBranchOperator):
         ``four_eyes`` asks for it too (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
         both sides of the replaced buckets are read; ``none``: they get nothing (templated)
-    :param rewrite: first fold branch buckets whose sequence numbers are too high; in tables without keys, take back a
-        compaction of main that has merged files which the branch changed (templated)
+    :param rewrite: in tables without keys, take back a compaction of main that has merged files which the branch
+        changed; runs as a Spark job, which is also the way to fold large buckets with appended rows (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
     :param tags: main gets the branch's own tags on states that main has then (templated)
@@ -329,7 +329,7 @@ class FastForwardOperator(_PublishBranchOperator):
         ``four_eyes`` asks for it too (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
         both sides of the replaced buckets are read; ``none``: they get nothing (templated)
-    :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
+    :param rewrite: run as a Spark job, in which large buckets with appended rows are folded (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
     :param tags: main gets the branch's own tags on states that main has then (templated)
@@ -373,7 +373,7 @@ class ReplaceMainOperator(FastForwardOperator):
         ``four_eyes`` asks for it too (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
         both sides of the replaced buckets are read; ``none``: they get nothing (templated)
-    :param rewrite: first fold branch buckets whose sequence numbers are too high (templated)
+    :param rewrite: run as a Spark job, in which large buckets with appended rows are folded (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
     """

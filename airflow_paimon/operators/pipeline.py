@@ -184,9 +184,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
             self._finish_undo(context)
         for one in [] if mine in users else each:
             request = cast(Any, one._as_allowed(PaimonHook(one.paimon_conn_id), context))
-            # A rewrite happens when it is published, not in a plan.
-            allowed = request.writers_stopped or request.rewrite
-            plan = replace(request, dry_run=True, operation_id=None, writers_stopped=allowed)
+            plan = replace(request, dry_run=True, operation_id=None)
             with one._all_or_none(context):
                 run_operation(plan)
 

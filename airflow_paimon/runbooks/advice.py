@@ -67,10 +67,7 @@ def _unsafe(params: Mapping[str, Any], failed: str) -> str:
         return f"{_AGAIN}, and leave Branch empty: the run then makes a branch of its own"
     if params["publish"] == "fast_forward":
         return f"{_AGAIN} with Publish by: merge, which takes over only what the branch changed"
-    return (
-        f"{_AGAIN} with Rewrite high sequence numbers on; or with Writers are stopped, when no writer of main stays "
-        f"open over the publish"
-    )
+    return f"{_AGAIN} with Writers are stopped, when no writer of main stays open over the publish"
 
 
 def _passing(failed: str, stands: bool) -> str:

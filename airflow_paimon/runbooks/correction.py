@@ -55,7 +55,6 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.table.features import check_writable
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
 
@@ -71,9 +70,6 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         raise InvalidInputError(
             f"{main.name} is partitioned by {keys}: name the partitions to overwrite", table=main.name
         )
-    if params["rewrite"] and params["engine"] == "connector":
-        # the fold before the publish is the embedded engine's, whoever wrote the rows
-        check_writable(schema, table=main.name, branch="a branch", by_buckets=True)
     for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
         parse_partition_spec(text, schema.partition_keys, partition_types(schema))
 
@@ -210,8 +206,7 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
         params,
         _OPERATIONS[params["publish"]],
         branch=planned["branch"],
-        # A rewrite happens when it is published, not in a plan.
-        writers_stopped=params["writers_stopped"] or params["rewrite"],
+        writers_stopped=params["writers_stopped"],
         rewrite=params["rewrite"],
         **({"keep_appended": params["keep_appended"]} if params["publish"] == "merge" else {}),
         expected_branch_snapshot=branch_snapshot,

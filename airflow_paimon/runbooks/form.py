@@ -33,7 +33,7 @@ _FIELDS = {
     "--all-rows": "Every row",
     "--mode": "Mode",
     "--partitions": "Partitions",
-    "--rewrite": "Rewrite high sequence numbers",
+    "--rewrite": "Take back a compaction",
     "--writers-stopped": "Writers are stopped",
     "--keep-appended": "Keep appended rows",
 }

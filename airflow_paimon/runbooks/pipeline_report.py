@@ -212,10 +212,7 @@ def _advice(failed: str, error: Mapping[str, Any] | None) -> str:
         case "conflict":
             return f"{_AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
         case "unsafe" if failed in ("report", "publish"):
-            return (
-                f"{_AGAIN} with Rewrite high sequence numbers on, as streams need it; or with Writers are stopped, "
-                f"when no writer of main stays open over the publish"
-            )
+            return f"{_AGAIN} with Writers are stopped, when no writer of main stays open over the publish"
         case "unsafe":
             return f"{_AGAIN}, and leave Branch empty: the run then makes branches of its own"
         case "outcome-unknown":

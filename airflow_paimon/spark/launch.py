@@ -40,7 +40,7 @@ from airflow_paimon.core.requests.arguments import (
     read_storage_options,
 )
 from airflow_paimon.core.requests.base import Request
-from airflow_paimon.core.requests.operations import operation_of, resolve, run_operation
+from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.result import OperationResult, failure_json
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.spark.connect import connect_session, uses_connect
@@ -150,13 +150,6 @@ def _run(request: Request) -> Outcome:
     return Outcome(timed.to_json(), 0)
 
 
-def _run_metadata_operation(request: Request) -> OperationResult:
-    fold = operation_of(request.operation).fold
-    if fold is None or not getattr(request, "rewrite", False):
-        return run_operation(request)
-    return run_operation(request, fold=resolve(fold))
-
-
 class _NoPandas(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         if name == "pandas":
@@ -190,10 +183,10 @@ def _run_operation(request: Request) -> OperationResult:
 def _run_where_it_belongs(request: Request) -> OperationResult:
     if not operation_of(request.operation).needs_spark:
         if not _in_yarn_cluster():
-            return _run_metadata_operation(request)
+            return run_operation(request)
         spark = _session(request)
         try:
-            return _run_metadata_operation(request)
+            return run_operation(request)
         finally:
             _stop(spark)
     if not _in_yarn_cluster():

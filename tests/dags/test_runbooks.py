@@ -15,7 +15,6 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     PaimonError,
     UnsafeOperationError,
-    UnsupportedFeatureError,
     error_to_json,
 )
 from airflow_paimon.core.publish.published import (
@@ -254,15 +253,6 @@ def test_a_second_name_for_a_published_branch_is_refused(warehouse: Path) -> Non
         correction.plan_correction(params, "data_correction", "r")
 
 
-def test_a_fold_that_the_embedded_engine_refuses_is_said_before_anything_is_made(warehouse: Path) -> None:
-    main = make_table(warehouse, bucket="-2")
-    append(main, "1")
-    conf = {"table": "d.t", "sql": "SELECT 1", "partitions": ["dt=1"], "engine": "connector"}
-    assert correction.plan_correction(form("data_correction", conf), "data_correction", "r")["base_snapshot"] == 1
-    with pytest.raises(UnsupportedFeatureError, match="postponed buckets"):
-        correction.plan_correction(form("data_correction", {**conf, "rewrite": True}), "data_correction", "r")
-
-
 @pytest.mark.parametrize("engine", ["embedded", "connector"])
 def test_a_statement_runs_on_either_engine_without_partitions(warehouse: Path, engine: str) -> None:
     append(make_table(warehouse), "1")
@@ -339,7 +329,7 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
         ("create_branch", {"kind": "unsupported", "class": "UnsupportedStorageError"}, {}, "nothing in this form"),
         ("merge", {"kind": "conflict"}, {}, "a new run starts from main as it is now"),
         ("report", {"kind": "unsafe"}, {"publish": "fast_forward"}, "Publish by: merge"),
-        ("report", {"kind": "unsafe"}, {}, "Rewrite high sequence numbers"),
+        ("report", {"kind": "unsafe"}, {}, "Writers are stopped"),
         ("correct", {"kind": "unsafe"}, {}, "leave Branch empty"),
         ("merge", {"kind": "outcome-unknown"}, {}, "clear task merge"),
         ("verify", {"kind": "corrupt"}, {}, "python -m airflow_paimon job check_table"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import run_operation
@@ -20,7 +20,7 @@ from airflow_paimon.data import read_arrow
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
-from airflow_paimon.data.rewrite import fold_buckets, live_bucket, rewrite_bucket
+from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import distribute, plan_write
 from tests.oracles.canonical import Row, canonical_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle
@@ -87,10 +87,10 @@ class World:
     def branch(self, name: str) -> Table:
         return self.main.branch(name)
 
-    def run(self, operation: str, *, fold: bool = False, **values: Any) -> OperationResult:
+    def run(self, operation: str, **values: Any) -> OperationResult:
         """Run one of our operations, as a job does."""
         request = build_request(operation, {"warehouse": str(self.warehouse), "table": self.table, **values})
-        return run_operation(request, fold=_fold if fold else None)
+        return run_operation(request)
 
     def write(self, rows: str | Sequence[Mapping[str, Any]] | pa.Table, branch: str | None = None, **more: Any) -> Any:
         """One Java commit."""
@@ -166,11 +166,6 @@ class World:
         details = self.run("check_table").details
         assert details["ok"], details["findings"]
         return True
-
-
-def _fold(view: Table, limits: Mapping[BucketKey, int]) -> None:
-    """What a job gives ``--rewrite``."""
-    commit_buckets(view, fold_buckets(plan_write(view), plan_scan(view), limits), identity=CommitIdentity())
 
 
 def python_and_rust_rows(

@@ -227,7 +227,7 @@ class Life:
             else:
                 self.world.correct(name, given)
             self.put(given)
-        self.world.run("merge_branch", branch=name, writers_stopped=True, fold=True)
+        self.world.run("merge_branch", branch=name, writers_stopped=True)
 
     def compact(self) -> None:
         self.world.do("compact", full=True)

@@ -6,9 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.data import write_arrow
 from tests.oracles.canonical import canonical_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle, SparkConnectorOracle
 from tests.oracles.interop import World, python_and_rust_rows, shown
@@ -138,14 +140,10 @@ def test_a_writer_that_stays_open_over_a_publish_keeps_winning(world: World, ope
 
 
 def test_a_writer_that_stays_open_would_lose_to_an_upserted_branch(world: World) -> None:
-    """Why a branch bucket with higher numbers is refused: published on the word ``writers_stopped``, it hides the newer
+    """Why a branch bucket with higher numbers is folded: published on the word ``writers_stopped``, it hides the newer
     row of a writer that had not stopped."""
     for number in range(1, 4):
         world.write(f"x1=fix-{number}", branch="fix")
-    for operation in ("merge_branch", "fast_forward"):
-        with pytest.raises(UnsafeOperationError, match=r"p=x/bucket-0.*--writers-stopped"):
-            world.run(operation, branch="fix")
-    assert world.both() == START
     with world.java.open_stream_writer(world.warehouse, "d.t") as writer:
         writer.write([{"p": "x", "k": 1, "v": "stream"}])
         world.run("merge_branch", branch="fix", writers_stopped=True)
@@ -153,13 +151,18 @@ def test_a_writer_that_stays_open_would_lose_to_an_upserted_branch(world: World)
     assert world.both() == "x1=fix-3 x2=b y1=c z1=d"
 
 
-def test_a_folded_branch_lets_the_open_writer_win(world: World) -> None:
-    """``rewrite`` folds what Java upserted into the branch, deletions too, below the numbers that main may give."""
-    world.write("x1=fix x3=fix", branch="fix")
-    world.write([{"p": "x", "k": 2, "v": None, "_row_kind": "-D"}], branch="fix")
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_folded_branch_lets_the_open_writer_win(world: World, ours: bool) -> None:
+    """What Java or we upserted into the branch is folded, deletions too, below the numbers that main may give."""
+    if ours:
+        rows = {"p": ["x"] * 3, "k": pa.array([1, 3, 2], pa.int32()), "v": ["fix", "fix", None]}
+        write_arrow(world.branch("fix"), pa.table({**rows, "_row_kind": ["+I", "+I", "-D"]}))
+    else:
+        world.write("x1=fix x3=fix", branch="fix")
+        world.write([{"p": "x", "k": 2, "v": None, "_row_kind": "-D"}], branch="fix")
     with world.java.open_stream_writer(world.warehouse, "d.t") as writer:
         writer.write([{"p": "x", "k": 1, "v": "stream"}])
-        world.run("merge_branch", branch="fix", rewrite=True, fold=True)
+        world.run("merge_branch", branch="fix")
         assert world.both() == world.both("fix") == "x1=fix x3=fix y1=c z1=d"
         writer.commit()
     assert world.both() == "x1=stream x3=fix y1=c z1=d"

@@ -41,7 +41,7 @@ WORD = st.sampled_from(["", "writers_stopped", "rewrite"])
 
 
 def _fold(view: Table, limits: Mapping[BucketKey, int]) -> None:
-    """What a job gives ``--rewrite``: each bucket becomes one file whose numbers are no higher than the limit, all in
+    """What folds before a publish: each bucket becomes one file whose numbers are no higher than the limit, all in
     one commit."""
     types = partition_types(view.schema())
     live = list(live_entries(view, view.latest_snapshot()).values())

@@ -6,7 +6,7 @@ Files are taken by reference; no data is read or written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,31 +196,30 @@ def highest_sequence(files: Sequence[DataFile]) -> int:
     return max((f.max_sequence_number for f in files), default=-1)
 
 
-def check_sequences(
-    table: str, changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, int], name_bucket: Any
-) -> None:
-    """Refuse branch files whose rows would win over newer ones of a writer that stays open during the publish.
-
-    Raises:
-        UnsafeOperationError: lists the buckets and the two alternatives.
+def too_high(changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, int]) -> dict[BucketKey, int]:
+    """Return the buckets of the branch whose rows would win over newer ones of a writer that stays open during the
+    publish, with the highest number that they may have.
 
     See docs/design.md, A running writer keeps winning.
     """
-    high = sorted(
-        name_bucket(c.bucket)
-        for c in changes
-        if highest_sequence([e.file for e in c.add]) > base_highest.get(c.bucket, -1) and c.add
+    limits = {c.bucket: base_highest.get(c.bucket, -1) for c in changes}
+    return {c.bucket: limits[c.bucket] for c in changes if highest_sequence(_files(c)) > limits[c.bucket]}
+
+
+def _files(change: BucketChange) -> list[DataFile]:
+    return [e.file for e in change.add]
+
+
+def sequences_too_high(table: str, buckets: Iterable[BucketKey], name_bucket: Any) -> UnsafeOperationError:
+    """Return the refusal of buckets that nobody can fold here."""
+    high = sorted(map(name_bucket, buckets))
+    return UnsafeOperationError(
+        f"{table}: {listed(high)} of the branch hold rows that were appended there, with sequence numbers above those "
+        f"at the branch point: a writer that stays open on main would lose its newer rows to them. Publish with the "
+        f"job or the operator, which fold those buckets first, or with --writers-stopped when no writer is open",
+        table=table,
+        details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
     )
-    if high:
-        raise UnsafeOperationError(
-            f"{table}: {listed(high)} of the branch hold sequence numbers above those at the branch point (rows that "
-            f"were appended to the branch, by write_arrow, a stream or another engine, or more rows than the bucket "
-            f"had numbers): a writer that stays open on main would lose its newer rows to them. Use --rewrite to fold "
-            f"those buckets first, or --writers-stopped when no writer is open. correct_branch, and INSERT INTO "
-            f"through it, write rows that need neither",
-            table=table,
-            details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
-        )
 
 
 def check_hash_indexes(

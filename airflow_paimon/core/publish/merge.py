@@ -37,17 +37,19 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     check_deletion_vectors,
     check_hash_indexes,
     check_moving_keys,
-    check_sequences,
     check_snapshot_numbers,
     fast_forward_buckets,
     highest_sequence,
     key_scope,
     merge_buckets,
+    sequences_too_high,
+    too_high,
 )
 from airflow_paimon.core.publish.changelog import WriteChangelog
 from airflow_paimon.core.publish.draft import Decision, KeptHead
 from airflow_paimon.core.publish.file_merge import merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.hold import published_mark
 from airflow_paimon.core.publish.replace_main import (
@@ -90,8 +92,6 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _SPARE_IDS = 100_000
-Fold = Callable[[Table, Mapping[BucketKey, int]], None]
-"""Rewrites buckets of a branch so that no sequence number is above the given one; implemented by the data layer."""
 
 
 @dataclass(slots=True)
@@ -149,7 +149,6 @@ def publish_branch(
 
     def make_decide() -> Decide:
         record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
-        wanted = theirs
         pending: int | None = None
         if isinstance(request, ReplaceMain):
             check_request(main, request)
@@ -159,13 +158,7 @@ def publish_branch(
             is_continued = is_continued_by(main, branch.branch_name, same, whole=whole)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
-        if request.rewrite and _fold_first(context, request, branch, wanted, fold):
-            wanted = _folded(branch, wanted)
-        about = publish_properties(record)
-        spare, marked = _SpareIds(), published_mark(branch, request.operation_id)
-        return lambda head: _decide(
-            context, request, branch, _gather(main, branch, wanted, head, request, marked), pending, about, spare
-        )
+        return _decider(context, request, branch, theirs, fold, pending, publish_properties(record))
 
     result = run_publication(context, main, make_decide, rewrite, changelog)
     if result.changed and not request.dry_run:
@@ -176,12 +169,39 @@ def publish_branch(
     return result
 
 
+def _decider(
+    context: Context,
+    request: PublishBranch,
+    branch: Table,
+    theirs: Snapshot,
+    fold: Fold | None,
+    pending: int | None,
+    about: Mapping[str, str],
+) -> Decide:
+    """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once."""
+    main, wanted = context.table, theirs
+    spare, marked = _SpareIds(), published_mark(branch, request.operation_id)
+
+    def decide(head: Snapshot | None) -> Decision:
+        nonlocal wanted
+        g = _gather(main, branch, wanted, head, request, marked)
+        decision, high = _decide(context, request, branch, g, pending, about, spare)
+        if not high or request.dry_run:
+            return decision
+        if fold is None or wanted is not theirs:
+            raise sequences_too_high(main.name, high, bucket_namer(g.main_schemas[-1]))
+        wanted = fold_branch(branch, theirs, high, fold)
+        return decide(head)
+
+    return decide
+
+
 def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
     theirs = branch.latest_snapshot()
     if theirs is None:
         raise UnsafeOperationError(f"{branch.label} is empty: it has no snapshot to publish", table=branch.name)
     expected = request.expected_branch_snapshot
-    if expected is not None and theirs.id != expected:
+    if expected is not None and theirs.id != expected and not is_folded(branch, theirs, expected):
         raise ConflictError(
             f"{branch.label} is at snapshot {theirs.id}, not at {expected} as approved; look at the new diff and "
             f"approve again",
@@ -260,8 +280,11 @@ def _decide(
     pending: int | None,
     about: Mapping[str, str],
     spare: _SpareIds,
-) -> Decision:
-    """``pending``: main's schema version before an interrupted try, which has brought its columns already."""
+) -> tuple[Decision, Mapping[BucketKey, int]]:
+    """Return the decision, and the buckets of the branch to fold before, with the highest number that they may have.
+
+    ``pending``: main's schema version before an interrupted try, which has brought its columns already.
+    """
     main, main_schema = context.table, g.main_schemas[-1]
     if TableOptions(main_schema.options).flag("data-evolution.enabled"):
         raise UnsupportedFeatureError(
@@ -291,10 +314,10 @@ def _decide(
     else:
         schemas = plan_schemas(main.name, *logs, used, context.now_ms, g.withdrawn)
     tags = _tags(context, request, branch, g, changes, merge)
-    _check_sequences(context, request, g, changes, name)
+    high = _too_high(context, request, g, changes, name)
     if changes or schemas.new or pending is not None:
         _check_approved(main, request, g.head, changes, merge)
-    return Decision(
+    decision = Decision(
         target=main,
         source=branch,
         head=g.head,
@@ -312,6 +335,7 @@ def _decide(
             **_summary(request, g, changes, schemas),
             **(taken.summary if taken else tags.summary),
             **_kept(merge, name),
+            **({"folds": sorted(map(name, high))[:MAX_LISTED]} if high else {}),
         },
         reason=f"publishes branch {request.branch}",
         watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
@@ -326,6 +350,7 @@ def _decide(
         follows=None if isinstance(request, FastForward) or tags.on_head else _follows(g, merge),
         keep_head=_kept_head(taken.carried.kept_old_as if taken else None, g.main_schemas, pending),
     )
+    return decision, high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,21 +473,25 @@ def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondit
     return Precondition(branch=branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id)
 
 
-def _check_sequences(
+def _too_high(
     context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], name: Any
-) -> None:
-    """Read the base's manifests only if the replaced files are not sufficient."""
+) -> dict[BucketKey, int]:
+    """Check what numbers and hash indexes allow; return the buckets to fold first, with the highest number allowed.
+
+    The base's manifests are read only if the replaced files are not sufficient.
+    """
     schema = g.main_schemas[-1]
     check_snapshot_numbers(context.table.name, changes, schema, g.head.id + 1, name)
-    if not schema.primary_keys or request.writers_stopped:
-        return
-    if not keys_stay(context.table.branch(request.branch), g.base, g.theirs, g.sides):
-        check_moving_keys(context.table.name, changes, schema, name)
-    form = StoredPartitions(schema).canonical
-    check_hash_indexes(context.table.name, changes, g.sides.theirs, read_index(context.table, g.head), form, name)
-    if TableOptions(schema.options).sequence_fields:
-        return
-    check_sequences(context.table.name, changes, base_highest(context.table, g.base, g.sides.theirs, changes), name)
+    if not schema.primary_keys:
+        return {}
+    if not request.writers_stopped:
+        if not keys_stay(context.table.branch(request.branch), g.base, g.theirs, g.sides):
+            check_moving_keys(context.table.name, changes, schema, name)
+        form = StoredPartitions(schema).canonical
+        check_hash_indexes(context.table.name, changes, g.sides.theirs, read_index(context.table, g.head), form, name)
+    if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
+        return {}
+    return too_high(changes, base_highest(context.table, g.base, g.sides.theirs, changes))
 
 
 def base_highest(
@@ -476,51 +505,6 @@ def base_highest(
         live = group_by_bucket(found.values(), StoredPartitions(table.schema()).canonical)
         removed |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
     return removed
-
-
-def _folded(branch: Table, theirs: Snapshot) -> Snapshot:
-    """The branch's head after the fold, which is one commit. Commits of others in between are not approved.
-
-    Raises:
-        ConflictError: there was another commit on the branch.
-    """
-    head = branch.latest_snapshot()
-    if head is None or head.id > theirs.id + 1:
-        raise ConflictError(
-            f"{branch.label} was written while it was folded; nothing was published. Review the new commits, then "
-            f"publish again",
-            table=branch.name,
-            details={"branch_snapshot": head.id if head else None, "folded_snapshot": theirs.id},
-        )
-    return head
-
-
-def _fold_first(context: Context, request: PublishBranch, branch: Table, theirs: Snapshot, fold: Fold | None) -> bool:
-    """``--rewrite``: fold the buckets whose numbers are too high, as a commit on the branch. False = there are none."""
-    main = context.table
-    g = _gather(main, branch, theirs, main.latest_snapshot(), request)
-    if not g.main_schemas[-1].primary_keys:  # without keys no row hides another one
-        return False
-    changes = merge_buckets(
-        main.name,
-        Sides(theirs=g.sides.theirs, ours=Difference(), theirs_real=g.sides.theirs_real, ours_real=set()),
-        bucket_namer(g.main_schemas[-1]),
-        key_scope(g.main_schemas[-1]),
-    )
-    limits = base_highest(main, g.base, g.sides.theirs, changes)
-    high = {
-        c.bucket: limits.get(c.bucket, -1)
-        for c in changes
-        if highest_sequence([e.file for e in c.add]) > limits.get(c.bucket, -1)
-    }
-    if not high or request.dry_run:
-        return False
-    if fold is None:
-        raise UnsupportedFeatureError(
-            f"{main.name}: rewrite reads and writes rows; run it as a job (run_on='spark')", table=main.name
-        )
-    fold(branch, high)
-    return True
 
 
 def _check_approved(

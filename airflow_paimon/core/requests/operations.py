@@ -31,7 +31,7 @@ class Operation:
         runs_on: ``metadata``: in any Python, as ``function(context, request)``. ``rows``: in a Spark driver, as
             ``function(spark, context, request)``.
         connector: The function for ``engine="connector"``, if any. Metadata operations need none.
-        fold: For publishes: the function behind ``--rewrite``, passed as third argument.
+        fold: For publishes: the function that folds buckets of the branch first, passed as third argument.
         on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
             the data layer that do.
         plan: Of an operation on rows: the function that makes a dry run's result of metadata alone, if any.
@@ -262,7 +262,7 @@ def resolve(function: str) -> Callable[..., Any]:
 
 
 def run_operation(request: Request, *, fold: Callable[..., Any] | None = None) -> OperationResult:
-    """Run a metadata-only operation. ``fold`` rewrites rows for the ``--rewrite`` of a publish.
+    """Run a metadata-only operation. ``fold`` is called instead of the operation's own.
 
     Raises:
         PaimonError: see each operation. UnsupportedFeatureError: the operation reads rows and needs Spark.
@@ -301,9 +301,9 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
 
 
 def _helpers(operation: Operation, fold: Callable[..., Any] | None) -> tuple[Any, ...]:
-    """The functions of the data layer that an operation may need; all but the fold are imported when called."""
+    """The functions of the data layer that an operation may need, imported when they are called."""
     lazily = tuple(_imported_later(function) for function in operation.on_rows)
-    return (fold, *lazily) if operation.fold else lazily
+    return (fold or _imported_later(operation.fold), *lazily) if operation.fold else lazily
 
 
 def _imported_later(function: str) -> Callable[..., Any]:

@@ -111,8 +111,8 @@ class PublishBranch(Publish):
         "Main's head as the approver saw it: refuse (conflict) if main has since changed what this publish replaces"
     )
     rewrite: bool = flag(
-        "First rewrite branch buckets whose sequence numbers are too high (after upserts of other engines); tables "
-        "without keys: take a compaction of main back that has merged files that the branch changed",
+        "Tables without keys: take a compaction of main back that has merged files that the branch changed (with keys, "
+        "appended rows are always rewritten with lower sequence numbers before the publish)",
         False,
     )
     writers_stopped: bool = flag(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.files import commit_overwrite
+from airflow_paimon.core.commit.files import commit_buckets, commit_overwrite
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -15,10 +16,15 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.publish.fold import FOLD
+from airflow_paimon.core.publish.merge import publish_branch
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, WidenColumn
 from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, files, make_table, names, overwrite, rewrite, run
+from tests.core.tables import append, cut_off, files, make_table, message, names, overwrite, rewrite, run
 
 # -- merge ------------------------------------------------------------------------------------------------------------
 
@@ -91,11 +97,30 @@ def test_expected_heads(table: Table, fix: Table) -> None:
     run(table, "merge_branch", branch="fix", expected_main_snapshot=3, expected_branch_snapshot=4)
 
 
-def test_a_branch_with_high_sequence_numbers_needs_a_word(table: Table, fix: Table) -> None:
+def test_a_branch_with_high_sequence_numbers_is_folded_or_needs_a_word(table: Table, fix: Table) -> None:
     append(fix, "a", seq=2)
+    head, before = fix.latest_snapshot_id(), files(table)
+    plan = run(table, "merge_branch", branch="fix", dry_run=True)
+    assert (plan.changed, plan.details["folds"]) == (True, ["dt=a/bucket-0"])
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    request = MergeBranch(warehouse=warehouse, table="d.t", branch="fix")
     with pytest.raises(UnsafeOperationError, match="--writers-stopped"):
-        run(table, "merge_branch", branch="fix")
+        publish_branch(open_context(request), request)
+    assert (fix.latest_snapshot_id(), files(table)) == (head, before)
     assert run(table, "merge_branch", branch="fix", writers_stopped=True).changed
+
+
+def test_an_approved_snapshot_stays_approved_after_a_fold(table: Table, fix: Table) -> None:
+    """A try that was killed between its fold and its publish leaves the fold on the branch."""
+    append(fix, "a", seq=2)
+    approved = fix.latest_snapshot_id()
+    new = message(fix, "a", seq=0, level=5)
+    live = tuple(e.file for e in live_entries(fix, fix.latest_snapshot()).values() if e.partition == new.partition)
+    commit_buckets(fix, [replace(new, replaced=live)], properties={"airflow-paimon.operation": FOLD})
+    with pytest.raises(ConflictError, match="not at 1 as approved"):
+        run(table, "merge_branch", branch="fix", expected_branch_snapshot=1)
+    assert run(table, "merge_branch", branch="fix", expected_branch_snapshot=approved).changed
+    assert files(table) == files(fix)
 
 
 def test_a_table_with_a_sequence_field_takes_any_number(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""The fold before a publish: buckets of the branch that were written by appends are written again with lower numbers.
+
+See docs/design.md, A running writer keeps winning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.table import Table
+
+Fold = Callable[[Table, Mapping[BucketKey, int]], None]
+"""Rewrites buckets of a branch so that no sequence number is above the given one; implemented by the data layer."""
+
+FOLD = "fold"
+"""What the property ``airflow-paimon.operation`` of a fold's snapshot says."""
+
+
+def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int], fold: Fold) -> Snapshot:
+    """Fold buckets of the branch's head ``theirs``, and return the new head: one commit that changes no row.
+
+    Raises:
+        ConflictError: there was another commit on the branch, which nobody has approved.
+        UnsafeOperationError: the table has a feature that this engine doesn't write.
+    """
+    try:
+        fold(branch, limits)
+    except UnsupportedFeatureError as error:
+        raise UnsafeOperationError(
+            f"{branch.label}: rows were appended to it, with sequence numbers above those at the branch point, and its "
+            f"buckets can't be folded before the publish ({error.message}). Use --writers-stopped when no writer of "
+            f"main is open",
+            table=branch.name,
+        ) from error
+    head = branch.latest_snapshot()
+    if head is None or head.id > theirs.id + 1:
+        raise ConflictError(
+            f"{branch.label} was written while it was folded; nothing was published. Review the new commits, then "
+            f"publish again",
+            table=branch.name,
+            details={"branch_snapshot": head.id if head else None, "folded_snapshot": theirs.id},
+        )
+    return head
+
+
+def is_folded(branch: Table, head: Snapshot, approved: int) -> bool:
+    """Whether only folds of interrupted publishes came after the approved snapshot: they have changed no row."""
+    later = [branch.find_snapshot(i) for i in range(approved + 1, head.id + 1)]
+    known = branch.find_snapshot(approved) is not None
+    return known and all(s is not None and s.properties.get("airflow-paimon.operation") == FOLD for s in later)
