@@ -11,7 +11,9 @@ See docs/format.md, Who deletes files.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from airflow_paimon.core.commit.committer import execute
@@ -19,10 +21,18 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.format.tag import Tag
-from airflow_paimon.core.plan import Plan, PutNew
+from airflow_paimon.core.plan import Delete, Plan, PutNew
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import read_lineage
-from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, manifest_path, published_tag
+from airflow_paimon.core.table.options import parse_retention
+from airflow_paimon.core.table.paths import (
+    HOLD_TAG_PREFIX,
+    KEEP_TAG_PREFIX,
+    MAIN,
+    RESERVED_TAG_PREFIX,
+    manifest_path,
+    published_tag,
+)
 from airflow_paimon.core.table.scan import read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
@@ -33,13 +43,74 @@ TARGET_PROPERTY = "airflow-paimon.target-snapshot"
 """The snapshot to which a rollback went back."""
 KEEP_LATER_PROPERTY = "airflow-paimon.keep-later"
 """Snapshot property of a rollback: whether it restored only what the publish after its target had changed."""
+TRY_PROPERTY = "airflow-paimon.try"
+"""Snapshot property of a publish or rollback: what the names of its held tags begin with, see ``held_tag``."""
+UNDO_TAG_PROPERTY = "airflow-paimon.undo-tag"
+UNDO_RETENTION_PROPERTY = "airflow-paimon.undo-retention"
 CAME_BACK_PROPERTY = "airflow-paimon.files-came-back"
 """Snapshot property: it holds files that an earlier snapshot of the same branch had and a later one lacked."""
+_HALF = 16
+_HELD_AT_MOST = timedelta(days=7)
 
 
 def keep_tag(snapshot: Snapshot) -> Tag:
     """Return the tag that retains a snapshot's files which came back later, or came back with it."""
     return Tag(name=f"{KEEP_TAG_PREFIX}{snapshot.id}", snapshot=snapshot)
+
+
+def try_name(operation_id: str, random: str) -> str:
+    """Return the name of a try: its first half is that of all tries of the operation."""
+    return hashlib.sha256(operation_id.encode()).hexdigest()[:_HALF] + random[:_HALF]
+
+
+def held_tag(tried: str, tag: Tag, now: datetime) -> Tag:
+    """Return the tag by which a try holds what ``tag`` is to keep once the try's snapshot is there.
+
+    Its name is the try's own, so that a try that doesn't land deletes what it has put, and nothing else. What a killed
+    try has left expires after a week.
+    """
+    name = f"{_held_prefix(tried)}{tag.name.removeprefix(RESERVED_TAG_PREFIX)}"
+    return Tag(name=name, snapshot=tag.snapshot, create_time=now, time_retained=_HELD_AT_MOST)
+
+
+def _held_prefix(tried: str) -> str:
+    return f"{HOLD_TAG_PREFIX}{tried}-"
+
+
+def held_names(view: Table, landed: Snapshot) -> list[str]:
+    """Return the names of the held tags that a publish or rollback still has: it was cut off before it was done."""
+    tried = landed.properties.get(TRY_PROPERTY)
+    return [] if tried is None else [n for n in view.tag_names() if n.startswith(_held_prefix(tried))]
+
+
+def drop_held(view: Table, landed: Snapshot) -> None:
+    """Delete the held tags of a publish or rollback, after ``protect_published``: those of other tries of the same
+    operation, too, which find its snapshot before they could land.
+    """
+    tried = landed.properties.get(TRY_PROPERTY)
+    if tried is None:
+        return
+    every = f"{HOLD_TAG_PREFIX}{tried[:_HALF]}"
+    names = [n for n in view.tag_names() if n.startswith(every)]
+    actions = tuple(Delete(path=view.paths.tag(name), reason="its snapshot is there") for name in names)
+    execute(view, Plan(operation="protect", table=view.name, actions=actions))
+
+
+def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:
+    """Return the tag that a held one becomes; None: it is gone. A name that another state has is extended."""
+    tag = view.find_tag(held)
+    if tag is None:
+        return None
+    tried = landed.properties[TRY_PROPERTY]
+    name = RESERVED_TAG_PREFIX + held.removeprefix(_held_prefix(tried))
+    retained = None
+    if name == landed.properties.get(UNDO_TAG_PROPERTY):
+        retained = parse_retention(landed.properties[UNDO_RETENTION_PROPERTY])
+    other = view.find_tag(name)
+    if other is not None and other.snapshot.identity != tag.snapshot.identity:
+        name = f"{name}-{tried}"
+    created = None if retained is None else tag.create_time
+    return Tag(name=name, snapshot=tag.snapshot, create_time=created, time_retained=retained)
 
 
 def plan_keep_tags(
@@ -127,51 +198,41 @@ def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
     return data.union(*(index_files(group) for group in change.index.values()))
 
 
-def protect_published(view: Table, snapshot: Snapshot, held: Iterable[Snapshot] = ()) -> None:
-    """Set the tags that a publish or rollback needs from now on. Idempotent.
-
-    ``held``: the snapshots whose keep tags existed when it was planned; another try that was refused may have deleted
-    its own since.
-    """
-    present = set(view.tag_names())
-    again = [
-        PutNew(
-            path=view.paths.tag(tag.name),
-            data=tag.to_bytes(),
-            same_ok=True,
-            reason=f"keeps files of snapshot {tag.snapshot.id} that came back",
-        )
-        for tag in map(keep_tag, held)
-        if tag.name not in present and is_whole(view, tag.snapshot)
-    ]
-    actions = (*again, *missing_protection(view, snapshot))
-    if actions and not is_whole(view, snapshot):
-        actions = tuple(again)  # it has expired meanwhile: a tag on it would only stop the next expiry
-    execute(view, Plan(operation="protect", table=view.name, actions=actions))
+def protect_published(view: Table, snapshot: Snapshot) -> None:
+    """Set the tags that a publish or rollback needs from now on. Idempotent."""
+    actions = missing_protection(view, snapshot)
+    if actions and not is_whole(view, snapshot):  # expired meanwhile: a tag on it would only stop the next expiry
+        own = {view.paths.tag(t) for t in _wanted_tags(view, snapshot)}
+        actions = [a for a in actions if a.path not in own]
+    execute(view, Plan(operation="protect", table=view.name, actions=tuple(actions)))
 
 
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
-    """Plan the missing tags of a publish or rollback, according to its properties.
+    """Plan the missing tags of a publish or rollback, according to its properties and its held tags."""
+    present = set(view.tag_names())
+    wanted = [(Tag(name=n, snapshot=snapshot), why) for n, why in _wanted_tags(view, snapshot).items()]
+    for held in held_names(view, snapshot):
+        tag = _settled(view, snapshot, held)
+        wanted += [] if tag is None else [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}")]
+    return [
+        PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
+        for tag, reason in wanted
+        if tag.name not in present
+    ]
+
+
+def _wanted_tags(view: Table, snapshot: Snapshot) -> dict[str, str]:
+    """Return the tags on a publish or rollback itself, and why.
 
     Main and the branch share the branch's files from now on, and so do the branches that this one was made from.
     """
-    present = set(view.tag_names())
     wanted = {
         published_tag(branch, snapshot.id): f"keeps what {view.branch_name} now shares with branch {branch}"
         for branch in _sharing(view, snapshot)
     }
     if snapshot.properties.get(CAME_BACK_PROPERTY) and keep_tag_needed(view, keep_tag(snapshot)) is not None:
         wanted[keep_tag(snapshot).name] = f"keeps files that came back with snapshot {snapshot.id}"
-    return [
-        PutNew(
-            path=view.paths.tag(tag),
-            data=Tag(name=tag, snapshot=snapshot).to_bytes(),
-            same_ok=True,
-            reason=reason,
-        )
-        for tag, reason in wanted.items()
-        if tag not in present
-    ]
+    return wanted
 
 
 def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:

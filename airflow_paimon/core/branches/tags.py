@@ -30,7 +30,6 @@ from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
     RESERVED_TAG_PREFIX,
-    UNDO_TAG_PREFIX,
     check_tag_name,
     protects,
 )
@@ -305,8 +304,11 @@ def expire_tags(
 
 
 def expire_undo_tags(context: Context) -> None:
-    """Delete main's undo tags whose retention has passed. A failure is harmless: the next publish does it."""
+    """Delete main's undo tags, and what killed publishes held, whose retention has passed.
+
+    A failure is harmless: the next publish does it.
+    """
     try:
-        expire_tags(context.table, context.now_local, prefix=UNDO_TAG_PREFIX)
+        expire_tags(context.table, context.now_local, prefix=RESERVED_TAG_PREFIX)
     except (StorageError, OutcomeUnknownError, FormatError) as error:
         log.warning("%s: could not delete expired undo tags (%s)", context.table.name, error)

@@ -52,6 +52,8 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
+LANDED = "landed"
+"""Of an error's details: the snapshot that was published, and was found wrong only then."""
 WRITER = "airflow-paimon-"
 WRITER_VERSION = f"{WRITER}{__version__}"
 
@@ -124,6 +126,7 @@ def _run_checks(
         if problem is None:
             continue
         if all(e.kind != FileKind.ADD for e in draft.entries):
+            problem.details[LANDED] = landed.id
             raise problem
         log.warning("%s", problem.message)
         warnings.append(problem.message)

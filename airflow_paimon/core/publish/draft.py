@@ -38,14 +38,6 @@ ROW_VERSIONS_PROPERTY = "airflow-paimon.row-versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptHead:
-    """The name of a branch that keeps the target's head, with these columns and options."""
-
-    branch: str
-    schema: TableSchema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The change of ``target`` on top of ``head``: some buckets become as they are in ``wanted``, a state of
     ``source``.
@@ -56,7 +48,6 @@ class Decision:
     see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
     target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
     ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
-    ``keep_head``: the branch that keeps the head.
     """
 
     target: Table
@@ -78,7 +69,6 @@ class Decision:
     merge: FileMerge | None = None
     follows: Follows | None = None
     keep_targets: tuple[Snapshot, ...] = ()
-    keep_head: KeptHead | None = None
 
     @property
     def changes_anything(self) -> bool:

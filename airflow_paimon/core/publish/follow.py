@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.commit.committer import Draft, execute
+from airflow_paimon.core.commit.committer import Draft
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import within_reach
-from airflow_paimon.core.publish.safeguards import PublishMarks, plan_undo_tag
-from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, read_delta_lists, read_entries
@@ -24,7 +22,7 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 Moved = Callable[[Snapshot], None]
-"""Called with the new head on which the merge is now based."""
+"""Called with the new head on which the merge is now to be based: holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +59,7 @@ Follows = BucketReach | FileReach
 
 
 def with_follow(
-    context: Context,
-    view: Table,
-    planned: Draft,
-    head: Snapshot,
-    reach: Follows,
-    marks: PublishMarks,
-    moved: Moved,
-    ids_from: int | None = None,
+    view: Table, planned: Draft, head: Snapshot, reach: Follows, moved: Moved, ids_from: int | None = None
 ) -> Draft:
     """Return the draft with its ``follow``. ``ids_from``: the first row id that it gives; None: it gives none."""
 
@@ -77,11 +68,10 @@ def with_follow(
             return None
         if not leaves_untouched(view, head, newer, reach, planned.schema):
             return None
-        execute(view, plan_undo_tag(context, view, newer, marks))
         moved(newer)
         next_row_id = max(planned.next_row_id or 0, newer.next_row_id or 0)
         on_newer = replace(planned, next_row_id=next_row_id)
-        return with_follow(context, view, on_newer, newer, reach, marks, moved, ids_from)
+        return with_follow(view, on_newer, newer, reach, moved, ids_from)
 
     return replace(planned, follow=follow)
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-from airflow_paimon.core.commit.put import delete_files, execute, put_new
+from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, snapshot_from_json
-from airflow_paimon.core.plan import Delete, Plan, Replace
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
@@ -88,39 +90,27 @@ def _drop_left(table: Table, own: str) -> None:
         delete_files(table, left)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """The note of a publish: what was there before, and what it says now."""
-
-    branch: Table
-    before: bytes | None
-    now: bytes
-
-
-def mark_published(source: Table, wanted: Snapshot, user: str) -> Mark:
-    """Note, beside the branch, which of its snapshots is being published, and by which commit user.
+def mark_published(source: Table, wanted: Snapshot, user: str) -> str:
+    """Note, beside the branch, which of its snapshots is being published, and by which commit user. Returns its path.
 
     Main's snapshots, and the tags on them, may go before the branch is published again (docs/design.md, Tables without
     keys are merged by file).
     """
-    path = _mark(source)
-    before = _read(source, path)
-    now = json.dumps({"snapshot": wanted.id, "identity": wanted.identity, "user": user}).encode()
-    action = Replace(path=path, data=now, reason="a second publish has to know of this one")
-    execute(source, Plan(operation="publish", table=source.name, actions=(action,)))
-    return Mark(branch=source, before=before, now=now)
+    path = f"{_marks(source)}{uuid.uuid4()}.json"
+    put_new(source, path, json.dumps({"snapshot": wanted.id, "identity": wanted.identity, "user": user}).encode())
+    return path
 
 
-def unmark_published(mark: Mark) -> None:
-    """Put back what was noted before a publish that didn't land, unless another publish has written its note since."""
-    path, why = _mark(mark.branch), "the publish was refused"
-    action = (
-        Delete(path=path, reason=why)
-        if mark.before is None
-        else Replace(path=path, data=mark.before, reason=why, expected=mark.now)
-    )
-    if _read(mark.branch, path) == mark.now:
-        execute(mark.branch, Plan(operation="publish", table=mark.branch.name, actions=(action,)))
+def supersede_marks(source: Table, newest: str, number: int) -> None:
+    """Delete the branch's other notes of snapshots up to this one: the newest note says as much.
+
+    A failure leaves them, which is harmless.
+    """
+    try:
+        old = [p for p, raw in _read_marks(source, _marks(source)) if p != newest and raw["snapshot"] <= number]
+        delete_files(source, old)
+    except PaimonError as error:
+        log.info("%s: older notes of publishes were left behind (%s)", source.label, error.message)
 
 
 def published_mark(branch: Table, own: str | None = None) -> int | None:
@@ -131,29 +121,32 @@ def published_mark(branch: Table, own: str | None = None) -> int | None:
         FormatError: a note is damaged.
     """
     found: list[int] = []
-    for info in branch.store.list(PUBLISHED_DIR):
-        path = f"{PUBLISHED_DIR}/{info.name}"
-        data = _read(branch, path) if info.name.endswith(".json") and not info.name.startswith(".") else None
-        if data is None:
-            continue
-        raw = load_json_object(data, f"{branch.name}: {path}")
+    for path, raw in _read_marks(branch, f"{PUBLISHED_DIR}/"):
+        number: int = raw["snapshot"]
         if own is not None and raw.get("user") == own:
             continue
-        number = raw.get("snapshot")
-        if not isinstance(number, int):
-            raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it", table=branch.name)
         then = branch.find_snapshot(number)
-        if then.identity == raw.get("identity") if then is not None else path == _mark(branch):
+        if then.identity == raw.get("identity") if then is not None else path.startswith(_marks(branch)):
             found.append(number)
     return max(found, default=None)
 
 
-def _mark(branch: Table) -> str:
-    return f"{PUBLISHED_DIR}/{branch.branch_name}.json"
+def _marks(branch: Table) -> str:
+    """What the paths of a branch's notes begin with; names of branches contain no dot."""
+    return f"{PUBLISHED_DIR}/{branch.branch_name}."
 
 
-def _read(table: Table, path: str) -> bytes | None:
-    try:
-        return table.store.read(path)
-    except NotFoundError:
-        return None
+def _read_marks(branch: Table, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in branch.store.names(PUBLISHED_DIR):
+        path = f"{PUBLISHED_DIR}/{name}"
+        if not (path.startswith(prefix) and name.endswith(".json")) or name.startswith("."):
+            continue
+        with suppress(NotFoundError):  # deleted meanwhile
+            yield path, _parse_mark(branch, path, branch.store.read(path))
+
+
+def _parse_mark(branch: Table, path: str, data: bytes) -> dict[str, Any]:
+    raw = load_json_object(data, f"{branch.name}: {path}")
+    if not isinstance(raw.get("snapshot"), int):
+        raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it", table=branch.name)
+    return raw

@@ -46,7 +46,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     too_high,
 )
 from airflow_paimon.core.publish.changelog import WriteChangelog
-from airflow_paimon.core.publish.draft import Decision, KeptHead
+from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.file_merge import merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
@@ -309,7 +309,7 @@ def _decide(
     used = {e.file.schema_id for c in changes for e in c.add}
     logs, taken = (base_schema, g.main_schemas, g.branch_schemas), None
     if isinstance(request, ReplaceMain):
-        taken = replacement(context, request, branch, logs, used, g.theirs)
+        taken = replacement(context, request, branch, logs, used, g.head, g.theirs, pending)
         schemas = taken.schemas
     else:
         schemas = plan_schemas(main.name, *logs, used, context.now_ms, g.withdrawn)
@@ -348,7 +348,6 @@ def _decide(
         merge=merge,
         # On top of a later commit of main, main would not have the state that the tags are on.
         follows=None if isinstance(request, FastForward) or tags.on_head else _follows(g, merge),
-        keep_head=_kept_head(taken.carried.kept_old_as if taken else None, g.main_schemas, pending),
     )
     return decision, high
 
@@ -462,11 +461,6 @@ def _summary(
         "kept_of_main": len(g.sides.ours.buckets - {c.bucket for c in changes}),
         "new_schemas": [s.id for s in schemas.new],
     }
-
-
-def _kept_head(branch: str | None, main: Sequence[TableSchema], pending: int | None) -> KeptHead | None:
-    before = next((s for s in main if s.id == pending), main[-1])
-    return None if branch is None else KeptHead(branch=branch, schema=before)
 
 
 def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondition:

@@ -14,8 +14,7 @@ from datetime import datetime, timedelta
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import create_branch
-from airflow_paimon.core.branches.delete import delete_branch
-from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY
+from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, UNDO_TAG_PROPERTY
 from airflow_paimon.core.commit.committer import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
@@ -40,10 +39,10 @@ from airflow_paimon.core.publish.replace_main_plan import (
     same_version,
 )
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import CreateBranch, DeleteBranch, ReplaceMain
+from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between
-from airflow_paimon.core.table.lineage import KEPT_MAIN, Lineage, read_lineage
+from airflow_paimon.core.table.lineage import KEPT_MAIN
 from airflow_paimon.core.table.paths import check_branch_name
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
@@ -90,8 +89,7 @@ def check_request(main: Table, request: ReplaceMain) -> None:
     """Refuse what can be seen before anything is read or written.
 
     Raises:
-        InvalidInputError: the name to keep main under, or an option. AlreadyExistsError: that branch exists with
-            another base than main's head. UnsupportedFeatureError: Iceberg metadata.
+        InvalidInputError: the name to keep main under, or an option. UnsupportedFeatureError: Iceberg metadata.
     """
     parse_options(main.name, request.option)
     for view in (main, main.branch(request.branch)):
@@ -99,33 +97,18 @@ def check_request(main: Table, request: ReplaceMain) -> None:
             raise UnsupportedFeatureError(
                 f"{view.label}: option {_ICEBERG} is set; its Iceberg metadata would not follow", table=main.name
             )
-    name = request.keep_old_as
-    if name is None:
-        return
-    check_branch_name(name)
-    if name == request.branch:
-        raise InvalidInputError(f"{main.name}: main can't be kept as branch {name!r}, which replaces it")
-    if name in main.branch_names() and not _is_kept(main, name, request.operation_id):
+    if request.keep_old_as is not None and check_branch_name(request.keep_old_as) == request.branch:
+        raise InvalidInputError(f"{main.name}: main can't be kept as branch {request.branch!r}, which replaces it")
+
+
+def _check_name_is_free(main: Table, name: str, head: Snapshot) -> None:
+    """Refuse the name of a branch, or of the one that another replacement of main is about to make."""
+    carried = carried_over(head)
+    if name in main.branch_names() or (carried is not None and carried.kept_old_as == name):
         raise AlreadyExistsError(
             f"{main.name}: branch {name!r} exists; choose another name for --keep-old-as, or delete it first",
             table=main.name,
         )
-
-
-def _is_kept(main: Table, name: str, operation_id: str | None) -> bool:
-    """Whether a branch was made by an earlier try of this operation, or by any that was interrupted on this head."""
-    record = read_lineage(main, name)
-    if record is None or record.reason != KEPT_MAIN:
-        return False
-    if operation_id is not None and _operation(record) == operation_id:
-        return True
-    head = main.latest_snapshot()
-    return head is not None and (record.identity, main.branch(name).latest_snapshot_id()) == (head.identity, head.id)
-
-
-def _operation(record: Lineage) -> str | None:
-    """The operation that has kept main as this branch; its creation counts as an operation on each head."""
-    return None if record.operation_id is None else record.operation_id.rpartition("@")[0]
 
 
 def replacement(
@@ -134,14 +117,22 @@ def replacement(
     branch: Table,
     logs: tuple[TableSchema, Sequence[TableSchema], Sequence[TableSchema]],
     used: set[int],
+    head: Snapshot,
     theirs: Snapshot,
+    pending: int | None,
 ) -> Replacement:
     """Decide what main takes over from the branch. Reads tags and consumers, writes nothing.
 
     ``logs``: the schema at the branch point, main's schemas, the branch's. ``used``: those of the branch's files.
+    ``pending``: main's schema version before an interrupted try, which has brought its columns already.
+
+    Raises:
+        AlreadyExistsError: there is a branch, or a tag, of a name that is asked for.
     """
     base, main_schemas, branch_schemas = logs
     main, mine, newest = context.table, main_schemas[-1], branch_schemas[-1]
+    if request.keep_old_as is not None:
+        _check_name_is_free(main, request.keep_old_as, head)
     given = parse_options(main.name, request.option)
     options = replaced_options(main.name, mine, newest, request.options, given, request.branch)
     comment = newest.comment if request.options == "branch" else mine.comment
@@ -157,6 +148,7 @@ def replacement(
         branch=request.branch,
         branch_snapshot=theirs.id,
         kept_old_as=request.keep_old_as,
+        kept_schema=None if request.keep_old_as is None else mine.id if pending is None else pending,
         tags=tags.carried,
         consumers=tuple(request.move_consumer),
     )
@@ -241,61 +233,6 @@ def replaced_after(main: Table, number: int, name: str) -> Snapshot | None:
     return after if carried is not None and carried.kept_old_as == name else None
 
 
-# -- main as it was ----------------------------------------------------------------------------------------------------
-
-
-def keep_head(context: Context, head: Snapshot, name: str, schema: TableSchema, user: str) -> None:
-    """Keep main's head as a branch with these columns and options. Idempotent.
-
-    A branch that an earlier attempt of the same operation has made of an older head is replaced, unless another
-    operation has replaced that head since, which relies on it.
-
-    Raises:
-        AlreadyExistsError: another branch has the name.
-    """
-    main = context.table
-    record = read_lineage(main, name)
-    stale = record is not None and _is_unused(main, record, user)
-    request = CreateBranch(
-        warehouse=context.request.warehouse,
-        table=context.request.table,
-        branch=name,
-        snapshot=head.id,
-        if_exists="replace" if stale else "skip",
-        reason=KEPT_MAIN,
-        operation_id=f"{user}@{head.id}",
-    )
-    create_branch(replace(context, request=request), request)
-    kept = main.branch(name)
-    latest = kept.schema()
-    wanted = replace(schema, id=latest.id + 1, options=branch_options(schema.options))
-    if not same_version(latest, wanted):
-        put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
-
-
-def _is_unused(main: Table, record: Lineage, user: str) -> bool:
-    """Whether this operation has kept main as this branch, and no operation that landed relies on it."""
-    if record.reason != KEPT_MAIN or _operation(record) != user:
-        return False
-    return record.snapshot_id is None or replaced_after(main, record.snapshot_id, record.branch) is None
-
-
-def drop_kept(context: Context, name: str, user: str) -> None:
-    """Delete the branch that ``keep_head`` has made, perhaps in part, for an operation that was refused."""
-    record = read_lineage(context.table, name)
-    if record is None or not _is_unused(context.table, record, user):
-        return
-    asked = context.request
-    request = DeleteBranch(
-        warehouse=asked.warehouse,
-        table=asked.table,
-        branch=name,
-        expected_branch_snapshot=record.snapshot_id,
-        if_missing="skip",
-    )
-    delete_branch(replace(context, request=request), request)
-
-
 # -- after the snapshot ------------------------------------------------------------------------------------------------
 
 
@@ -305,12 +242,16 @@ def carried_over(snapshot: Snapshot) -> CarriedOver | None:
     return None if text is None else parse_carried_over(text)
 
 
-def complete(main: Table, landed: Snapshot) -> None:
-    """Set the tags and consumers that a published snapshot carries over. Idempotent; others are left alone."""
+def complete(context: Context, main: Table, landed: Snapshot) -> list[str]:
+    """Set the tags and consumers that a published snapshot carries over, and make the branch that keeps main as it was.
+
+    Idempotent; what others have made is left alone. Returns warnings.
+    """
     text = landed.properties.get(TAGS_PROPERTY)
     carried = carried_over(landed) if text is None else parse_carried_over(text)
     if carried is None:
-        return
+        return []
+    warnings = _keep_replaced(context, main, landed, carried)
     actions: list[Action] = []
     for tag in carried.tags:
         actions += _tag_actions(main, landed, tag)
@@ -325,6 +266,35 @@ def complete(main: Table, landed: Snapshot) -> None:
             execute(main, Plan(operation=ReplaceMain.operation, table=main.name, actions=(action,)))
         except AlreadyExistsError:
             log.warning("%s: %s was written by another operation meanwhile and stays as it is", main.name, action.path)
+    return warnings
+
+
+def _keep_replaced(context: Context, main: Table, landed: Snapshot, carried: CarriedOver) -> list[str]:
+    """Make the branch that keeps main as it was, from the snapshot before, or the undo tag on it."""
+    name, undo = carried.kept_old_as, landed.properties.get(UNDO_TAG_PROPERTY, "")
+    if name is None or carried.kept_schema is None:
+        return []
+    before = main.find_snapshot(landed.id - 1)
+    request = CreateBranch(
+        warehouse=context.request.warehouse,
+        table=context.request.table,
+        branch=name,
+        snapshot=None if before is None else before.id,
+        tag=undo if before is None else None,
+        if_exists="skip",
+        reason=KEPT_MAIN,
+        operation_id=f"{landed.commit_user}@{landed.id - 1}",
+    )
+    try:
+        create_branch(replace(context, request=request), request)
+    except AlreadyExistsError:
+        return [f"branch {name!r} was made by somebody else meanwhile: main as it was is kept by tag {undo!r} only"]
+    kept, then = main.branch(name), main.schema(carried.kept_schema)
+    latest = kept.schema()
+    wanted = replace(then, id=latest.id + 1, options=branch_options(then.options))
+    if not same_version(latest, wanted):
+        put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
+    return []
 
 
 def _tag_actions(main: Table, landed: Snapshot, tag: CarriedTag) -> list[Action]:

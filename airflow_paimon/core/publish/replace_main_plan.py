@@ -62,11 +62,16 @@ class CarriedTag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedOver:
-    """What a snapshot that replaced main says of itself, and what has to follow it."""
+    """What a snapshot that replaced main says of itself, and what has to follow it.
+
+    ``kept_old_as``: the branch that keeps main as it was, with the columns and options of ``kept_schema``, a version of
+    main's.
+    """
 
     branch: str
     branch_snapshot: int
     kept_old_as: str | None = None
+    kept_schema: int | None = None
     tags: tuple[CarriedTag, ...] = ()
     consumers: tuple[str, ...] = ()
 

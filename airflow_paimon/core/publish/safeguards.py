@@ -7,28 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_paimon.core.branches.retention_tags import protect_published
+from airflow_paimon.core.branches.retention_tags import (
+    TRY_PROPERTY,
+    UNDO_RETENTION_PROPERTY,
+    UNDO_TAG_PROPERTY,
+    try_name,
+)
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.idempotency import Attempt, name_part
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.format.tag import Tag
-from airflow_paimon.core.plan import Plan, Replace, SetTag
+from airflow_paimon.core.plan import SetTag
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import parse_retention
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files
-from airflow_paimon.core.table.scan import (
-    BucketKey,
-    read_entries,
-    read_lists,
-)
+from airflow_paimon.core.table.scan import BucketKey, read_entries, read_lists
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.vector_files import unreadable_vectors
@@ -39,9 +39,13 @@ FOUR_EYES_PROPERTY = "airflow-paimon.four-eyes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishMarks:
-    """The commit identity of one publish, and the snapshot properties that it sets for retries and for people."""
+    """The commit identity of one publish, and the snapshot properties that it sets for retries and for people.
+
+    ``name``: of this try, for what it holds under names of its own.
+    """
 
     tried: Attempt
+    name: str
     undo_tag: str
     operation: str
     four_eyes: bool
@@ -49,8 +53,11 @@ class PublishMarks:
     @classmethod
     def of(cls, context: Context, tried: Attempt, *, four_eyes: bool) -> PublishMarks:
         operation_id = context.request.operation_id
-        tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else str(uuid.uuid4()))
-        return cls(tried=tried, undo_tag=tag, operation=context.request.operation, four_eyes=four_eyes)
+        name = uuid.uuid4().hex
+        tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else name)
+        if operation_id:
+            name = try_name(operation_id, name)
+        return cls(tried=tried, name=name, undo_tag=tag, operation=context.request.operation, four_eyes=four_eyes)
 
     @property
     def identity(self) -> CommitIdentity:
@@ -60,7 +67,12 @@ class PublishMarks:
         """Snapshot properties that every publish carries."""
         request = context.request
         assert isinstance(request, Publish)
-        out = {"airflow-paimon.operation": request.operation, "airflow-paimon.undo-tag": self.undo_tag}
+        out = {
+            "airflow-paimon.operation": request.operation,
+            UNDO_TAG_PROPERTY: self.undo_tag,
+            UNDO_RETENTION_PROPERTY: request.undo_retention,
+            TRY_PROPERTY: self.name,
+        }
         if request.operation_id:
             out["airflow-paimon.operation-id"] = request.operation_id
         if request.approved_by:
@@ -76,21 +88,12 @@ _NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot"])
 _FLAGS = frozenset(["keep_later", "files_came_back"])
 
 
-def replayed(context: Context, marks: PublishMarks) -> OperationResult | None:
-    """Return the first try's result if it has landed, else None.
-
-    Raises:
-        OutcomeUnknownError: the snapshots that could tell are expired.
-    """
-    landed = marks.tried.landed(marks.operation)
-    return None if landed is None else result_of(context, marks, landed)
-
-
 def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
-    protect_published(context.table.branch(marks.tried.branch), landed)  # that try may have been interrupted here
     details = dict(
-        _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v) for k, v in landed.properties.items()
+        _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v)
+        for k, v in landed.properties.items()
+        if k not in (TRY_PROPERTY, UNDO_RETENTION_PROPERTY)
     )
     details |= {"replayed": True}
     if landed.changelog_record_count is not None:
@@ -114,31 +117,13 @@ def undo_retention(request: Publish) -> timedelta | None:
         InvalidInputError: it is not a duration, or not longer than 0.
     """
     text = request.undo_retention
-    if text.strip().lower() == "forever":
-        return None
-    retained = parse_duration(text, "undo_retention")
-    if retained.total_seconds() <= 0:
+    retained = parse_retention(text, "undo_retention")
+    if retained is not None and retained.total_seconds() <= 0:
         raise InvalidInputError(
             f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}",
             table=request.table,
         )
     return retained
-
-
-def plan_undo_tag(context: Context, view: Table, head: Snapshot, marks: PublishMarks) -> Plan:
-    """Tag the head on which the publish is based, so that ``rollback_to`` that tag is the undo."""
-    request = context.request
-    assert isinstance(request, Publish)
-    retained = undo_retention(request)
-    tag = Tag(
-        name=marks.undo_tag,
-        snapshot=head,
-        create_time=None if retained is None else context.now_local,
-        time_retained=retained,
-    )
-    reason = f"undo is rollback_to this tag ({request.undo_retention})"
-    action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason)
-    return Plan(operation=request.operation, table=view.name, actions=(action,))
 
 
 def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:

@@ -65,6 +65,11 @@ def parse_duration(text: str, name: str = "duration") -> timedelta:
         raise InvalidInputError(f"{name}: {text!r} is too long a duration") from None
 
 
+def parse_retention(text: str, name: str = "retention") -> timedelta | None:
+    """Parse a duration, or ``forever``: None."""
+    return None if text.strip().lower() == "forever" else parse_duration(text, name)
+
+
 def parse_size(text: str, name: str = "size") -> int:
     """Parse Paimon's memory size text, e.g. ``128 mb``, into bytes."""
     match = _SIZE.fullmatch(text.strip())

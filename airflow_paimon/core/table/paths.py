@@ -28,6 +28,7 @@ CONSUMER_PREFIX = "consumer-"
 PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
 UNDO_TAG_PREFIX = "airflow-paimon-undo-"
 KEEP_TAG_PREFIX = "airflow-paimon-keep-"
+HOLD_TAG_PREFIX = "airflow-paimon-hold-"
 STAGING_BRANCH_PREFIX = "airflow-paimon-staging-"
 RESERVED_TAG_PREFIX = "airflow-paimon-"
 LONGEST_NAME = 255

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_paimon.core.format.tag import Tag
-from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, UNDO_TAG_PREFIX, protects
+from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX, KEEP_TAG_PREFIX, UNDO_TAG_PREFIX, protects
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, ago, exact_text, moment, number, text
@@ -30,6 +30,8 @@ def purpose(name: str) -> str:
         return f"protects branch {branch}"
     if name.startswith(KEEP_TAG_PREFIX):
         return "keeps files that came back"
+    if name.startswith(HOLD_TAG_PREFIX):
+        return "held by a publish until it is done"
     return "start of a correction" if name.startswith(RUN_TAG_PREFIX) else ""
 
 

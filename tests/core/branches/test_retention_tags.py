@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -157,13 +158,14 @@ def test_a_publish_that_died_before_its_tags_stood(table: Table, mended_by: str)
         if done == "rollback_to":
             break
     assert "airflow-paimon-keep-4" not in keep_tags(table)
-    findings = run(table, "check_table").details["findings"]
-    assert [f["id"] for f in findings if f["severity"] == "warning"] == ["unprotected-publish:airflow-paimon-keep-4"]
+    findings = [f["id"] for f in run(table, "check_table").details["findings"] if f["severity"] == "warning"]
+    assert findings == [f"unprotected-publish:airflow-paimon-{t}" for t in ("keep-2", "keep-4", "undo-op")]
     if mended_by == "retry":
         assert run(table, "rollback_to", tag=undo, operation_id="op").details["replayed"]
     else:
         run(table, "repair_table")
-    assert "airflow-paimon-keep-4" in keep_tags(table)
+    assert {"airflow-paimon-keep-2", "airflow-paimon-keep-4"} <= set(keep_tags(table))
+    assert table.tag("airflow-paimon-undo-op").time_retained == timedelta(days=7)
     assert sound(table)
 
 

@@ -20,6 +20,7 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, files, make_table, message, rewrite, run
@@ -178,21 +179,8 @@ def merge_on(table: Table, store: Store) -> OperationResult:
     return perform(replace(context, table=Table(store, "d.t")), context.request, None)
 
 
-def test_a_try_that_lands_sets_the_undo_tag_that_a_refused_one_deleted(table: Table, fix: Table) -> None:
-    """Two living tries of one publish: the second finds the tag set, the first is refused and takes it away."""
-    rewrite(fix, "a")
-    head = table.latest_snapshot()
-
-    def interfere(method: str, path: str) -> None:
-        if (method, path) == ("create", table.paths.snapshot(head.id + 1)):
-            table.store.delete(table.paths.tag(UNDO))
-
-    assert merge_on(table, FaultStore(table.store, on_mutation=interfere)).details["undo_tag"] == UNDO
-    assert table.tag(UNDO).snapshot.identity == head.identity
-
-
-def test_a_refused_try_puts_the_undo_tag_back_when_another_one_has_landed(table: Table, fix: Table) -> None:
-    """It lands right before the refused one deletes the tag that it has set itself."""
+def test_a_refused_try_deletes_what_it_held_and_nothing_of_another_try_that_lands(table: Table, fix: Table) -> None:
+    """The other one lands right before the refused one deletes what it holds."""
     rewrite(fix, "a")
     head = table.latest_snapshot()
     done: list[OperationResult] = []
@@ -200,13 +188,14 @@ def test_a_refused_try_puts_the_undo_tag_back_when_another_one_has_landed(table:
     def interfere(method: str, path: str) -> None:
         if (method, path) == ("create", table.paths.snapshot(head.id + 1)) and not done:
             raise StorageError("403 Forbidden")
-        if (method, path) == ("delete", table.paths.tag(UNDO)) and not done:
+        if method == "delete" and HOLD_TAG_PREFIX in path and not done:
             done.append(merge_on(table, table.store))
 
     with pytest.raises(StorageError, match="403"):
         merge_on(table, FaultStore(table.store, on_mutation=interfere))
     assert done[0].snapshot_after == head.id + 1
     assert table.tag(UNDO).snapshot.identity == head.identity
+    assert not [t for t in table.tag_names() if t.startswith(HOLD_TAG_PREFIX)]
 
 
 def test_a_publish_whose_tags_fail_after_it_landed_is_not_reported_as_the_storages_error(
@@ -220,7 +209,7 @@ def test_a_publish_whose_tags_fail_after_it_landed_is_not_reported_as_the_storag
         if (method, path) == ("create", table.paths.tag(tag)):
             raise StorageError("503 Slow Down")
 
-    with pytest.raises(OutcomeUnknownError, match=f"snapshot {head.id + 1} landed, but the tags") as raised:
+    with pytest.raises(OutcomeUnknownError, match=f"snapshot {head.id + 1} landed, but not all") as raised:
         merge_on(table, FaultStore(table.store, on_mutation=interfere))
     assert raised.value.details["snapshot"] == table.latest_snapshot_id() == head.id + 1
     assert merge_on(table, table.store).snapshot_after == head.id + 1
