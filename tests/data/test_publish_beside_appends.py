@@ -14,10 +14,13 @@ from airflow_paimon.core.publish.published import verify_publish
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.requests.requests import Compact, DiffBranches
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
+from airflow_paimon.runbooks.diff_markdown import render_markdown
+from airflow_paimon.runbooks.markdown import escape
+from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.tables import run
 from tests.data.appender import FIRST, appender
 from tests.data.row_statements import Row, statement, with_ids
@@ -47,6 +50,16 @@ def renamed(word: str) -> Any:
         return {**row, "v": word} if row["k"] % 2 and row["k"] < 100 else row
 
     return one
+
+
+def diff(table: Table, against: str = "base") -> dict[str, Any]:
+    warehouse = table.store.uri.rsplit("/", 2)[0]
+    asked = {"warehouse": warehouse, "table": table.name, "branch": "fix", "against": against}
+    request = build_request("diff_branches", asked)
+    assert isinstance(request, DiffBranches)
+    result = run_before_spark(request)
+    assert result is not None
+    return dict(result.details)
 
 
 def compact_branch(table: Table, branch: str = "fix") -> None:
@@ -104,7 +117,18 @@ def test_a_replaced_partition_and_the_rows_that_main_appended(tmp_path: Path, ke
     write_arrow(table, rows((1, "old"), (2, "old")))
     run(table, "create_branch", branch="fix", snapshot=1)
     write_arrow(table.branch("fix"), rows((1, "new")), mode="dynamic_overwrite")
+    assert not {"appended_on_main", "notes"} & {k for k, v in diff(table).items() if v}
     write_arrow(table, rows((3, "appended")))
+    for against, shown_as in (
+        ("base", "doesn't show them"),
+        ("main", "shows them as deleted"),
+        ("main@1", "replaces."),
+    ):
+        found = diff(table, against)
+        assert found["appended_on_main"] == {"buckets": ["dt=a/bucket-0"], "files": 1, "rows": 1}
+        [note] = found["notes"]
+        assert note.startswith("main got 1 row in dt=a/bucket-0 after the branch was made") and shown_as in note
+        assert escape(note) in render_markdown(found)
     if not keep:
         with pytest.raises(ConflictError, match="--keep-appended") as refused:
             run(table, "merge_branch", branch="fix")
@@ -114,6 +138,21 @@ def test_a_replaced_partition_and_the_rows_that_main_appended(tmp_path: Path, ke
     assert plan["appended_on_main"] == {"buckets": ["dt=a/bucket-0"], "files": 1, "rows": 1}
     run(table, "merge_branch", branch="fix", keep_appended=True)
     assert shown(table) == {1: "new", 3: "appended"}
+    assert "appended_on_main" not in diff(table), "what was published with them was decided on them"
+
+
+def test_a_diff_names_no_appended_rows_that_a_publish_leaves_alone(tmp_path: Path) -> None:
+    """A MERGE and late rows concern only the rows that they saw; a table with keys has no rows beside others."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    keyed = make_table(tmp_path, COLUMNS, name="d.keyed", partition_keys=["dt"], primary_keys=["dt", "k"], bucket="1")
+    for one in (table, keyed):
+        write_arrow(one, rows((1, "old"), (2, "old")))
+        run(one, "create_branch", branch="fix", snapshot=1)
+    statement(table.branch("fix"), renamed("new"), [{"k": 3, "v": "late", "dt": "a"}], "MERGE")
+    write_arrow(keyed.branch("fix"), rows((1, "new")), mode="dynamic_overwrite")
+    for one in (table, keyed):
+        write_arrow(one, rows((4, "appended")))
+        assert diff(one)["different"] and "appended_on_main" not in diff(one)
 
 
 def test_a_bucket_that_keeps_its_order_stays_a_conflict(tmp_path: Path) -> None:

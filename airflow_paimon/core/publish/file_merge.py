@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import TARGET_PROPERTY
 from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
@@ -17,13 +18,16 @@ from airflow_paimon.core.publish.file_merge_plan import (
     FileSides,
     Form,
     Vector,
+    appended_files,
+    describe_appended,
     merge_files,
+    merges_by_file,
     needs_history,
 )
 from airflow_paimon.core.publish.safeguards import bucket_namer
-from airflow_paimon.core.publish.sides import LastPublish
+from airflow_paimon.core.publish.sides import LastPublish, gather_sides
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
-from airflow_paimon.core.table.history import Difference, difference, snapshots_between
+from airflow_paimon.core.table.history import Difference, branch_point, difference, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
@@ -53,7 +57,36 @@ def merge_branch_files(
     Raises:
         ConflictError: see ``merge_files``.
     """
-    theirs_diff, ours_diff = differences
+    sides = _sides_of(main, branch, (base, head, theirs), differences, last, schema)
+    return _merge(main, sides, base, head, schema, keep_appended=keep_appended, rewrite=rewrite)
+
+
+def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapshot) -> dict[str, Any] | None:
+    """Say what main got, after the branch was made, in partitions that the branch replaces, as the plan of its publish.
+
+    None: nothing; the table isn't merged by file; or it can't be told what main has of an earlier publish.
+    """
+    schema, base = main.schema(), branch_point(main, branch)
+    if base is None or not merges_by_file(schema):
+        return None
+    compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
+    if not compared.is_known:
+        return None
+    differences = compared.sides.theirs, compared.sides.ours
+    sides = _sides_of(main, branch, (base, head, theirs), differences, compared.standing, schema)
+    files = appended_files(_comparable(main, sides, schema), StoredPartitions(schema).canonical)
+    return describe_appended(files, bucket_namer(schema)) if files else None
+
+
+def _sides_of(
+    main: Table,
+    branch: Table,
+    heads: tuple[Snapshot, Snapshot, Snapshot],
+    differences: tuple[Difference, Difference],
+    last: LastPublish | None,
+    schema: TableSchema,
+) -> FileSides:
+    (base, head, theirs), (theirs_diff, ours_diff) = heads, differences
     commits = _commits(branch, base, theirs)
     published = None
     if last is not None:
@@ -64,13 +97,12 @@ def merge_branch_files(
         )
         commits_since = _commits(branch, last.branch, theirs)
         commits = None if commits is None else _replacing_only(commits, commits_since)
-    sides = FileSides(
+    return FileSides(
         theirs=Change(difference=theirs_diff, vectors=_vectors(branch, theirs, schema), commits=commits),
         ours=Change(difference=ours_diff, vectors=_vectors(main, head, schema)),
         vectors=_vectors(main, base, schema),
         published=published,
     )
-    return _merge(main, sides, base, head, schema, keep_appended=keep_appended, rewrite=rewrite)
 
 
 def undo_files(

@@ -133,6 +133,23 @@ def merge_files(
     return result
 
 
+def appended_files(sides: FileSides, form: Form) -> Mapping[BucketKey, Sequence[ManifestEntry]]:
+    """Return the files that the target got in partitions that the source replaces, whatever else is in the way."""
+    merge = _Merge(sides, form, keep_appended=True, rewrite=False)
+    merge.decide()
+    return merge.kept
+
+
+def describe_appended(files: Mapping[BucketKey, Sequence[ManifestEntry]], name_bucket: Name) -> dict[str, Any]:
+    """Count what main got in partitions that the branch replaces, for ``appended_on_main`` of a plan and of a diff."""
+    entries = [e for group in files.values() for e in group]
+    return {
+        "buckets": sorted(map(name_bucket, files))[:MAX_LISTED],
+        "files": len(entries),
+        "rows": sum(e.file.row_count for e in entries),
+    }
+
+
 def needs_history(sides: FileSides, form: Form) -> bool:
     """Whether the merge needs the target's commits: only they tell why a file is gone."""
     merge = _Merge(sides, form, keep_appended=True, rewrite=False)

@@ -30,7 +30,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.publish.bucket_merge_plan import (
-    MAX_LISTED,
     BucketChange,
     Sides,
     check_bucket_counts,
@@ -48,7 +47,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.changelog import WriteChangelog
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.file_merge import merge_branch_files
-from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.hold import published_mark
@@ -423,12 +422,7 @@ def _kept(merge: FileMerge | None, name: Callable[[BucketKey], str]) -> dict[str
     """Say which rows of main stay beside the branch's, and which of its compactions are taken back."""
     out: dict[str, object] = {}
     if merge is not None and merge.kept:
-        files = [e for group in merge.kept.values() for e in group]
-        out["appended_on_main"] = {
-            "buckets": sorted(map(name, merge.kept))[:MAX_LISTED],
-            "files": len(files),
-            "rows": sum(e.file.row_count for e in files),
-        }
+        out["appended_on_main"] = describe_appended(merge.kept, name)
     if merge is not None and merge.restored:
         out["compactions_taken_back"] = merge.restored
     return out

@@ -9,9 +9,10 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.masking import Masks, masks_of
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import Findings
-from airflow_paimon.data.diff.scan import DiffPlan, Side, Skipped
+from airflow_paimon.data.diff.scan import BASE, DiffPlan, Side, Skipped
 from airflow_paimon.data.files.arrow_types import ROW_ID, finer_than_micros
 
 KINDS = ("added", "changed", "deleted")
@@ -63,6 +64,7 @@ def diff_details(
             "skipped": plan.skipped_buckets,
         },
         "files_not_visible": {"branch": plan.hidden_after.files, "against": plan.hidden_before.files},
+        **({"appended_on_main": plan.appended_on_main} if plan.appended_on_main else {}),
         "notes": _notes(plan, masks, exact, len(differing)),
     }
 
@@ -89,7 +91,7 @@ def _masked(masks: Masks, kind: str, samples: Sequence[dict[str, Any]]) -> list[
 
 
 def _notes(plan: DiffPlan, masks: Masks, exact: bool, differing: int) -> list[str]:
-    notes = _not_visible(plan)
+    notes = [*_appended(plan), *_not_visible(plan)]
     if masks.unknown:
         notes.append(f"columns to hide that the table doesn't have: {', '.join(masks.unknown)}")
     if plan.partitions_absent:
@@ -111,6 +113,20 @@ def _notes(plan: DiffPlan, masks: Masks, exact: bool, differing: int) -> list[st
     if differing > WITH_SAMPLES:
         notes.append(f"samples are given for the first {WITH_SAMPLES} partitions")
     return notes
+
+
+def _appended(plan: DiffPlan) -> list[str]:
+    """Say which rows of main a publish would replace, although the branch was computed without them."""
+    found = plan.appended_on_main
+    if not found:
+        return []
+    rows, where = found["rows"], ", ".join(found["buckets"][:_NAMED])
+    more = ", ..." if len(found["buckets"]) > _NAMED else ""
+    shown = {BASE: "; this diff doesn't show them", MAIN: "; this diff shows them as deleted"}.get(plan.before.name, "")
+    return [
+        f"main got {rows:,} row{'s' * (rows != 1)} in {where}{more} after the branch was made, in partitions that the "
+        f"branch replaces{shown}. A publish refuses that, or, with keep_appended, keeps them beside the branch's rows"
+    ]
 
 
 def _not_visible(plan: DiffPlan) -> list[str]:

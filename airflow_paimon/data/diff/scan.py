@@ -10,6 +10,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.file_merge import appended_on_main
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import DiffBranches
@@ -79,7 +80,7 @@ class DiffPlan:
     ``rows_before``: of an append table, the rows in the differing buckets of ``before``. ``shared_row_ids``: of a
     row-tracking table, the first ``_ROW_ID`` that means different rows on the two sides; 0: rows can't be paired by id.
     ``hidden_before``, ``hidden_after``: differing files that are not shown. ``partitions_absent``: partitions that were
-    asked for and that neither side has.
+    asked for and that neither side has. ``appended_on_main``: see the function.
     """
 
     before: Side
@@ -96,6 +97,7 @@ class DiffPlan:
     hidden_after: Hidden = Hidden()
     main_snapshot: int | None = None
     partitions_absent: tuple[str, ...] = ()
+    appended_on_main: Mapping[str, Any] | None = None
     shared_row_ids: int = 0
 
     @property
@@ -118,6 +120,7 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
     choice = choose_partitions(schema, request.partitions, context.table.name)
     found = _Buckets(branch, schema, (other, before, other_schema), after, choice)
     columns, only_before, only_after = _columns(schema, other_schema)
+    head = main.latest_snapshot()
     return DiffPlan(
         before=Side(
             name=request.against,
@@ -143,8 +146,11 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
         rows_before=found.rows_before,
         hidden_before=_hidden(found.hidden_before),
         hidden_after=_hidden(found.hidden_after),
-        main_snapshot=main.latest_snapshot_id(),
+        main_snapshot=head.id if head else None,
         partitions_absent=tuple(t for t in request.partitions if not found.has(choose_partitions(schema, [t], t))),
+        appended_on_main=appended_on_main(main, branch, after, head)
+        if after and head and branch.branch_name != MAIN
+        else None,
         shared_row_ids=_shared_row_ids(main, branch, other, before, (schema, other_schema), found),
     )
 
