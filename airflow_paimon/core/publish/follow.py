@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.commit.committer import Draft
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
@@ -92,5 +93,12 @@ def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Follows, 
     between = snapshots_between(view, old.id, new.id)
     if between is None:
         return False
+    if isinstance(reach, FileReach) and any(_is_publish(s) for s in between):
+        return False  # it may have brought, or taken back, the very same files
     entries = (e for part in read_entries(view, read_delta_lists(view, between)) for e in part)
     return not reach.meets(entries, schema)
+
+
+def _is_publish(snapshot: Snapshot) -> bool:
+    """Whether it is a publish, a rollback or an undo."""
+    return not snapshot.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -10,6 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
@@ -17,8 +20,9 @@ from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, files, make_table, rewrite, run
+from tests.core.tables import append, files, make_table, message, rewrite, run
 from tests.stores import CountingStore
 
 T = TypeVar("T")
@@ -167,6 +171,36 @@ def test_a_try_that_another_overtakes_gives_its_result(table: Table, operation: 
     (first,) = done
     assert late.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
     assert late.details["replayed"]
+
+
+@pytest.mark.parametrize("row_tracking", ["false", "true"])
+def test_a_merge_of_the_same_branch_that_was_faster_is_not_followed(tmp_path: Path, row_tracking: str) -> None:
+    """In a table without keys both bring the same rows: the slower one finds them there."""
+    table = make_table(tmp_path / "wh", primary=False, row_tracking__enabled=row_tracking)
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    append(table.branch("fix"), "a", rows=3)
+    result, _ = publish(table, lambda n: run(table, "merge_branch", branch="fix"), 1)
+    assert not result.changed
+    head = table.latest_snapshot()
+    assert head is not None and (head.id, head.total_record_count) == (2, 4)
+    assert sum(e.file.row_count for e in live_entries(table, head).values()) == 4
+
+
+def test_an_undo_of_the_same_publish_that_was_faster_is_not_followed(tmp_path: Path) -> None:
+    """Both would bring back the file that the publish had removed."""
+    table = make_table(tmp_path / "wh", primary=False)
+    append(table, "a")
+    before = files(table)
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    (live,) = live_entries(fix, fix.latest_snapshot()).values()
+    gone = replace(message(fix, "a"), new_files=(), replaced=(live.file,))
+    commit_buckets(fix, [gone], identity=CommitIdentity())
+    undo = {"tag": run(table, "merge_branch", branch="fix").details["undo_tag"], "keep_later": True}
+    result, _ = beside(table, lambda n: run(table, "rollback_to", **undo), 1, "rollback_to", **undo)
+    assert not result.changed
+    assert files(table) == before
 
 
 def test_a_tag_of_the_head_stays_in_the_branch_when_main_was_faster(table: Table) -> None:
