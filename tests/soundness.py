@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
-from airflow_paimon.core.metadata_expiry.roots import gather_roots
+from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import live_entries, read_entries
@@ -14,7 +14,7 @@ from airflow_paimon.core.table.table import Table
 
 def named_files(table: Table, *, trash: bool = True) -> dict[str, set[str]]:
     """Return the paths that each root names, by the root's path; read in full, without any pruning."""
-    roots = [r for r in gather_roots(table).keeping if trash or r.trash is None]
+    roots = [r for r in RootReader(table).gather().keeping if trash or r.trash is None]
     return {n.root.path: _paths(table, n) for n in read_names(table, roots)}
 
 
@@ -52,7 +52,7 @@ def assert_sound(table: Table, *, leaks: bool = False) -> None:
 
 def states(table: Table) -> dict[str, set[str]]:
     """Return the live data files of every snapshot and tag, by its path."""
-    return {r.path: _live(table, r) for r in gather_roots(table).roots if r.trash is None and not r.is_changelog}
+    return {r.path: _live(table, r) for r in RootReader(table).gather().roots if r.trash is None and not r.is_changelog}
 
 
 def _live(table: Table, root: Root) -> set[str]:
@@ -61,4 +61,4 @@ def _live(table: Table, root: Root) -> set[str]:
 
 
 def snapshot_numbers(table: Table, branch: str = MAIN) -> list[int]:
-    return [r.snapshot.id for r in gather_roots(table).of(branch, SNAPSHOT)]
+    return [r.snapshot.id for r in RootReader(table).gather().of(branch, SNAPSHOT)]

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.streaming.consumers import find_consumer, keep_from
+from airflow_paimon.core.streaming.consumers import keep_from
+from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import register

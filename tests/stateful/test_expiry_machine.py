@@ -21,7 +21,7 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.metadata_expiry.roots import gather_roots
+from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
@@ -131,7 +131,7 @@ class ExpiryMachine(BranchMachine):
         after = states(self.table)
         for path, live in before.items():
             assert after.get(path, live) == live
-        assert not [r for r in gather_roots(self.table).roots if r.trash is not None and r.trash.reaping]
+        assert not [r for r in RootReader(self.table).gather().roots if r.trash is not None and r.trash.reaping]
         assert_sound(self.table, leaks=True)
         if self.alone:
             assert self._extra() <= extra, "it left files over"

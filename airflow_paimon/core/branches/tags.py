@@ -1,9 +1,9 @@
-"""create_tag, delete_tag, and tag maintenance without a job: rename, retention, expiry."""
+"""create_tag, delete_tag, and which tags can go."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
@@ -46,17 +46,26 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
         AlreadyExistsError: the tag exists (with ``skip``: on another snapshot). NotFoundError: branch or snapshot.
     """
     name = check_tag_name(request.tag)
-    _refuse_reserved(context.table, name)
+    if name.startswith(RESERVED_TAG_PREFIX):
+        raise InvalidInputError(
+            f"{context.table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon "
+            f"itself; choose another name"
+        )
     view = context.table.branch(request.branch).require()
     with attempt_of(context, request.branch) as tried:
         existing = view.find_tag(name)
         if tried.retried and existing is not None and _is_first_trys(request, existing, tried):
-            details = {"tag": name, "snapshot": existing.snapshot.id, "time_retained": request.time_retained}
-            head = existing.snapshot.id
-            return context.result(
-                None, branch=request.branch, changed=True, before=head, after=head, details=details | {"replayed": True}
-            )
+            return _tagged(context, request, existing.snapshot, None, replayed=True)
         return _create_tag(context, request, view, existing)
+
+
+def _tagged(
+    context: Context, request: CreateTag, snapshot: Snapshot, plan: Plan | None, *, replayed: bool = False
+) -> OperationResult:
+    details = {"tag": request.tag, "snapshot": snapshot.id, "time_retained": request.time_retained}
+    details |= {"replayed": True} if replayed else {}
+    at = {"before": snapshot.id, "after": snapshot.id}
+    return context.result(plan, branch=request.branch, changed=True, **at, details=details)
 
 
 def _is_first_trys(request: CreateTag, tag: Tag, tried: Attempt) -> bool:
@@ -71,14 +80,9 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
     tag = _tag(context, name, snapshot, request.time_retained)
     if existing is not None and request.if_exists != "replace":
         if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
-            return context.result(
-                None,
-                branch=request.branch,
-                changed=False,
-                before=snapshot.id,
-                after=snapshot.id,
-                details={"tag": name, "snapshot": snapshot.id, "already_there": True},
-            )
+            details = {"tag": name, "snapshot": snapshot.id, "already_there": True}
+            at = {"before": snapshot.id, "after": snapshot.id}
+            return context.result(None, branch=request.branch, changed=False, **at, details=details)
         raise AlreadyExistsError(
             f"{view.label}: tag {name!r} exists, on snapshot {existing.snapshot.id} (asked for: {snapshot.id}); choose "
             f"another name, or if_exists=replace"
@@ -92,10 +96,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
         except AlreadyExistsError:
             raise ConflictError(f"{view.label}: tag {name!r} was created by a concurrent operation") from None
         _check_held(view, tag, existing)
-    details = {"tag": name, "snapshot": snapshot.id, "time_retained": request.time_retained}
-    return context.result(
-        plan, branch=request.branch, changed=True, before=snapshot.id, after=snapshot.id, details=details
-    )
+    return _tagged(context, request, snapshot, plan)
 
 
 def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
@@ -124,11 +125,9 @@ def _tag(context: Context, name: str, snapshot: Snapshot, time_retained: str | N
 
 def _plan_create(operation: str, view: Table, tag: Tag, *, exists: bool) -> Plan:
     path, reason = view.paths.tag(tag.name), f"names snapshot {tag.snapshot.id} of {view.branch_name}"
-    action: Action
+    action: Action = PutNew(path=path, data=tag.to_bytes(), reason=reason, same_ok=True)
     if exists:
         action = Replace(path=path, data=tag.to_bytes(), reason=f"{reason} (replaces the existing tag)")
-    else:
-        action = PutNew(path=path, data=tag.to_bytes(), reason=reason, same_ok=True)
     return Plan(operation=operation, table=view.name, actions=(action,), summary={"tag": tag.name})
 
 
@@ -153,14 +152,6 @@ def _check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
     raise ConflictError(
         f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one"
     )
-
-
-def _refuse_reserved(table: Table, name: str) -> None:
-    if name.startswith(RESERVED_TAG_PREFIX):
-        raise InvalidInputError(
-            f"{table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon itself; choose "
-            f"another name"
-        )
 
 
 def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
@@ -206,21 +197,16 @@ def check_deletable(view: Table, tag: Tag) -> None:
         raise UnsafeOperationError(
             f"{view.label}: tag {tag.name!r} keeps files that branch {branch!r} shares; delete the branch first"
         )
-    if tag.name.startswith(KEEP_TAG_PREFIX):
-        _check_keep_tag(view, tag)
-    for name in _relying_branches(view, tag):
-        raise UnsafeOperationError(
-            f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and only tag {tag.name!r} "
-            f"keeps its files; delete the branch first"
-        )
-
-
-def _check_keep_tag(view: Table, tag: Tag) -> None:
-    needed = keep_tag_needed(view, tag)
+    needed = keep_tag_needed(view, tag) if tag.name.startswith(KEEP_TAG_PREFIX) else None
     if needed is not None:
         raise UnsafeOperationError(
             f"{view.label}: tag {tag.name!r} keeps files that a publish or rollback brought back, and {needed} would "
             f"delete them. repair_table removes the tag when it is safe"
+        )
+    for name in _relying_branches(view, tag):
+        raise UnsafeOperationError(
+            f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and only tag {tag.name!r} "
+            f"keeps its files; delete the branch first"
         )
 
 
@@ -233,74 +219,23 @@ def _relying_branches(view: Table, tag: Tag) -> list[str]:
         return []
     found = []
     for name in view.branch_names():
-        other = view.branch(name)
-        if tag.snapshot.id in other.snapshot_ids():
-            try:
-                same = other.snapshot(tag.snapshot.id).identity == tag.snapshot.identity
-            except NotFoundError:
-                continue
-            if same:
-                found.append(name)
+        same = view.branch(name).find_snapshot(tag.snapshot.id)
+        if same is not None and same.identity == tag.snapshot.identity:
+            found.append(name)
     return found
 
 
-def rename_tag(view: Table, name: str, to_name: str) -> None:
-    """Rename a tag, keeping its snapshot and retention. The new tag exists before the old one is deleted."""
-    tag = view.tag(name)
-    _refuse_reserved(view, check_tag_name(to_name))
-    if protects(name) is not None or name.startswith(KEEP_TAG_PREFIX):
-        raise UnsafeOperationError(f"{view.label}: tag {name!r} is needed under its name; it can't be renamed")
-    data = view.store.read(view.paths.tag(name))
-    if name == to_name:
-        return
-    if view.find_tag(to_name) is not None:
-        raise AlreadyExistsError(f"{view.label}: tag {to_name!r} exists; choose another name")
-    actions: tuple[Action, ...] = (
-        PutNew(path=view.paths.tag(to_name), data=data, reason=f"new name of {tag.name}", same_ok=True),
-        Delete(path=view.paths.tag(name), reason=f"renamed to {to_name}"),
-    )
-    execute(view, Plan(operation="rename_tag", table=view.name, actions=actions))
-
-
-def set_tag_retention(view: Table, name: str, time_retained: str | None, now: datetime) -> None:
-    """Change the retention of a tag, counted from ``now`` (local time, no zone); None = unlimited."""
-    tag = view.tag(name)
-    if time_retained is not None and (protects(name) is not None or name.startswith(KEEP_TAG_PREFIX)):
-        raise UnsafeOperationError(f"{view.label}: tag {name!r} must not expire")
-    retained = None if time_retained is None else parse_duration(time_retained, "time_retained")
-    changed = replace(tag, create_time=None if retained is None else now, time_retained=retained)
-    action = Replace(path=view.paths.tag(name), data=changed.to_bytes(), reason=f"retention {time_retained}")
-    execute(view, Plan(operation="set_tag_retention", table=view.name, actions=(action,)))
-
-
-def plan_expire_tags(tags: list[Tag], now: datetime, kept: dict[str, str]) -> tuple[list[Tag], dict[str, str]]:
-    """Choose the tags whose retention has passed (pure). ``kept``: name -> why the tag stays nevertheless."""
-    expired = [t for t in tags if (end := t.expires_at()) is not None and end < now]
-    return [t for t in expired if t.name not in kept], {t.name: kept[t.name] for t in expired if t.name in kept}
-
-
-def expire_tags(
-    view: Table, now: datetime, *, prefix: str = "", dry_run: bool = False
-) -> tuple[list[str], dict[str, str]]:
-    """Delete tags whose retention has passed, except those that a branch needs.
-
-    ``prefix``: only tags whose name begins with it. Returns the deleted names, and why other tags stayed. Tags without
-    retention stay (Java's ``expire_tags(older_than)`` deletes them, too).
-    """
-    tags = [t for t in view.tags() if t.name.startswith(prefix)]
-    kept: dict[str, str] = {}
-    for tag in tags:
-        if (end := tag.expires_at()) is None or end >= now:
+def past_tags(view: Table, now: datetime, prefix: str = "") -> Iterator[Tag]:
+    """Find the tags whose retention has passed (``now``: local time, no zone) and that nothing needs any more."""
+    for tag in view.tags():
+        end = tag.expires_at()
+        if end is None or end >= now or not tag.name.startswith(prefix):
             continue
         try:
             check_deletable(view, tag)
-        except UnsafeOperationError as error:
-            kept[tag.name] = error.message
-    gone, stayed = plan_expire_tags(tags, now, kept)
-    actions = tuple(Delete(path=view.paths.tag(t.name), reason="its retention has passed") for t in gone)
-    if not dry_run:
-        execute(view, Plan(operation="expire_tags", table=view.name, actions=actions))
-    return [t.name for t in gone], stayed
+        except UnsafeOperationError:
+            continue
+        yield tag
 
 
 def expire_undo_tags(context: Context) -> None:
@@ -308,7 +243,10 @@ def expire_undo_tags(context: Context) -> None:
 
     A failure is harmless: the next publish does it.
     """
+    view = context.table
     try:
-        expire_tags(context.table, context.now_local, prefix=RESERVED_TAG_PREFIX)
+        old = past_tags(view, context.now_local, RESERVED_TAG_PREFIX)
+        actions = tuple(Delete(path=view.paths.tag(t.name), reason="its retention has passed") for t in old)
+        execute(view, Plan(operation="expire_tags", table=view.name, actions=actions))
     except (StorageError, OutcomeUnknownError, FormatError) as error:
         log.warning("%s: could not delete expired undo tags (%s)", context.table.name, error)

@@ -19,7 +19,15 @@ from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.chain_requests import CheckChainTable
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.requests.findings import (
+    ERROR,
+    INFO,
+    WARNING,
+    Finding,
+    summary,
+    unreadable_metadata,
+    worst_first,
+)
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.partitions import format_partition
@@ -52,10 +60,7 @@ def check_chain(context: Context, request: CheckChainTable) -> OperationResult:
     check = check_chain_table(context.table)
     head = context.table.latest_snapshot_id()
     details: dict[str, Any] = {
-        "ok": all(f.severity == INFO for f in check.findings),
-        "findings": [f.to_json() for f in check.findings],
-        "errors": sum(f.severity == ERROR for f in check.findings),
-        "warnings": sum(f.severity == WARNING for f in check.findings),
+        **summary(check.findings),
         "groups": len(check.groups),
         "anchors": sum(len(g.snapshot) for g in check.groups),
         "deltas": sum(len(g.delta) for g in check.groups),
@@ -84,20 +89,12 @@ def check_chain_table(table: Table) -> ChainCheck:
     layout = None if schema_problems(main) else chain_layout(main, table.name)
     same_keys = all(s is not None and s.partition_keys == main.partition_keys for s in schemas)
     if layout is None or not same_keys:
-        return ChainCheck(findings=_worst_first(findings))
+        return ChainCheck(findings=tuple(worst_first(findings)))
     try:
         return _check_partitions(table, layout, names, findings)
     except (FormatError, NotFoundError) as error:
-        findings.append(
-            Finding(
-                kind="unreadable-metadata",
-                subject=table.name,
-                severity=ERROR,
-                message=error.message,
-                at_risk="reads of the chain fail; run check_table for more",
-            )
-        )
-        return ChainCheck(findings=_worst_first(findings))
+        findings.append(unreadable_metadata(table.name, error, "reads of the chain fail; run check_table for more"))
+        return ChainCheck(findings=tuple(worst_first(findings)))
 
 
 def _check_partitions(table: Table, layout: ChainLayout, names: Sequence[str], before: list[Finding]) -> ChainCheck:
@@ -111,17 +108,12 @@ def _check_partitions(table: Table, layout: ChainLayout, names: Sequence[str], b
     for group in groups:
         findings += _places(layout, group)
     return ChainCheck(
-        findings=_worst_first(findings), state=state, groups=groups, stale=stale, recorded=len(provenances)
+        findings=tuple(worst_first(findings)), state=state, groups=groups, stale=stale, recorded=len(provenances)
     )
 
 
 def _there(table: Table, name: str) -> bool:
     return bool(name) and "/" not in name and table.branch(name).exists()
-
-
-def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    order = {ERROR: 0, WARNING: 1, INFO: 2}
-    return tuple(sorted(findings, key=lambda f: (order[f.severity], f.id)))
 
 
 def _slug(text: str) -> str:

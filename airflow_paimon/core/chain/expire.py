@@ -20,7 +20,7 @@ from airflow_paimon.core.commit.held_partitions import HeldPartition, held_parti
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.partition_expiry.expiry_journal import DropStep, ExpiryPlan, PartitionDrop
+from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import cutoff_at, expiry_age, expiry_limit
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.requests.chain_requests import ExpirePartitions

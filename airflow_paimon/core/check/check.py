@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
-from airflow_paimon.core.branches.tags import check_deletable
+from airflow_paimon.core.branches.tags import past_tags
 from airflow_paimon.core.check.check_branches import (
     incomplete_branches,
     protection_findings,
@@ -20,6 +21,7 @@ from airflow_paimon.core.check.check_history import (
     history_findings,
     journal_findings,
     opening_findings,
+    operation_findings,
     temporary_findings,
 )
 from airflow_paimon.core.check.check_keys import (
@@ -30,13 +32,21 @@ from airflow_paimon.core.check.check_keys import (
     moving_key_findings,
     row_id_findings,
 )
-from airflow_paimon.core.check.check_operations import operation_findings
-from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.schema_records import record_findings
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.requests.findings import (
+    ERROR,
+    INFO,
+    WARNING,
+    Finding,
+    summary,
+    unreadable_metadata,
+    worst_first,
+)
 from airflow_paimon.core.requests.requests import CheckTable
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import (
@@ -72,14 +82,7 @@ def check_table(
         keys=keys if request.verify_keys else None,
     )
     head = context.table.latest_snapshot_id()
-    serious = [f for f in findings if f.severity != INFO]
-    details = {
-        "ok": not serious,
-        "findings": [f.to_json() for f in findings],
-        "errors": sum(f.severity == ERROR for f in findings),
-        "warnings": sum(f.severity == WARNING for f in findings),
-    }
-    return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=details)
+    return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=summary(findings))
 
 
 def find_all(
@@ -94,7 +97,7 @@ def find_all(
     """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys, ``keys``
     gives the keys of dynamic buckets: they read rows.
     """
-    views = [table.branch(MAIN), *(table.branch(n) for n in table.branch_names())]
+    views = all_views(table)
     records = unfinished_branches(table)
     findings = _guarded(table, unfinished_findings(table, records))
     for view in views:
@@ -125,8 +128,7 @@ def find_all(
         findings += _guarded(view, _expired_tags(view, now_ms))
     findings += _guarded(table, journal_findings(table, now_ms))
     findings += _guarded(table, temporary_findings(table, views, now_ms))
-    order = {ERROR: 0, WARNING: 1, INFO: 2}
-    return sorted(findings, key=lambda f: (order[f.severity], f.id))
+    return worst_first(findings)
 
 
 def _guarded(view: Table, findings: Iterator[Finding]) -> list[Finding]:
@@ -136,18 +138,9 @@ def _guarded(view: Table, findings: Iterator[Finding]) -> list[Finding]:
         for finding in findings:
             out.append(finding)
     except (FormatError, NotFoundError) as error:
-        out.append(_unreadable(view, error))
+        lost = "reads and commits of this branch fail; expiry and orphan cleaning must not run until it is repaired"
+        out.append(unreadable_metadata(view.branch_name, error, lost))
     return out
-
-
-def _unreadable(view: Table, error: PaimonError) -> Finding:
-    return Finding(
-        kind="unreadable-metadata",
-        subject=view.branch_name,
-        severity=ERROR,
-        message=error.message,
-        at_risk="reads and commits of this branch fail; expiry and orphan cleaning must not run until it is repaired",
-    )
 
 
 def _publish_findings(table: Table) -> Iterator[Finding]:
@@ -170,50 +163,34 @@ def _publish_findings(table: Table) -> Iterator[Finding]:
 def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
     for tag in table.tags():
         branch = protects(tag.name)
-        action = Delete(path=table.paths.tag(tag.name), reason="nothing needs it any more")
         if branch is not None and branch not in living:
-            yield Finding(
-                kind="stale-protective-tag",
-                subject=tag.name,
-                severity=INFO,
-                message=f"Tag {tag.name!r} protects files for branch {branch!r}, which is gone",
-                at_risk="nothing; the files of that snapshot take up space until the tag goes",
-                repair="delete the tag",
-                actions=(action,),
-            )
+            message = f"Tag {tag.name!r} protects files for branch {branch!r}, which is gone"
+            yield _needless(table, "stale-protective-tag", tag.name, tag, message, "nothing needs it any more")
         elif tag.name.startswith(KEEP_TAG_PREFIX) and keep_tag_needed(table, tag) is None:
-            yield Finding(
-                kind="spent-keep-tag",
-                subject=tag.name,
-                severity=INFO,
-                message=f"Tag {tag.name!r} kept files that a publish or rollback brought back; all snapshots and tags "
-                f"as old as that are gone",
-                at_risk="nothing; the files of that snapshot take up space until the tag goes",
-                repair="delete the tag",
-                actions=(action,),
-            )
+            message = f"Tag {tag.name!r} kept files that a publish or rollback brought back; all snapshots and tags "
+            message += "as old as that are gone"
+            yield _needless(table, "spent-keep-tag", tag.name, tag, message, "nothing needs it any more")
+
+
+def _needless(view: Table, kind: str, subject: str, tag: Tag, message: str, reason: str) -> Finding:
+    return Finding(
+        kind=kind,
+        subject=subject,
+        severity=INFO,
+        message=message,
+        at_risk="nothing; the files of that snapshot take up space until the tag goes",
+        repair="delete the tag",
+        actions=(Delete(path=view.paths.tag(tag.name), reason=reason),),
+    )
 
 
 def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
     """Tags past their retention, including undo tags, but not those that are still needed."""
-    now = datetime.fromtimestamp(now_ms / 1000)
-    for tag in view.tags():
-        end = tag.expires_at()
-        if end is None or end >= now:
-            continue
-        try:
-            check_deletable(view, tag)
-        except UnsafeOperationError:
-            continue
-        yield Finding(
-            kind="expired-tag",
-            subject=f"{view.branch_name}/{tag.name}",
-            severity=INFO,
-            message=f"Tag {tag.name!r} of branch {view.branch_name!r} was to live until {end:%Y-%m-%d %H:%M}",
-            at_risk="nothing; the files of that snapshot take up space until the tag goes",
-            repair="delete the tag",
-            actions=(Delete(path=view.paths.tag(tag.name), reason="its retention has passed"),),
-        )
+    for tag in past_tags(view, datetime.fromtimestamp(now_ms / 1000)):
+        until = f"was to live until {tag.expires_at():%Y-%m-%d %H:%M}"
+        message = f"Tag {tag.name!r} of branch {view.branch_name!r} {until}"
+        subject = f"{view.branch_name}/{tag.name}"
+        yield _needless(view, "expired-tag", subject, tag, message, "its retention has passed")
 
 
 def _file_findings(view: Table) -> Iterator[Finding]:

@@ -36,10 +36,10 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.table import Table
 
 _UNDER_WAY = "The operation is still running, or was interrupted"
-_NO_ENGINE = (
-    "commits of airflow-paimon are refused there; while its folder has no schema, Paimon's remove_orphan_files "
+_AT_RISK = (
+    "nothing of main; commits of airflow-paimon are refused there; while its folder has no schema, Paimon's "
+    "remove_orphan_files refuses to work on the whole table"
 )
-_NO_ENGINE += "refuses to work on the whole table"
 
 
 def unfinished_branches(table: Table) -> dict[str, Lineage]:
@@ -75,16 +75,8 @@ def _half_created(table: Table, record: Lineage) -> Finding:
         repair = "finish it" if actions is not None else repair
     if actions is None and view.latest_snapshot_id() in (None, record.snapshot_id):
         actions = gather_removal(table, name, record.created_at, "repair_table").plan.whole().actions
-    return Finding(
-        kind="half-made-branch",
-        subject=name,
-        severity=ERROR,
-        message=f"Branch {name!r} was to {was_to} of {record.from_branch}, and is not complete. {_UNDER_WAY}",
-        at_risk=f"nothing of main; {_NO_ENGINE}",
-        repair=repair if actions else None,
-        actions=tuple(actions or ()),
-        by_name_only=True,
-    )
+    message = f"Branch {name!r} was to {was_to} of {record.from_branch}, and is not complete. "
+    return _half_done("made", name, message, repair if actions else None, actions or ())
 
 
 def _half_deleted(table: Table, record: Lineage) -> Finding:
@@ -101,31 +93,26 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
             what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
             repair = "keep the branch (delete_branch deletes it after all)"
             actions = plan.undo.actions
-    return Finding(
-        kind="half-deleted-branch",
-        subject=name,
-        severity=ERROR,
-        message=f"Branch {name!r} {what}. {_UNDER_WAY}",
-        at_risk=f"nothing of main; {_NO_ENGINE}",
-        repair=repair,
-        actions=actions,
-        by_name_only=True,
-    )
+    return _half_done("deleted", name, f"Branch {name!r} {what}. ", repair, actions)
 
 
 def _half_renamed(table: Table, old: str, new: str) -> Finding:
     plan = gather_rename(table, old, new, "", "repair_table").plan
     both = plan.both_written
+    message = f"Branch {old!r} is being renamed to {new!r}" + (", and both were written since. " if both else ". ")
+    repair = "keep both branches" if both else "finish the rename"
+    return _half_done("renamed", old, message, repair, (plan.undo if both else plan.whole()).actions)
+
+
+def _half_done(what: str, name: str, message: str, repair: str | None, actions: Sequence[Action]) -> Finding:
     return Finding(
-        kind="half-renamed-branch",
-        subject=old,
+        kind=f"half-{what}-branch",
+        subject=name,
         severity=ERROR,
-        message=f"Branch {old!r} is being renamed to {new!r}"
-        + (", and both were written since. " if both else ". ")
-        + _UNDER_WAY,
-        at_risk=f"nothing of main; {_NO_ENGINE}",
-        repair="keep both branches" if both else "finish the rename",
-        actions=(plan.undo if both else plan.whole()).actions,
+        message=message + _UNDER_WAY,
+        at_risk=_AT_RISK,
+        repair=repair,
+        actions=tuple(actions),
         by_name_only=True,
     )
 

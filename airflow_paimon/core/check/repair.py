@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from airflow_paimon.core.check.check import find_all
+from airflow_paimon.core.check.check_history import taken_away
 from airflow_paimon.core.check.check_keys import HASH_INDEX, KeyHashes
-from airflow_paimon.core.check.check_operations import taken_away
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError

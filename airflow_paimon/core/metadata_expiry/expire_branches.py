@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
@@ -10,6 +10,7 @@ from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchAge,
     BranchRules,
@@ -26,7 +27,6 @@ from airflow_paimon.core.requests.requests import ExpireBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
 from airflow_paimon.core.table.lineage import DELETED, Lineage, read_lineage, recorded_branches, verified_lineage
-from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN, STAGING_BRANCH_PREFIX, BranchPaths, protects
 from airflow_paimon.core.table.table import Table
 
@@ -55,15 +55,15 @@ def _expire_branches(context: Context, request: ExpireBranches, rules: BranchRul
         age = _age(table, name)
         if age is None or name.startswith(STAGING_BRANCH_PREFIX) or not is_asked_for(age, rules):
             continue
-        due = why_due(age, rules, context.now_ms)
-        if due is None:
-            end = soon_due(age, rules, context.now_ms)
-            soon += [one | {"expires_at": _iso(end)} for one in _described(age)] if end is not None else []
-            later += _described(age) if age.record is not None and age.record.retention else []
+        due, about = why_due(age, rules, context.now_ms), _described(age)
+        if due is not None:
+            why = _expire(context, rules, age)
+            (expired if why is None else kept).append({**about, "why": due if why is None else why})
             continue
-        (about,) = _described(age)
-        why = _expire(context, rules, age)
-        (expired if why is None else kept).append({**about, "why": due if why is None else why})
+        if (end := soon_due(age, rules, context.now_ms)) is not None:
+            soon.append(about | {"expires_at": iso_time(end)})
+        if age.record is not None and age.record.retention:
+            later.append(about)
     actions = tuple(
         Delete(path=BranchPaths(str(one["branch"])).root.rstrip("/"), reason=str(one["why"])) for one in expired
     )
@@ -86,7 +86,7 @@ def _millis(request: ExpireBranches, name: str) -> int | None:
     text = getattr(request, name)
     if text is None:
         return None
-    millis = round(parse_duration(text, name).total_seconds() * 1000)
+    millis = duration_ms(text, name)
     if millis <= 0:
         raise InvalidInputError(f"{request.table}: {name} must be greater than 0, e.g. '30 d', got {text!r}")
     return millis
@@ -97,7 +97,8 @@ def _age(table: Table, name: str) -> BranchAge | None:
     view, record = table.branch(name), read_lineage(table, name)
     if record is None and not view.exists():
         return None
-    head = _newest(view)
+    ids = view.snapshot_ids()
+    head = view.find_snapshot(ids[-1]) if ids else None  # also of a branch that is half deleted
     made = round(datetime.fromisoformat(record.created_at).timestamp() * 1000) if record is not None else None
     return BranchAge(
         name=name,
@@ -114,29 +115,18 @@ def _half_gone(table: Table) -> list[str]:
     return [r.branch for r in records if r is not None and r.state == DELETED]
 
 
-def _newest(view: Table) -> Snapshot | None:
-    """The newest snapshot; also of a branch that is half deleted."""
-    ids = view.snapshot_ids()
-    return view.find_snapshot(ids[-1]) if ids else None
-
-
-def _described(age: BranchAge) -> list[dict[str, Any]]:
+def _described(age: BranchAge) -> dict[str, Any]:
     record = age.record
-    return [
-        {
-            "branch": age.name,
-            "owner": record.owner if record is not None else None,
-            "reason": record.reason if record is not None else None,
-            "created_at": record.created_at if record is not None else None,
-            "expires_at": _iso(record.expires_ms) if record is not None else None,
-            "last_commit_at": _iso(age.head_ms),
-            "head": age.head,
-        }
-    ]
-
-
-def _iso(millis: int | None) -> str | None:
-    return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds")
+    expires = record.expires_ms if record is not None else None
+    return {
+        "branch": age.name,
+        "owner": record.owner if record is not None else None,
+        "reason": record.reason if record is not None else None,
+        "created_at": record.created_at if record is not None else None,
+        "expires_at": None if expires is None else iso_time(expires),
+        "last_commit_at": None if age.head_ms is None else iso_time(age.head_ms),
+        "head": age.head,
+    }
 
 
 def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
 from airflow_paimon.core.branches.tags import check_deletable
-from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.metadata_expiry.expiry import Choice, duration_ms, run_expiry, time_before
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
@@ -24,15 +23,15 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
     pins_of,
     plan_branch,
 )
-from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Consumer, Root, Roots
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Root, Roots
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.expiry_requests import ExpireSnapshots, ExpireTags, Expiry
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.consumers import Consumer, consumer_path
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
-    CONSUMER_PREFIX,
     EARLIEST,
     KEEP_TAG_PREFIX,
     LATEST,
@@ -63,17 +62,7 @@ def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationRes
         views = [table.branch(b) for b in (branches or every_branch(roots))]
         return _choose_snapshots(context, request, roots, views)
 
-    with attempt_of(context, request.branch, commits=False):
-        expired = run_expiry(context, choose, operations_since_ms=since)
-    head = table.branch(request.branch).latest_snapshot_id()
-    return context.result(
-        expired.plan,
-        branch=request.branch,
-        changed=expired.changed,
-        before=head,
-        after=head,
-        details=expired.details,
-    )
+    return run_expiry(context, choose, operations_since_ms=since)
 
 
 def chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
@@ -91,34 +80,30 @@ def every_branch(roots: Roots) -> tuple[str, ...]:
 
 def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:
     parents = {b: _parent(context.table, b) for b in roots.branches}
-    options_of = {view.branch_name: found for view in views if (found := _options(view)) is not None}
-    views = [view for view in views if view.branch_name in options_of]
-    unused = [c for view in views for c in _unused_consumers(context, roots, view, options_of[view.branch_name])]
+    known = [(view, found) for view in views if (found := _options(view)) is not None]
+    unused = [c for view, options in known for c in _unused_consumers(context, roots, view, options)]
     roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
     plans, dead = [], []
     before: dict[str, tuple[Action, ...]] = {}
     after: list[Action] = []
-    for view in views:
-        options = options_of[view.branch_name]
+    for view, options in known:
         pins = pins_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
         plan = _plan(context, request, roots, view, options, pins)
         plans.append(plan)
         changelogs = _expired_changelogs(context, roots, view, options)
         dead += [*changelogs, *plan.expired]
-        if keeps_changelogs(options):
+        decoupled = keeps_changelogs(options)
+        if decoupled:
             before |= {r.path: (_as_changelog(view, r),) for r in plan.expired}
-        after += _hints(view, plan, changelogs, decoupled=keeps_changelogs(options))
-    report = _report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)}
-    reason = "older than is to be kept"
-    first = tuple(_without_consumer(context.table.branch(c.branch), c) for c in unused)
+        after += _hints(view, plan, changelogs, decoupled=decoupled)
     return Choice(
         dead=tuple(dead),
-        reason=reason,
+        reason="older than is to be kept",
         consumers=tuple(unused),
-        first=first,
+        first=tuple(_without_consumer(context.table.branch(c.branch), c) for c in unused),
         before=before,
         after=tuple(after),
-        report=report,
+        report=_report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
     )
 
 
@@ -143,12 +128,14 @@ def _unused_consumers(context: Context, roots: Roots, view: Table, options: Tabl
 
 
 def _without_consumer(view: Table, consumer: Consumer) -> Delete:
-    path = f"{view.paths.consumer_dir}/{CONSUMER_PREFIX}{consumer.name}"
-    return Delete(path=path, reason=f"nobody has used this consumer for {CONSUMER_EXPIRATION}")
+    reason = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
+    return Delete(path=consumer_path(view, consumer.name), reason=reason)
 
 
-def _by_branch(consumers: Sequence[Consumer]) -> dict[str, list[str]]:
-    return {b: [c.name for c in consumers if c.branch == b] for b in dict.fromkeys(c.branch for c in consumers)}
+def _by_branch(some: Sequence[Consumer] | Sequence[Root]) -> dict[str, list[str]]:
+    return {
+        branch: [one.name for one in some if one.branch == branch] for branch in dict.fromkeys(o.branch for o in some)
+    }
 
 
 def _parent(table: Table, branch: str) -> str:
@@ -212,19 +199,12 @@ def _is_below(view: Table, first: int) -> bool:
 
 
 def _report(plans: Sequence[BranchExpiry]) -> dict[str, Any]:
-    expired = {
-        p.branch: {
-            "snapshots": len(p.expired),
-            "from": p.expired[0].snapshot.id,
-            "to": p.expired[-1].snapshot.id,
-        }
-        for p in plans
-        if p.expired
+    ids = {p.branch: [r.snapshot.id for r in p.expired] for p in plans if p.expired}
+    stopped = ((p.branch, p.first_kept, p.reason) for p in plans)
+    return {
+        "expired": {b: {"snapshots": len(gone), "from": gone[0], "to": gone[-1]} for b, gone in ids.items()},
+        "stopped_by": {b: f"snapshot {r.snapshot.id} stays: {why}" for b, r, why in stopped if r is not None},
     }
-    stopped = {
-        p.branch: f"snapshot {p.first_kept.snapshot.id} stays: {p.reason}" for p in plans if p.first_kept is not None
-    }
-    return {"expired": expired, "stopped_by": stopped}
 
 
 def _warnings(roots: Roots, plans: Sequence[BranchExpiry], parents: dict[str, str]) -> list[str]:
@@ -265,12 +245,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     def choose(roots: Roots) -> Choice:
         return _choose_tags(table, roots, branches or every_branch(roots), rule)
 
-    with attempt_of(context, request.branch, commits=False):
-        expired = run_expiry(context, choose, operations_since_ms=context.now_ms)
-    head = table.branch(request.branch).latest_snapshot_id()
-    return context.result(
-        expired.plan, branch=request.branch, changed=expired.changed, before=head, after=head, details=expired.details
-    )
+    return run_expiry(context, choose, operations_since_ms=context.now_ms)
 
 
 def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagRule) -> Choice:
@@ -287,10 +262,7 @@ def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagR
                 dead.append(root)
             except UnsafeOperationError as error:
                 needed.setdefault(branch, {})[root.name] = error.message
-    expired: dict[str, list[str]] = {}
-    for root in dead:
-        expired.setdefault(root.branch, []).append(root.name)
-    report = {"expired": expired, "needed": needed}
+    report = {"expired": _by_branch(dead), "needed": needed}
     return Choice(dead=tuple(dead), reason="its retention has passed, or it is older than asked for", report=report)
 
 

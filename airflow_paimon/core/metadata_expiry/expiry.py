@@ -13,17 +13,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, UnsupportedStorageError
 from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
 from airflow_paimon.core.metadata_expiry.reap_plan import Reap
 from airflow_paimon.core.metadata_expiry.references import KnownLists
-from airflow_paimon.core.metadata_expiry.root_values import Consumer, Root, Roots, TrashEntry
-from airflow_paimon.core.metadata_expiry.roots import RootReader, consumers_of, read_present, unfinished_warnings
+from airflow_paimon.core.metadata_expiry.root_values import Root, Roots, TrashEntry
+from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.expiry_requests import LEAST_GRACE, Expiry
+from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
@@ -49,116 +53,129 @@ class Choice:
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expired:
-    """The outcome of an expiry: ``plan`` of what was moved into the trash, and JSON values for the result."""
-
-    plan: Plan
-    changed: bool
-    details: Mapping[str, Any]
-
-
-def run_expiry(context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None) -> Expired:
+def run_expiry(
+    context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None
+) -> OperationResult:
     """Take away what is chosen, and delete what has been in the trash for the grace time.
 
     Raises:
         InvalidInputError: a grace time below the least one, while writers are at work. FormatError: something can't be
             read. ConflictError: what is chosen kept being replaced. Each says what was done before, if anything.
     """
-    grace_ms = _grace_ms(context)
-    reader = RootReader(context.table, operations_since_ms)
-    moved: list[Root] = []
-    try:
-        return _run(context, choose, grace_ms, reader, moved)
-    except PaimonError as error:
-        if moved:
-            some = ", ".join(r.label for r in moved[:3]) + (f" and {len(moved) - 3} more" if len(moved) > 3 else "")
+    request, table = context.request, context.table
+    assert isinstance(request, Expiry)
+    with attempt_of(context, request.branch, commits=False):
+        run = _Run(context, RootReader(table, operations_since_ms), _grace_ms(table, request))
+        try:
+            plan, changed, details = run.execute(choose)
+        except PaimonError as error:
+            run.tell_done(error)
+            raise
+    head = table.branch(request.branch).latest_snapshot_id()
+    return context.result(plan, branch=request.branch, changed=changed, before=head, after=head, details=details)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One expiry. ``moved``: what it has moved into the trash; ``known``: lists that were read already."""
+
+    context: Context
+    reader: RootReader
+    grace_ms: int
+    moved: list[Root] = field(default_factory=list)
+    known: KnownLists = field(default_factory=KnownLists)
+
+    def execute(self, choose: Callable[[Roots], Choice]) -> tuple[Plan, bool, dict[str, Any]]:
+        """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
+        table, dry_run, reap = self.context.table, self.context.request.dry_run, Reap()
+        for _ in range(_TRIES):
+            roots = self.reader.look()
+            choice = choose(roots)
+            due = self._due(roots)
+            foreseen = self._reap([*due, *choice.dead], roots)
+            if not dry_run:
+                require_committable(table)
+            if dry_run or _unlink(self.context, choice, self.moved):
+                break
+        else:
+            raise ConflictError(f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again")
+        waiting = [r.trash for r in roots.roots if r.trash is not None]
+        waiting += [_entry(r, int(time.time() * 1000), None) for r in self.moved]
+        if dry_run:
+            reap = foreseen
+        elif due or (choice.dead and not self.grace_ms):
+            roots = self.reader.gather()  # the second phase, on roots that are looked at again
+            due = self._due(roots)
+            reap = self._reap(due, roots)
+            execute_reap(table, reap, [r.trash for r in due if r.trash is not None])
+            waiting = [r.trash for r in roots.roots if r.trash is not None and r not in due]
+        changed = bool(choice.dead or choice.first or due)
+        return _plan(self.context, choice), changed, self._details(choice, roots, reap, foreseen, waiting)
+
+    def tell_done(self, error: PaimonError) -> None:
+        """Say in an error what had expired before it."""
+        if self.moved:
+            some = ", ".join(r.label for r in self.moved[:3])
+            some += f" and {len(self.moved) - 3} more" if len(self.moved) > 3 else ""
             error.message += f". Before that, {some} had expired: they lie in the trash, and the next run goes on"
             error.args = (error.message,)
-            error.details["done"] = {"expired": [r.path for r in moved[:_LISTED]], "roots": len(moved)}
-        raise
+            error.details["done"] = {"expired": [r.path for r in self.moved[:_LISTED]], "roots": len(self.moved)}
+
+    def _reap(self, dead: Sequence[Root], roots: Roots) -> Reap:
+        """Find what only ``dead`` ones of the roots name."""
+        gone = {r.path for r in dead}
+        living = [r for r in roots.roots if r.path not in gone]
+        return self.reader.of_living(living, lambda some: gather_reap(self.context.table, dead, some, self.known))
+
+    def _due(self, roots: Roots) -> list[Root]:
+        """What has been in the trash for the grace time, or is being deleted since an earlier run."""
+        now_ms = self._clock(roots)
+        trash = ((r, r.trash) for r in roots.roots if r.trash is not None)
+        return [r for r, e in trash if e.reaping or not self.grace_ms or now_ms - e.gone_since_ms >= self.grace_ms]
+
+    def _clock(self, roots: Roots) -> int:
+        """The storage's time, if something in the trash waits for the end of its grace time: no ``now`` counts."""
+        waiting = any(r.trash is not None and not r.trash.reaping for r in roots.roots)
+        if self.context.request.dry_run or not (waiting and self.grace_ms):
+            return self.context.now_ms
+        try:
+            return storage_now(self.context.table)
+        except UnsupportedStorageError:  # it keeps no times: this machine wrote the times in the trash
+            return int(time.time() * 1000)
+
+    def _details(
+        self, choice: Choice, roots: Roots, reap: Reap, foreseen: Reap, waiting: Sequence[TrashEntry]
+    ) -> dict[str, Any]:
+        warnings = [*choice.report.get("warnings", ()), *unfinished_warnings(roots)]
+        if reap.unreadable:
+            warnings.append(
+                f"{reap.unreadable[0]} and {len(reap.unreadable) - 1} more could not be read any more: an earlier "
+                f"run was interrupted, or another engine expired them. remove_orphan_files finds what they left, if "
+                f"anything"
+            )
+        if reap.external:
+            warnings.append(f"{reap.external} data files outside of the table's folder stay; delete them yourself")
+        oldest = min((e.gone_since_ms for e in waiting), default=None)
+        next_due = None if oldest is None else iso_time(oldest + self.grace_ms)
+        return {
+            **choice.report,
+            "reaped": reap.to_json(),
+            "kept": foreseen.kept_json(),
+            "trash": {"entries": len(waiting), "next_due": next_due},
+            "warnings": warnings,
+        }
 
 
-def _run(
-    context: Context, choose: Callable[[Roots], Choice], grace_ms: int, reader: RootReader, moved: list[Root]
-) -> Expired:
-    table, known = context.table, KnownLists()
-    for _ in range(_TRIES):
-        roots = reader.look()
-        choice = choose(roots)
-        plan = _plan(context, choice)
-        due = _due(roots, _clock(context, roots, grace_ms), grace_ms)
-        foreseen = _reap(reader, [*due, *choice.dead], roots, known)
-        if context.request.dry_run:
-            trash = [r.trash for r in roots.roots if r.trash is not None]
-            return _expired(choice, plan, roots, foreseen, foreseen, trash, due, grace_ms)
-        require_committable(table)
-        if _unlink(context, choice, moved):
-            break
-    else:
-        raise ConflictError(f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again")
-    if due or (choice.dead and not grace_ms):
-        return _finish(context, choice, plan, foreseen, grace_ms, reader, known)
-    trash = [r.trash for r in roots.roots if r.trash is not None]
-    trash += [_entry(r, int(time.time() * 1000), None) for r in moved]
-    return _expired(choice, plan, roots, Reap(), foreseen, trash, due, grace_ms)
-
-
-def _finish(
-    context: Context,
-    choice: Choice,
-    plan: Plan,
-    foreseen: Reap,
-    grace_ms: int,
-    reader: RootReader,
-    known: KnownLists,
-) -> Expired:
-    """The second phase, on roots that are looked at again."""
-    roots = reader.gather()
-    due = _due(roots, _clock(context, roots, grace_ms), grace_ms)
-    reap = _reap(reader, due, roots, known)
-    execute_reap(context.table, reap, [r.trash for r in due if r.trash is not None])
-    gone = {r.path for r in due}
-    waiting = [r.trash for r in roots.roots if r.trash is not None and r.path not in gone]
-    return _expired(choice, plan, roots, reap, foreseen, waiting, due, grace_ms)
-
-
-def _reap(reader: RootReader, dead: Sequence[Root], roots: Roots, known: KnownLists) -> Reap:
-    """Find what only ``dead`` ones of the roots name."""
-    gone = {r.path for r in dead}
-    living = [r for r in roots.roots if r.path not in gone]
-    return reader.of_living(living, lambda some: gather_reap(reader.table, dead, some, known))
-
-
-def _grace_ms(context: Context) -> int:
+def _grace_ms(table: Table, request: Expiry) -> int:
     """Check the grace time: who makes a tag or branch of a snapshot, and doesn't look again, needs some."""
-    request = context.request
-    assert isinstance(request, Expiry)
     grace_ms = duration_ms(request.grace, "grace")
     if grace_ms < duration_ms(LEAST_GRACE, "grace") and not request.writers_stopped:
         raise InvalidInputError(
-            f"{context.table.name}: grace must be at least {LEAST_GRACE}, got {request.grace!r}: a reader may still "
-            f"read what expires now, and another engine may be making a tag or branch of it. If all writers and "
-            f"readers are stopped, say so with writers_stopped (--writers-stopped)"
+            f"{table.name}: grace must be at least {LEAST_GRACE}, got {request.grace!r}: a reader may still read what "
+            f"expires now, and another engine may be making a tag or branch of it. If all writers and readers are "
+            f"stopped, say so with writers_stopped (--writers-stopped)"
         )
     return grace_ms
-
-
-def _clock(context: Context, roots: Roots, grace_ms: int) -> int:
-    """The storage's time, if something in the trash waits for the end of its grace time; nobody's ``now`` counts."""
-    waiting = any(r.trash is not None and not r.trash.reaping for r in roots.roots)
-    if context.request.dry_run or not (waiting and grace_ms):
-        return context.now_ms
-    try:
-        return storage_now(context.table)
-    except UnsupportedStorageError:  # it keeps no times: this machine wrote the times in the trash
-        return int(time.time() * 1000)
-
-
-def _due(roots: Roots, now_ms: int, grace_ms: int) -> list[Root]:
-    """What has been in the trash for the grace time, or is being deleted since an earlier run."""
-    trash = ((r, r.trash) for r in roots.roots if r.trash is not None)
-    return [r for r, entry in trash if entry.reaping or not grace_ms or now_ms - entry.gone_since_ms >= grace_ms]
 
 
 def _entry(root: Root, now_ms: int, operation_id: str | None) -> TrashEntry:
@@ -230,41 +247,13 @@ def _batches(roots: Sequence[Root], size: int) -> Iterator[Sequence[Root]]:
 def _still_unused(table: Table, consumers: Sequence[Consumer]) -> bool:
     """Whether no stream has written one of them since the roots were read."""
     planned = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in consumers}
-    found = [c for branch in {c.branch for c in consumers} for c in consumers_of(table.branch(branch))]
+    found = [c for branch in {c.branch for c in consumers} for c in read_consumers(table.branch(branch))]
     now = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in found}
     return all(now.get(consumer, at) == at for consumer, at in planned.items())
 
 
-def _expired(
-    choice: Choice,
-    plan: Plan,
-    roots: Roots,
-    reap: Reap,
-    foreseen: Reap,
-    waiting: Sequence[TrashEntry],
-    due: Sequence[Root],
-    grace_ms: int,
-) -> Expired:
-    warnings = [*choice.report.get("warnings", ()), *unfinished_warnings(roots)]
-    if reap.unreadable:
-        warnings.append(
-            f"{reap.unreadable[0]} and {len(reap.unreadable) - 1} more could not be read any more: an earlier run was "
-            f"interrupted, or another engine expired them. remove_orphan_files finds what they left, if anything"
-        )
-    if reap.external:
-        warnings.append(f"{reap.external} data files outside of the table's folder stay; delete them yourself")
-    oldest = min((e.gone_since_ms for e in waiting), default=None)
-    details = {
-        **choice.report,
-        "reaped": reap.to_json(),
-        "kept": foreseen.kept_json(),
-        "trash": {"entries": len(waiting), "next_due": None if oldest is None else _iso(oldest + grace_ms)},
-        "warnings": warnings,
-    }
-    return Expired(plan=plan, changed=bool(choice.dead or choice.first or due), details=details)
-
-
-def _iso(time_ms: int) -> str:
+def iso_time(time_ms: int) -> str:
+    """Write a time of a result: UTC, to the second."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 

@@ -136,23 +136,23 @@ def branch_point_id(roots: Roots, branch: str, parent: str) -> int | None:
 
 def keeps_changelogs(options: TableOptions) -> bool:
     """Whether changelogs live longer than snapshots: an expired snapshot then becomes a long-lived changelog."""
-    least, most = (options.number(f"snapshot.num-retained.{m}", d) for m, d in (("min", 10), ("max", UNLIMITED)))
-    snapshot_time, changelog_time = _retained(options, SNAPSHOT), _retained(options, CHANGELOG)
-    return (
-        options.number("changelog.num-retained.min", least) > least
-        or options.number("changelog.num-retained.max", most) > most
-        or changelog_time > snapshot_time
-    )
+    changelogs, (least, most) = changelog_rule(options, 0), _snapshot_numbers(options)
+    longer = _retained(options, CHANGELOG) > _retained(options, SNAPSHOT)
+    return changelogs.retain_min > least or changelogs.retain_max > most or longer
 
 
 def changelog_rule(options: TableOptions, now_ms: int) -> SnapshotRule:
     """Return when long-lived changelogs expire: by the options only, counted from the newest snapshot."""
-    least, most = (options.number(f"snapshot.num-retained.{m}", d) for m, d in (("min", 10), ("max", UNLIMITED)))
+    least, most = _snapshot_numbers(options)
     return SnapshotRule(
         retain_min=options.number("changelog.num-retained.min", least),
         retain_max=options.number("changelog.num-retained.max", most),
         cutoff_ms=now_ms - int(_retained(options, CHANGELOG).total_seconds() * 1000),
     )
+
+
+def _snapshot_numbers(options: TableOptions) -> tuple[int, int]:
+    return options.number("snapshot.num-retained.min", 10), options.number("snapshot.num-retained.max", UNLIMITED)
 
 
 def _retained(options: TableOptions, kind: str) -> timedelta:

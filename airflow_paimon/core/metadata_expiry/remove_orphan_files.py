@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Candidate,
     Orphans,
@@ -38,15 +39,16 @@ from airflow_paimon.core.requests.requests import RemoveOrphanFiles
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
-from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, STREAMS_DIR
 from airflow_paimon.core.table.scan import read_columns
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-_LEAST = timedelta(hours=1)
-_LEAST_RECORDS = timedelta(days=7)
+_LEAST = {
+    "older_than": ("1 h", "writers may still be at work on younger files"),
+    "records_older_than": ("7 d", "a retry of such an operation may still come"),
+}
 _BATCH = 1000
 _AT_ONCE = 64
 _LISTED = 100
@@ -64,18 +66,17 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
             In each case nothing was deleted.
     """
     table = context.table
-    age = _age(request, "older_than", _LEAST)
-    records_age = _age(request, "records_older_than", _LEAST_RECORDS)
+    age_ms, records_age_ms = _age_ms(request, "older_than"), _age_ms(request, "records_older_than")
     if not request.dry_run:
         require_committable(table)
     now_ms = context.now_ms if request.dry_run else storage_now(table)
-    before_ms = now_ms - _millis(age)
+    before_ms = now_ms - age_ms
     files = _sorted_files(table)
     look = _Look(table, RootReader(table))
     used = look.used({c.file.name for c in files.candidates})
     found = find_orphans(files.candidates, used, before_ms)
-    records = old_records(table, now_ms - _millis(records_age))
-    streams = stream_leftovers(table, now_ms - _millis(records_age))
+    records = old_records(table, now_ms - records_age_ms)
+    streams = stream_leftovers(table, now_ms - records_age_ms)
     plan = _plan(request, found, records, streams)
     if not request.dry_run:
         found = _delete(table, look, found)
@@ -88,23 +89,14 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     return context.result(plan, branch=MAIN, changed=bool(found.files or records or streams), details=details)
 
 
-def _age(request: RemoveOrphanFiles, name: str, least: timedelta) -> timedelta:
-    age = parse_duration(getattr(request, name), name)
-    if age < least:
-        text = "1 h" if least == _LEAST else f"{least.days} d"
-        why = (
-            "writers may still be at work on younger files"
-            if least == _LEAST
-            else "a retry of such an operation may still come"
-        )
-        raise InvalidInputError(
-            f"{request.table}: {name} must be at least {text}, got {getattr(request, name)!r}: {why}"
-        )
-    return age
-
-
-def _millis(age: timedelta) -> int:
-    return age // timedelta(milliseconds=1)
+def _age_ms(request: RemoveOrphanFiles, name: str) -> int:
+    """Check an age of the request."""
+    least, why = _LEAST[name]
+    text = getattr(request, name)
+    age_ms = duration_ms(text, name)
+    if age_ms < duration_ms(least, name):
+        raise InvalidInputError(f"{request.table}: {name} must be at least {least}, got {text!r}: {why}")
+    return age_ms
 
 
 def _sorted_files(table: Table) -> Sorted:
@@ -115,9 +107,8 @@ def _sorted_files(table: Table) -> Sorted:
 
 def _prefixes(table: Table) -> Prefixes:
     """What data and changelog files were ever named, by all schemas of all branches."""
-    views = [table, *(table.branch(name) for name in table.branch_names())]
     found: list[set[str]] = [{default} for _, default in _PREFIX_OPTIONS]
-    for view in views:
+    for view in all_views(table):
         try:
             schemas = view.schemas()
         except NotFoundError:  # deleted meanwhile
@@ -207,7 +198,7 @@ def _batches(files: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
 def _details(found: Orphans, files: Sorted, before_ms: int, records: int) -> dict[str, Any]:
     folders = by_folder(found.files)
     return {
-        "older_than": datetime.fromtimestamp(before_ms / 1000, UTC).isoformat(timespec="seconds"),
+        "older_than": iso_time(before_ms),
         "files": len(found.files),
         "bytes": sum(c.file.size for c in found.files),
         "folders": folders[:_LISTED],

@@ -10,12 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+
+if TYPE_CHECKING:
+    # The values of plans: they must not load the stores.
+    from airflow_paimon.core.table.consumers import Consumer
+
 
 TRASH_DIR = f"{PRIVATE_DIR}/trash"
 
@@ -120,19 +125,6 @@ class Root:
     def is_changelog(self) -> bool:
         """Whether it is a long-lived changelog, also one in the trash: no table state can be read by it."""
         return CHANGELOG in (self.kind, self.trash.kind if self.trash is not None else None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
-    """A streaming reader's position: it needs ``next_snapshot`` and everything later of its branch.
-
-    ``modified_ms``: when it was written last, by the storage's clock; None where that isn't known.
-    """
-
-    branch: str
-    name: str
-    next_snapshot: int
-    modified_ms: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

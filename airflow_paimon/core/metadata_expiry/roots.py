@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from airflow_paimon.core.commit.idempotency import COMMITS
-from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.json_value import parse_json
-from airflow_paimon.core.format.snapshot import RESTORE, load_json_object, parse_snapshot
+from airflow_paimon.core.format.snapshot import RESTORE, parse_snapshot
 from airflow_paimon.core.format.tag import parse_tag
 from airflow_paimon.core.metadata_expiry.references import is_whole
 from airflow_paimon.core.metadata_expiry.root_values import (
@@ -26,19 +26,17 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     TAG,
     TRASH,
     TRASH_DIR,
-    Consumer,
     OperationRecord,
     Roots,
     parse_trash,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root as Root
 from airflow_paimon.core.publish.hold import HOLDS_DIR, parse_hold
-from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.base import FileInfo, read_present
+from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.lineage import READY, read_lineage, recorded_branches
 from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
-    CONSUMER_PREFIX,
     MAIN,
     MANIFEST_DIR,
     PRIVATE_DIR,
@@ -56,11 +54,6 @@ _TRIES = 8
 _AT_ONCE = 64
 _Stamp = tuple[int, int | None]
 """Size and time of a file: another file under its name has another one."""
-
-
-def gather_roots(table: Table, *, operations_since_ms: int | None = None) -> Roots:
-    """Read all roots of a table; see ``RootReader``."""
-    return RootReader(table, operations_since_ms).gather()
 
 
 @dataclass(slots=True)
@@ -113,7 +106,7 @@ class RootReader:
         self._looks += 1
         found = Roots(
             roots=tuple(sorted(roots, key=lambda r: r.path)),
-            consumers=tuple(c for view in views for c in consumers_of(view)),
+            consumers=tuple(c for view in views for c in read_consumers(view)),
             operations=tuple(_operations(main, self.operations_since_ms)),
             branches=branches,
             unfinished=tuple(_unfinished(main, views)),
@@ -122,58 +115,50 @@ class RootReader:
         return found
 
     def _roots_of(self, view: Table) -> Iterator[Root]:
-        paths, store = view.paths, view.store
-        names: dict[str, tuple[str, str, _Stamp]] = {}
+        paths = view.paths
+        names: dict[str, tuple[str, str]] = {}
+        stamps: dict[str, _Stamp] = {}
         for kind, folder, prefix in (
             (SNAPSHOT, paths.snapshot_dir, SNAPSHOT_PREFIX),
             (TAG, paths.tag_dir, TAG_PREFIX),
             (CHANGELOG, paths.changelog_dir, CHANGELOG_PREFIX),
         ):
-            files = {i.name: i for i in store.list(folder) if not i.is_dir and i.name.startswith(prefix)}
+            files = {i.name: i for i in view.store.list(folder) if not i.is_dir and i.name.startswith(prefix)}
             chosen = [n for n in files if n != prefix] if kind == TAG else _numbered(list(files), prefix)
-            names |= {f"{folder}/{n}": (kind, n.removeprefix(prefix), _stamp(files[n])) for n in chosen}
-        yield from self._read_new(names, lambda path, data: _root(view, path, *names[path][:2], data))
+            names |= {f"{folder}/{n}": (kind, n.removeprefix(prefix)) for n in chosen}
+            stamps |= {f"{folder}/{n}": _stamp(files[n]) for n in chosen}
+        yield from self._read_new(stamps, lambda path, data: _root(view, path, *names[path], data))
 
     def _holds(self, main: Table) -> Iterator[Root]:
         """What publishes and rollbacks that are running take their files from."""
-        infos = {f"{HOLDS_DIR}/{i.name}": i for i in main.store.list(HOLDS_DIR) if i.name.endswith(".json")}
+        infos = {f"{HOLDS_DIR}/{i.name}": i for i in main.store.list(HOLDS_DIR) if _is_record(i.name)}
 
         def parse(path: str, data: bytes) -> Root:
             held = parse_hold(data, f"{main.name}: {path}")
             return Root(kind=HOLD, branch=held.branch, name=path, path=path, data=data, snapshot=held.snapshot)
 
-        names = {p: (HOLD, p, _stamp(i)) for p, i in infos.items() if not i.name.startswith(".")}
-        yield from self._read_new(names, parse)
+        yield from self._read_new({p: _stamp(i) for p, i in infos.items()}, parse)
 
     def _trash(self, main: Table) -> Iterator[Root]:
-        entries = {
-            i.name: i
-            for i in main.store.files(TRASH_DIR)
-            if i.name.endswith(".json") and not i.name.rpartition("/")[2].startswith(".")
-        }
+        infos = {i.name: i for i in main.store.files(TRASH_DIR) if _is_record(i.name)}
 
         def parse(path: str, data: bytes) -> Root:
-            entry = replace(parse_trash(data, f"{main.name}: {path}"), put_ms=entries[path].modified_ms)
+            entry = replace(parse_trash(data, f"{main.name}: {path}"), put_ms=infos[path].modified_ms)
             inner = _root(main.branch(entry.branch), path, entry.kind, entry.name, entry.content)
             return replace(inner, kind=TRASH, data=data, tag=None, trash=entry)
 
-        yield from self._read_new({p: (TRASH, p, _stamp(i)) for p, i in entries.items()}, parse)
+        yield from self._read_new({p: _stamp(i) for p, i in infos.items()}, parse)
 
-    def _read_new(
-        self, files: Mapping[str, tuple[str, str, _Stamp]], parse: Callable[[str, bytes], Root]
-    ) -> Iterator[Root]:
+    def _read_new(self, files: Mapping[str, _Stamp], parse: Callable[[str, bytes], Root]) -> Iterator[Root]:
         """Read the files that aren't known as they are; one that is gone by then is left out."""
-        old = {p for p, (_, _, stamp) in files.items() if None not in stamp and self._stamp_of(p) == stamp}
+        old = {p for p, stamp in files.items() if None not in stamp and p in self._read and self._read[p][0] == stamp}
         content = read_present(self.table.store, [p for p in files if p not in old])
         self._lost |= len(old) + len(content) < len(files)
-        for path, (_, _, stamp) in files.items():
+        for path, stamp in files.items():
             if path in content:
                 self._read[path] = stamp, parse(path, content[path])
             if path in content or path in old:
                 yield self._read[path][1]
-
-    def _stamp_of(self, path: str) -> _Stamp | None:
-        return self._read[path][0] if path in self._read else None
 
     def of_living(self, living: Sequence[Root], do: Callable[[Sequence[Root]], T]) -> T:
         """Call ``do`` with roots whose files must be there. One that another expiry takes away at this moment, together
@@ -206,20 +191,9 @@ def unfinished_warnings(roots: Roots) -> list[str]:
     ]
 
 
-def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
-    """Read files; leave out those that are gone."""
-    found: dict[str, bytes] = {}
-    for start in range(0, len(paths), _AT_ONCE):
-        some = paths[start : start + _AT_ONCE]
-        try:
-            found |= zip(some, store.read_many(some), strict=True)
-        except NotFoundError:
-            for path in some:
-                try:
-                    found[path] = store.read(path)
-                except NotFoundError:
-                    continue
-    return found
+def _is_record(path: str) -> bool:
+    """Whether it is a file of this package's, and none that is being written."""
+    return path.endswith(".json") and not path.rpartition("/")[2].startswith(".")
 
 
 def _stamp(info: FileInfo) -> _Stamp:
@@ -243,34 +217,13 @@ def _root(view: Table, path: str, kind: str, name: str, data: bytes) -> Root:
     return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=snapshot)
 
 
-def consumers_of(view: Table) -> Iterator[Consumer]:
-    """Read the consumers of a branch; one that is deleted meanwhile is left out.
-
-    Raises:
-        FormatError: one is unreadable; names it.
-    """
-    folder = view.paths.consumer_dir
-    infos = {f"{folder}/{i.name}": i for i in view.store.list(folder) if i.name.startswith(CONSUMER_PREFIX)}
-    for path, data in read_present(view.store, list(infos)).items():
-        where = f"{view.name}: {path}"
-        following = load_json_object(data, where).get("nextSnapshot")
-        if not isinstance(following, int) or isinstance(following, bool) or not 0 <= following < 2**63:
-            raise FormatError(f"{where} has no nextSnapshot; restore it, or delete the consumer")
-        yield Consumer(
-            branch=view.branch_name,
-            name=infos[path].name.removeprefix(CONSUMER_PREFIX),
-            next_snapshot=following,
-            modified_ms=infos[path].modified_ms,
-        )
-
-
 def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
     """Records of operations, and of the last batches of streams, which are tried again in the same way."""
     young = [
         f"{folder}/{info.name}"
         for folder in (f"{PRIVATE_DIR}/operations", STREAMS_DIR)
         for info in main.store.list(folder)
-        if not info.is_dir and info.name.endswith(".json") and not info.name.startswith(".")
+        if not info.is_dir and _is_record(info.name)
         if since_ms is None or info.modified_ms is None or info.modified_ms >= since_ms
     ]
     for path, data in read_present(main.store, young).items():

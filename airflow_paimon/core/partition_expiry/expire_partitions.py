@@ -11,8 +11,7 @@ from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.partition_expiry.expiry_journal import DropStep, ExpiryPlan, PartitionDrop
-from airflow_paimon.core.partition_expiry.expiry_run import run_expiry
+from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop, run_drops
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     ExpiryRule,
     cutoff_at,
@@ -39,11 +38,11 @@ def expire_partitions(context: Context, request: ExpirePartitions) -> OperationR
         ConflictError: the partitions to drop kept changing.
     """
     if TableOptions(context.table.schema().options).chain_table:
-        result = run_expiry(context, chain_expiry(context, request))
+        result = run_drops(context, chain_expiry(context, request))
         if result.changed and not request.dry_run:
             prune_records(context.table, context.now_ms)
         return result
-    return run_expiry(context, _ordinary(context, request))
+    return run_drops(context, _ordinary(context, request))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.plan import Action
 
 ERROR, WARNING, INFO = "error", "warning", "info"
@@ -40,3 +42,23 @@ class Finding:
             "repair": self.repair,
             "by_name_only": self.by_name_only,
         }
+
+
+def unreadable_metadata(subject: str, error: PaimonError, at_risk: str) -> Finding:
+    """Return the finding of a check that could not read what it is about."""
+    return Finding(kind="unreadable-metadata", subject=subject, severity=ERROR, message=error.message, at_risk=at_risk)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Sort findings by severity, then by id."""
+    return sorted(findings, key=lambda f: ((ERROR, WARNING, INFO).index(f.severity), f.id))
+
+
+def summary(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the findings as a check's result has them; ``ok``: none is an error or a warning."""
+    return {
+        "ok": all(f.severity == INFO for f in findings),
+        "findings": [f.to_json() for f in findings],
+        "errors": sum(f.severity == ERROR for f in findings),
+        "warnings": sum(f.severity == WARNING for f in findings),
+    }

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
+from airflow_paimon.core.errors import NotFoundError
+
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
@@ -96,3 +98,22 @@ class Store(Protocol):
         Leaving a ``with`` block by an exception discards the file, as does never closing it.
         """
         ...
+
+
+_AT_ONCE = 64
+
+
+def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
+    """Read files by path; leave out those that are gone."""
+    found: dict[str, bytes] = {}
+    for start in range(0, len(paths), _AT_ONCE):
+        some = paths[start : start + _AT_ONCE]
+        try:
+            found |= zip(some, store.read_many(some), strict=True)
+        except NotFoundError:
+            for path in some:
+                try:
+                    found[path] = store.read(path)
+                except NotFoundError:
+                    continue
+    return found

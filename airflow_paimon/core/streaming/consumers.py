@@ -9,9 +9,9 @@ import json
 import re
 
 from airflow_paimon.core.commit.put import execute
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.table.consumers import consumer_path, find_consumer
 from airflow_paimon.core.table.table import Table
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}")
@@ -26,26 +26,13 @@ def check_consumer_id(name: str) -> str:
     return name
 
 
-def find_consumer(table: Table, name: str) -> int | None:
-    """Return the snapshot that a consumer of the branch reads next, None without such a consumer."""
-    path = _path(table, name)
-    try:
-        return int(parse_json(table.store.read(path))["nextSnapshot"])
-    except NotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise FormatError(
-            f"{table.label}: the consumer file {path} is unreadable; delete it if no job uses it"
-        ) from None
-
-
 def claim_consumer(table: Table, name: str, snapshot_id: int, *, ignore_progress: bool) -> None:
     """Protect a new stream's start; again if its first batch is repeated.
 
     Raises:
         UnsafeOperationError: the consumer exists and stands elsewhere, so another job may depend on it.
     """
-    found = None if ignore_progress else find_consumer(table, name)
+    found = None if ignore_progress else find_consumer(table, check_consumer_id(name))
     if found not in (None, max(snapshot_id, 1)):
         raise UnsafeOperationError(
             f"{table.label} has a consumer {name!r} already, which reads snapshot {found} next: a new stream would "
@@ -57,7 +44,7 @@ def claim_consumer(table: Table, name: str, snapshot_id: int, *, ignore_progress
 
 def keep_from(table: Table, name: str, snapshot_id: int) -> None:
     """Keep this snapshot and all newer ones of the branch."""
-    path = _path(table, name)
+    path = consumer_path(table, check_consumer_id(name))
     data = json.dumps({"nextSnapshot": max(snapshot_id, 1)}, indent=2).encode()
     reason = "a stream has yet to read it"
     execute(table, Plan(operation="stream", table=table.name, actions=(Replace(path=path, data=data, reason=reason),)))
@@ -65,10 +52,6 @@ def keep_from(table: Table, name: str, snapshot_id: int) -> None:
 
 def refresh_consumer(table: Table, name: str) -> None:
     """Write a consumer again as it is: one that nobody writes looks unused (``consumer.expiration-time``)."""
-    found = find_consumer(table, name)
+    found = find_consumer(table, check_consumer_id(name))
     if found is not None:
         keep_from(table, name, found)
-
-
-def _path(table: Table, name: str) -> str:
-    return f"{table.paths.consumer_dir}/consumer-{check_consumer_id(name)}"

@@ -19,6 +19,7 @@ from airflow_paimon.core.format.manifest import DataFile, ManifestEntry, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
+from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import readable_value
@@ -29,7 +30,6 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, resolve_version
 
 _TIME = pa.timestamp("ms")
-_CONSUMER = "consumer-"
 
 
 def inspect(table: Table, system_table: str, version: int | str | Snapshot | None = None) -> pa.Table:
@@ -223,16 +223,7 @@ def _options(table: Table) -> pa.Table:
 
 def _consumers(table: Table) -> pa.Table:
     columns = {"consumer_id": pa.string(), "next_snapshot_id": pa.int64()}
-    folder = table.paths.consumer_dir
-    names = sorted(n for n in table.store.names(folder) if n.startswith(_CONSUMER))
-    return _build(columns, ((n.removeprefix(_CONSUMER), _next_of(table, f"{folder}/{n}")) for n in names))
-
-
-def _next_of(table: Table, path: str) -> int:
-    try:
-        return int(json.loads(table.store.read(path))["nextSnapshot"])
-    except (ValueError, KeyError, TypeError):
-        raise FormatError(f"{table.label}: consumer {path} is not one that can be read", table=table.name) from None
+    return _build(columns, sorted((c.name, c.next_snapshot) for c in read_consumers(table)))
 
 
 def _statistics(table: Table, snapshot: Snapshot | None) -> pa.Table:

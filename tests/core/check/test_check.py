@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.check.check import find_all
-from airflow_paimon.core.check.check_operations import taken_away
+from airflow_paimon.core.check.check_history import taken_away
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
 from airflow_paimon.core.metadata_expiry.root_values import TrashEntry

@@ -34,7 +34,8 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.streaming.consumers import find_consumer, keep_from
+from airflow_paimon.core.streaming.consumers import keep_from
+from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types, read_delta_list
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, make_table, message, overwrite, rewrite, run

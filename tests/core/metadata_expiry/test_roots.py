@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import FileId
 from airflow_paimon.core.metadata_expiry.references import Holder, RootNames, read_names, readers_of
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, Roots, TrashEntry
-from airflow_paimon.core.metadata_expiry.roots import gather_roots
+from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, overwrite, rewrite, run
@@ -47,7 +47,7 @@ def test_every_kind_of_root_of_every_branch(table: Table) -> None:
     )
     table.store.create(entry.trash_path, entry.to_bytes())
     run(table, "create_tag", tag="second", operation_id="op-1")
-    roots = gather_roots(table)
+    roots = RootReader(table).gather()
     assert labels(roots) == sorted(
         ["snapshot 1", "snapshot 2", "changelog 1", "tag 't'", "tag 'second'", "tag 'airflow-paimon-branch-fix'",
          "tag 'x' of branch 'half'", "snapshot 2 of branch 'fix'", "tag 't' of branch 'fix'",
@@ -75,13 +75,13 @@ def test_every_kind_of_root_of_every_branch(table: Table) -> None:
 def test_what_is_unreadable_is_named(table: Table, path: str, data: bytes) -> None:
     table.store.create(path, data)
     with pytest.raises(FormatError, match=path.rpartition("/")[2].removeprefix("tag-")):
-        gather_roots(table)
+        RootReader(table).gather()
 
 
 def test_a_snapshot_under_another_id_is_an_error(table: Table) -> None:
     table.store.create("snapshot/snapshot-7", table.store.read("snapshot/snapshot-1"))
     with pytest.raises(FormatError, match="snapshot-7 holds id 1"):
-        gather_roots(table)
+        RootReader(table).gather()
 
 
 class _Meanwhile(_Wrapper):
@@ -105,16 +105,16 @@ def test_a_tag_that_moves_while_it_is_looked_for_is_found(table: Table) -> None:
         table.store.create("tag/tag-moved", raw)
         table.store.delete("branch/branch-fix/tag/tag-t")
 
-    roots = gather_roots(Table(_Meanwhile(table.store, "branch/branch-fix/tag", [move]), table.name))
+    roots = RootReader(Table(_Meanwhile(table.store, "branch/branch-fix/tag", [move]), table.name)).gather()
     assert "tag 'moved'" in labels(roots)
 
 
 def test_what_was_there_in_any_look_is_taken_together(table: Table) -> None:
     """A snapshot that expires after the first look may be the one that somebody is just tagging."""
     gone = [lambda: None, lambda: table.store.delete("snapshot/snapshot-1")]
-    roots = gather_roots(Table(_Meanwhile(table.store, "snapshot", gone), table.name))
+    roots = RootReader(Table(_Meanwhile(table.store, "snapshot", gone), table.name)).gather()
     assert "snapshot 1" in labels(roots)
-    assert "snapshot 1" not in labels(gather_roots(table))
+    assert "snapshot 1" not in labels(RootReader(table).gather())
 
 
 def test_a_root_that_is_lost_between_its_listing_and_its_reading_asks_for_another_look(table: Table) -> None:
@@ -134,13 +134,13 @@ def test_a_root_that_is_lost_between_its_listing_and_its_reading_asks_for_anothe
                 move()
             return super().read_many(paths)
 
-    roots = gather_roots(Table(Stopped(table.store, "tag", [lambda: None, come]), table.name))
+    roots = RootReader(Table(Stopped(table.store, "tag", [lambda: None, come]), table.name)).gather()
     assert "tag 'there'" in labels(roots)
 
 
 def test_roots_that_never_stop_changing_are_gathered_nevertheless(table: Table) -> None:
     steps = [lambda i=i: run(table, "create_tag", tag=f"t{i}") for i in range(20)]
-    roots = gather_roots(Table(_Meanwhile(table.store, "consumer", steps), table.name))
+    roots = RootReader(Table(_Meanwhile(table.store, "consumer", steps), table.name)).gather()
     assert "snapshot 1" in labels(roots)
     assert len(steps) > 10, "it has looked only a few times"
 
@@ -164,7 +164,7 @@ def _live(table: Table, names: RootNames) -> dict[FileId, Any]:
 @pytest.mark.parametrize("seed", range(3))
 def test_readers_are_those_that_a_full_read_of_every_root_gives(table: Table, seed: int) -> None:
     _life(table, seed)
-    every = read_names(table, gather_roots(table).roots)
+    every = read_names(table, RootReader(table).gather().roots)
     live = {id(n): {k.file_name for k in _live(table, n)} for n in every}
     files = set().union(*live.values())
     exact = {f: {n.root.path for n in every if f in live[id(n)]} for f in files}
@@ -195,7 +195,7 @@ def test_a_snapshot_that_another_engine_s_rename_has_replaced_says_nothing_about
     }
     append(table, "d")
     table.store.replace("snapshot/snapshot-3", late)
-    readers = readers_of(table, {mine}, read_names(table, gather_roots(table).roots))
+    readers = readers_of(table, {mine}, read_names(table, RootReader(table).gather().roots))
     assert [r.label for r in readers[mine]] == ["snapshot 4"]
 
 
@@ -204,7 +204,7 @@ def test_manifests_that_all_roots_share_are_not_read(table: Table) -> None:
         append(table, "c")
     counting = CountingStore(table.store)
     seen = Table(counting, table.name)
-    *living, dead = read_names(seen, gather_roots(seen).of("main", "snapshot"))[::-1]
+    *living, dead = read_names(seen, RootReader(seen).gather().of("main", "snapshot"))[::-1]
     shared = {m.file_name for m in dead.state}
     counting.tally.reset()
     readers = readers_of(seen, {"x"}, living, holders=[Holder(names=dead, files=frozenset())])
@@ -215,7 +215,7 @@ def test_manifests_that_all_roots_share_are_not_read(table: Table) -> None:
 
 
 def test_a_missing_list_or_manifest_is_an_error(table: Table) -> None:
-    roots = gather_roots(table).roots
+    roots = RootReader(table).gather().roots
     snapshot = plan_scan(table).snapshot
     assert snapshot is not None
     names = read_names(table, roots)
@@ -235,7 +235,7 @@ def test_a_changelog_names_its_list_and_what_that_adds(table: Table) -> None:
     table.store.create("changelog/changelog-1", json.dumps(gone).encode())
     plain = {k: v for k, v in raw.items() if "anifestListSize" not in k} | {"id": 2}
     table.store.create("changelog/changelog-2", json.dumps(plain).encode())
-    with_list, without = read_names(table, gather_roots(table).of("main", "changelog"))
+    with_list, without = read_names(table, RootReader(table).gather().of("main", "changelog"))
     assert with_list.lists == (delta,)
     assert set(without.lists) == {raw["baseManifestList"], delta}
     added = {k.file_name for k in live_entries(table, table.snapshot(2))} - {
@@ -250,7 +250,7 @@ def test_a_changelog_names_its_list_and_what_that_adds(table: Table) -> None:
 def test_reading_changes_nothing(table: Table) -> None:
     store = FaultStore(table.store)
     seen = Table(store, table.name)
-    readers_of(seen, {"x"}, read_names(seen, gather_roots(seen).roots))
+    readers_of(seen, {"x"}, read_names(seen, RootReader(seen).gather().roots))
     assert store.mutations == ()
 
 
