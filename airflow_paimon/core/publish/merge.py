@@ -30,6 +30,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.publish.bucket_merge_plan import (
+    MAX_LISTED,
     BucketChange,
     Sides,
     check_bucket_counts,
