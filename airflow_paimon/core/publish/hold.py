@@ -12,7 +12,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,17 +61,43 @@ def put_hold(source: Table, wanted: Snapshot) -> str:
     """
     path = f"{HOLDS_DIR}/{uuid.uuid4()}.json"
     put_new(source, path, Hold(branch=source.branch_name, snapshot=wanted).to_bytes())
-    now = source.find_snapshot(wanted.id)
-    there = now is not None and now.identity == wanted.identity
-    if not there and all(t.snapshot.identity != wanted.identity for t in source.tags()):
+    if not _is_there(source, wanted):
         delete_files(source, [path])
-        raise ConflictError(
-            f"{source.label}: snapshot {wanted.id} is gone: the branch was deleted, or the snapshot has expired "
-            f"meanwhile; nothing was changed",
-            table=source.name,
-        )
+        raise _gone(source, wanted)
     _drop_left(source, path)
     return path
+
+
+@contextmanager
+def while_there(source: Table, wanted: Snapshot) -> Iterator[None]:
+    """Tell what is missing because somebody takes the branch's snapshot away meanwhile from damage.
+
+    Paimon's own rollback deletes what it takes back at once, and asks for no hold. Who deletes a branch and makes it
+    anew takes away its columns as well.
+
+    Raises:
+        ConflictError: in place of the error of a file that is missing, if the snapshot is gone, too.
+    """
+    try:
+        yield
+    except (FormatError, NotFoundError) as error:
+        if _is_there(source, wanted):
+            raise
+        raise _gone(source, wanted) from error
+
+
+def _is_there(source: Table, wanted: Snapshot) -> bool:
+    now = source.find_snapshot(wanted.id)
+    there = now is not None and now.identity == wanted.identity
+    return there or any(t.snapshot.identity == wanted.identity for t in source.tags())
+
+
+def _gone(source: Table, wanted: Snapshot) -> ConflictError:
+    return ConflictError(
+        f"{source.label}: snapshot {wanted.id} is gone: the branch was deleted, rolled back by another engine, or the "
+        f"snapshot has expired meanwhile; nothing was changed",
+        table=source.name,
+    )
 
 
 def drop_hold(table: Table, path: str) -> None:

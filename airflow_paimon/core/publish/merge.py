@@ -51,7 +51,7 @@ from airflow_paimon.core.publish.file_merge import merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
-from airflow_paimon.core.publish.hold import published_mark
+from airflow_paimon.core.publish.hold import published_mark, while_there
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
     check_request,
@@ -160,7 +160,8 @@ def publish_branch(
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
         return _decider(context, request, branch, theirs, fold, pending, publish_properties(record))
 
-    result = run_publication(context, main, make_decide, rewrite, changelog)
+    with while_there(branch, theirs):
+        result = run_publication(context, main, make_decide, rewrite, changelog)
     if result.changed and not request.dry_run:
         expire_undo_tags(context)
     if main.branch_name != MAIN and not request.dry_run and result.snapshot_after is not None and result.changed:

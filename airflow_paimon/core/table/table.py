@@ -65,16 +65,17 @@ class Table:
         Raises:
             NotFoundError: the table or the branch has no schema, or not this one.
         """
-        if schema_id is None:
-            ids = self.schema_ids()
-            if not ids:
-                raise self.missing()
-            schema_id = ids[-1]
+        ids = self.schema_ids() if schema_id is None else [schema_id]
+        if not ids:
+            raise self.missing()
+        newest = ids[-1]
         try:
-            data = self.store.read(self.paths.schema(schema_id))
+            data = self.store.read(self.paths.schema(newest))
         except NotFoundError:
-            raise NotFoundError(f"{self.label} has no schema {schema_id}", table=self.name) from None
-        return parse_schema(data, f"{self.label}: schema-{schema_id}")
+            if schema_id is None and self.schema_ids() != ids:
+                return self.schema()  # the branch is being deleted, or was made anew, between the listing and the read
+            raise NotFoundError(f"{self.label} has no schema {newest}", table=self.name) from None
+        return parse_schema(data, f"{self.label}: schema-{newest}")
 
     def schemas(self) -> list[TableSchema]:
         """Read all schema versions, ascending."""

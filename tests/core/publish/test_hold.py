@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from airflow_paimon.core.publish.hold import HOLDS_DIR
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import alter_table
+from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
@@ -165,3 +169,63 @@ def test_a_replayed_publish_returns_numbers_as_numbers(table: Table, operation: 
     assert again["replayed"] is True
     same = first.keys() & again.keys()
     assert {k: again[k] for k in same} == {k: first[k] for k in same} and len(same) >= 2
+
+
+class _AtCall(CountingStore):
+    """Lets somebody else act once, right before the n-th call of any kind."""
+
+    def __init__(self, inner: Any, number: int, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.left, self.act = number, act
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+        return super()._call(method, path, action)
+
+
+def roll_back_as_paimon(fix: Table) -> None:
+    """Paimon's own ``rollback_to``: the newest snapshot and what only that names are deleted at once."""
+    gone = fix.latest_snapshot()
+    assert gone is not None
+    fix.store.replace(fix.paths.latest_hint, str(gone.id - 1).encode())
+    fix.store.delete(fix.paths.snapshot(gone.id))
+    for name in (gone.base_manifest_list, gone.delta_manifest_list):
+        fix.store.delete(manifest_path(name))
+
+
+def make_anew(fix: Table) -> None:
+    """Delete the branch and make another one of the same name, without the column that this one had got."""
+    run(fix.branch("main"), "delete_branch", branch="fix", force=True)
+    run(fix.branch("main"), "create_branch", branch="fix", snapshot=2)
+
+
+@pytest.mark.parametrize("act", [roll_back_as_paimon, make_anew])
+@pytest.mark.parametrize("primary", [True, False])
+def test_a_branch_that_others_take_away_at_any_call_is_a_conflict(primary: bool, act: Callable[[Table], None]) -> None:
+    """It was reported as damage (``corrupt``), which a retry doesn't expect to go."""
+    refused = number = 0
+    while True:
+        number += 1
+        warehouse = f"memory://{uuid.uuid4()}/wh"
+        table = make_table(warehouse, primary=primary)
+        append(table, "a")
+        append(table, "b")
+        run(table, "create_branch", branch="fix", snapshot=2)
+        fix = table.branch("fix")
+        alter_table(fix, [AddColumn(name="extra", type="INT")])
+        rewrite(fix, "a")
+        context = open_context(build_request("merge_branch", {"warehouse": warehouse, "table": "d.t", "branch": "fix"}))
+        store = _AtCall(table.store, number, lambda fix=fix: act(fix))  # type: ignore[misc]
+        try:
+            perform(
+                Context(context.request, Table(store, "d.t"), context.now_ms, context.started), context.request, None
+            )
+        except ConflictError:
+            refused += 1
+            assert table.latest_snapshot_id() == 2
+        assert unreadable(table) == []
+        if store.left > 0:
+            break
+    assert refused > 20
