@@ -26,7 +26,7 @@ from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, parse_identifier
 from airflow_paimon.core.table.table import resolve_version, split_version
-from airflow_paimon.operators._touched import branches_to_read, branches_written
+from airflow_paimon.touched_branches import branches_to_read, branches_written
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -214,7 +214,7 @@ def _views(hook: PaimonHook, operator: Any) -> dict[str, tuple[str, str, int | N
     """Return table, branch and snapshot of the further tables of a correction's query, by view, from
     ``name=db.table[$branch_b][@VERSION]``.
     """
-    from airflow_paimon.operators._values import as_list
+    from airflow_paimon.arguments import as_list
 
     pairs = (view.partition("=") for view in as_list("view", getattr(operator, "view", ())))
     return {name.strip(): _viewed(hook, text.strip()) for name, _, text in pairs if text.strip()}

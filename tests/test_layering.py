@@ -1,6 +1,7 @@
 """The arrows between the layers, checked over every import statement, those inside functions too."""
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -96,6 +97,32 @@ def import_faults(source: str, path: Path, layer: Layer) -> list[str]:
     return faults
 
 
+def private_faults(source: str, path: Path) -> list[str]:
+    """Imports of a name that begins with an underscore, from outside of the module or the folder that it belongs to."""
+    faults = []
+    for line, module in imported(ast.parse(source)):
+        parts = module.split(".")
+        for at, part in enumerate(parts):
+            is_private = part.startswith("_") and not part.startswith("__")
+            if is_private and parts[0] == PACKAGE and path.with_suffix("").parts[:at] != tuple(parts[:at]):
+                faults.append(f"{path}:{line}: imports {module}, which is private to {'.'.join(parts[:at])}")
+    return faults
+
+
+def resolved_faults(source: str, path: Path) -> list[str]:
+    """Texts that name modules of the layers below the Airflow layer; docstrings may."""
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        f"{path}:{node.lineno}: names {node.value!r}, a module of another layer"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in prose
+        and re.match(rf"{PACKAGE}\.(data|spark)\b", node.value)
+    ]
+
+
 def names_in(node: ast.AST) -> Iterator[str]:
     """The names along a receiver: ``self._store.child(p)`` gives child, _store and self."""
     while True:
@@ -137,6 +164,18 @@ def test_every_import_goes_down_the_layers() -> None:
     paths = sources()
     assert len(paths) > 10, "the walk found no sources"
     faults = [fault for path in paths for fault in import_faults((REPO_ROOT / path).read_text(), path, layer_of(path))]
+    assert not faults, "\n".join(faults)
+
+
+def test_no_room_imports_what_is_private_to_another() -> None:
+    faults = [fault for path in sources() for fault in private_faults((REPO_ROOT / path).read_text(), path)]
+    assert not faults, "\n".join(faults)
+
+
+def test_the_airflow_layer_resolves_no_module_of_data_and_spark_by_its_name() -> None:
+    paths = [path for path in sources() if layer_of(path).name == "airflow"]
+    assert len(paths) > 50
+    faults = [fault for path in paths for fault in resolved_faults((REPO_ROOT / path).read_text(), path)]
     assert not faults, "\n".join(faults)
 
 
@@ -316,6 +355,27 @@ def cycle(graph: dict[str, set[str]]) -> list[str] | None:
 )
 def test_a_forbidden_import_is_found(layer: Layer, source: str) -> None:
     assert len(import_faults(source, Path(PACKAGE, layer.name, "x.py"), layer)) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("from airflow_paimon.operators._base import PaimonOperator", 1),
+        ("def f():\n    from airflow_paimon.core.table.scan import _merged", 1),
+        ("import airflow_paimon.operators._base", 1),
+        ("from airflow_paimon.hooks._drivers import driver_of", 0),
+        ("from airflow_paimon._compat import conf", 0),
+        ("from airflow_paimon.core.table import __doc__", 0),
+    ],
+)
+def test_an_import_of_something_private_is_found(source: str, number: int) -> None:
+    assert len(private_faults(source, Path(PACKAGE, "hooks", "x.py"))) == number
+
+
+def test_a_module_that_is_resolved_by_its_name_is_found() -> None:
+    calls = 'import_module("airflow_paimon.data." + name)', 'import_module(f"airflow_paimon.spark.{name}")'
+    source = "\n".join(['"""Calls airflow_paimon.data.read."""', *calls])
+    assert len(resolved_faults(source, Path("x.py"))) == 2
 
 
 @pytest.mark.parametrize(

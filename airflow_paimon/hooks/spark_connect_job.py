@@ -19,10 +19,10 @@ from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import RESULT_URI, STORAGE_OPTIONS_ONCE, to_arguments
 from airflow_paimon.core.requests.base import Request, flag_name
-from airflow_paimon.hooks._cluster_job import Submission
 from airflow_paimon.hooks._job_files import JobFolder
-from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks._supervisor_watch import supervised
+from airflow_paimon.hooks.cluster_job import Submission
+from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks.spark_job import RESULT_LINE, TIED_CHILD, SparkJobHook
 
 if TYPE_CHECKING:

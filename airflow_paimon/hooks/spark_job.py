@@ -29,7 +29,6 @@ from airflow_paimon.core.requests.arguments import (
 )
 from airflow_paimon.core.requests.base import Request, flag_name
 from airflow_paimon.core.store.secrets import is_secret_name
-from airflow_paimon.hooks._cluster_job import JobWatch, Submission
 from airflow_paimon.hooks._drivers import (
     Driver,
     KubernetesDriver,
@@ -40,9 +39,10 @@ from airflow_paimon.hooks._drivers import (
 )
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import JobFolder, copied_into, result_in, shared_folder
-from airflow_paimon.hooks._job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks._tracking import tracking_url
+from airflow_paimon.hooks.cluster_job import JobWatch, Submission
+from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks.paimon import PaimonHook
 
 if TYPE_CHECKING:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon._compat import (
-    AirflowException,
-    AirflowFailException,
     AirflowRuntimeError,
     Asset,
     AssetAlias,
     BaseOperator,
     conf,
 )
+from airflow_paimon.argument_origin import from_outside
+from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.build import build_request
@@ -26,9 +24,8 @@ from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.form_policy import FIELDS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
 from airflow_paimon.operators._dry_run import shortened
-from airflow_paimon.operators._origin import from_outside
-from airflow_paimon.operators._touched import branches_to_read, branches_to_write, branches_written
-from airflow_paimon.operators._values import StrictTemplates, as_dict, as_list, is_blank
+from airflow_paimon.task_run import in_airflows_terms, operation_id, result_name
+from airflow_paimon.touched_branches import branches_to_read, branches_to_write, branches_written
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -38,13 +35,8 @@ if TYPE_CHECKING:
     from airflow_paimon.hooks.spark_job import SparkJobHook
 
 RUN_ON = ("spark", "worker")
-ERROR_KEY = "paimon_error"
-"""XCom key of a failed try's error object: ``kind``, ``message`` and what else it says."""
-
 _NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"})
-_LONGEST_MESSAGE = 4000
 _MOST_LOG_LINES = 200
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class PaimonOperator(StrictTemplates, BaseOperator):
@@ -173,13 +165,12 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     @contextmanager
     def _airflow_errors(self, context: Context) -> Iterator[None]:
-        try:
-            yield
-        except PaimonError as error:
-            self._error = error_to_json(error)
-            context["ti"].xcom_push(key=ERROR_KEY, value=self._error)
-            # What the message says by itself needs no traceback.
-            raise airflow_error(error) from (error if error.retryable else None)
+        with in_airflows_terms(context):
+            try:
+                yield
+            except PaimonError as error:
+                self._error = error_to_json(error)
+                raise
 
     def _done(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
@@ -368,47 +359,6 @@ def _add_event(accessor: Any, uri: str, extra: dict[str, Any]) -> None:
         accessor.add(Asset(uri=uri), extra=extra)
 
 
-def triggering_user(context: Context) -> str | None:
-    """Name who triggered the run; None for a run that no user triggered, and before Airflow knew."""
-    return getattr(context["dag_run"], "triggering_user_name", None)
-
-
-def operation_id(context: Context, max_tries: int | None = None) -> str:
-    """
-    Name this operation: the same for all tries of a task instance, another one after Clear.
-
-    Airflow raises ``max_tries`` on Clear and leaves it alone on a retry. With a lower one this names the operation that
-    the task instance was then.
-    """
-    ti = context["ti"]
-    tries = ti.max_tries if max_tries is None else max_tries
-    parts = [ti.dag_id, ti.run_id, ti.task_id, ti.map_index, tries]
-    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    return f"{commit_user_prefix(ti.dag_id, ti.task_id)}{digest}"
-
-
-def commit_user_prefix(dag_id: str, task_id: str) -> str:
-    """Return what the operation ids, and so the commit users, of a task's runs start with."""
-    return f"airflow-{_UNSAFE.sub('-', f'{dag_id}-{task_id}')[:80]}-"
-
-
-def result_name(context: Context) -> str:
-    """Name the result file of this try."""
-    ti = context["ti"]
-    digest = hashlib.sha256(json.dumps([ti.dag_id, ti.run_id, ti.task_id]).encode()).hexdigest()[:8]
-    parts = [_UNSAFE.sub("-", str(part))[:80] for part in (ti.dag_id, ti.run_id, ti.task_id)]
-    return "/".join([*parts, f"{digest}-map{ti.map_index}-max{ti.max_tries}-try{ti.try_number}.json"])
-
-
 def _argument_fields(operation: str) -> dict[str, dataclasses.Field[Any]]:
     """Return the request's fields that are operator arguments."""
     return {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request) if f.name not in _NOT_FROM_ARGUMENTS}
-
-
-def airflow_error(error: PaimonError) -> AirflowException:
-    """Turn an error into Airflow's: one that a retry can't help against fails the task at once."""
-    text = error.message if len(error.message) <= _LONGEST_MESSAGE else error.message[:_LONGEST_MESSAGE] + " ..."
-    message = f"{error.kind}: {text}"
-    if error.details:
-        message += f" | {json.dumps(error.details)[:_LONGEST_MESSAGE]}"
-    return AirflowException(message) if error.retryable else AirflowFailException(message)

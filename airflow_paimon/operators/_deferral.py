@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowTaskTimeout
-from airflow_paimon.hooks._cluster_job import Submission
-from airflow_paimon.hooks._job_result import error_from_json
+from airflow_paimon.hooks.cluster_job import Submission
+from airflow_paimon.hooks.job_result import error_from_json
 from airflow_paimon.hooks.paimon import PaimonHook
 
 if TYPE_CHECKING:

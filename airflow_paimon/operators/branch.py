@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_paimon.arguments import is_blank
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, RollbackTo
 from airflow_paimon.links import UndoLink
-from airflow_paimon.operators._base import PaimonOperator, triggering_user
-from airflow_paimon.operators._values import is_blank
+from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

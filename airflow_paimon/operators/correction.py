@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -14,14 +13,14 @@ from airflow.sdk.execution_time.hitl import HITLUser
 from airflow.sdk.timezone import utcnow
 
 from airflow_paimon._compat import WAITS_FOR_ANSWER, BranchMixIn
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, error_to_json
+from airflow_paimon.arguments import as_list
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
-from airflow_paimon.operators._base import ERROR_KEY, airflow_error, operation_id, triggering_user
-from airflow_paimon.operators._values import as_list
 from airflow_paimon.operators.branch import CorrectBranchOperator
 from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, four_eyes_note, reminder_lead, send
+from airflow_paimon.task_run import in_airflows_terms, operation_id, triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
@@ -173,7 +172,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     def execute(self, context: Context) -> Any:
         """Ask, or go on at once."""
         store_links(self, context)
-        with _in_airflows_terms(context):
+        with in_airflows_terms(context):
             required = _switch("required", self.required) or self._connection_asks()
             if self._needs_four_eyes():
                 self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
@@ -232,7 +231,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
 
     def _is_own_request(self, context: Context, user: Mapping[str, Any]) -> bool:
         """Whether whoever triggered the run approves it, although that takes somebody else."""
-        with _in_airflows_terms(context):
+        with in_airflows_terms(context):
             asked = (triggering_user(context) or "").casefold()
             return self._needs_four_eyes() and asked in {str(user.get(k) or "").casefold() for k in ("id", "name")}
 
@@ -248,7 +247,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
 
     def _choose_people(self, context: Context) -> timedelta | None:
         """Say who hears of the question as soon as it is there, and who may answer it; returns when to remind."""
-        with _in_airflows_terms(context):
+        with in_airflows_terms(context):
             notifiers = self._chosen_notifiers()
             hook = PaimonHook(self.paimon_conn_id) if self.paimon_conn_id else None
             configured = hook.approvers if hook else []
@@ -279,15 +278,6 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         context["ti"].xcom_push(key="return_value", value=answer)
         self.do_branch(context, self.on_approve if answer["approved"] else self.on_reject)
         return answer
-
-
-@contextmanager
-def _in_airflows_terms(context: Context) -> Iterator[None]:
-    try:
-        yield
-    except PaimonError as error:
-        context["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
-        raise airflow_error(error) from None
 
 
 def _switch(name: str, value: Any) -> bool:

@@ -9,16 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from airflow_paimon._compat import AirflowFailException
+from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import store_links
-from airflow_paimon.operators._base import ERROR_KEY, PaimonOperator, operation_id, triggering_user
-from airflow_paimon.operators._origin import from_outside
+from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators.branch import MergeBranchOperator, RollbackOperator
 from airflow_paimon.operators.correction import start_from_base
 from airflow_paimon.operators.replay import ReplayBranchOperator
 from airflow_paimon.runbooks.leftovers import REFUSALS
+from airflow_paimon.task_run import ERROR_KEY, operation_id, triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_paimon.arguments import is_blank
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.operators._base import PaimonOperator
-from airflow_paimon.operators._values import is_blank
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -40,7 +40,7 @@ MACROS = (latest_snapshot, latest_commit_time)
 def _newest(paimon_conn_id: str, table: str, branch: str) -> Snapshot:
     from airflow_paimon.core.errors import NotFoundError, PaimonError
     from airflow_paimon.hooks.paimon import PaimonHook
-    from airflow_paimon.operators._base import airflow_error
+    from airflow_paimon.task_run import airflow_error
 
     try:
         view = PaimonHook(paimon_conn_id).get_table(table, branch).require()

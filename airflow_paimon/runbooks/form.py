@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import get_current_context
-
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators._base import ERROR_KEY, airflow_error, triggering_user
+from airflow_paimon.task_run import ERROR_KEY, triggering_user
+from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -118,16 +116,6 @@ def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Req
     hook = PaimonHook(params["paimon_conn_id"])
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": params["table"]}
     return build_request(operation, {**reach, **values})
-
-
-@contextmanager
-def in_airflows_terms() -> Iterator[None]:
-    """Turn errors of the core into Airflow's: one that a retry can't help against fails the task at once."""
-    try:
-        yield
-    except PaimonError as error:
-        get_current_context()["ti"].xcom_push(key=ERROR_KEY, value=error_to_json(error))
-        raise airflow_error(error) from (error if error.retryable else None)
 
 
 def asked_by(context: Context) -> str | None:

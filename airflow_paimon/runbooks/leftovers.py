@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
-from airflow_paimon.operators._base import commit_user_prefix
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted
+from airflow_paimon.task_run import commit_user_prefix
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published

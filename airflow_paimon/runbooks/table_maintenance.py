@@ -12,9 +12,9 @@ from typing import Any
 from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators._base import ERROR_KEY
 from airflow_paimon.runbooks.form import check_policy, request_for
 from airflow_paimon.runbooks.markdown import counted, escape, table
+from airflow_paimon.task_run import ERROR_KEY
 
 STEPS = ("compact", "expire_branches", "expire_tags", "expire_snapshots", "remove_orphan_files")
 """The tasks of each table, in their order."""

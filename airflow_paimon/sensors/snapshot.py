@@ -14,10 +14,11 @@ from airflow_paimon._compat import (
     PokeReturnValue,
     conf,
 )
+from airflow_paimon.arguments import StrictTemplates, as_list, is_blank
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.links import AssetLink, TableLink, store_links
-from airflow_paimon.operators._values import StrictTemplates, as_list, is_blank
+from airflow_paimon.task_run import airflow_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -145,8 +146,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
             condition = self._condition()
             verdict = check(PaimonHook(self.paimon_conn_id).get_table(self.table, self.branch), condition)
         except PaimonError as error:
-            text = f"{error.kind}: {error.message}"
-            raise (AirflowException(text) if error.retryable else AirflowFailException(text)) from error
+            raise airflow_error(error) from error
         for text in verdict.waiting_for:
             self.log.info("%s, branch %s: waiting for %s", verdict.state.table, verdict.state.branch, text)
         return verdict

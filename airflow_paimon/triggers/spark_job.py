@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_paimon._compat import AirflowNotFoundException, AirflowRuntimeError
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
-from airflow_paimon.hooks._cluster_job import JobWatch, Submission
+from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from airflow_paimon.triggers._polls import connected_hook
 

@@ -21,9 +21,9 @@ from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, Unsuppo
 from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.hooks._cluster_job import JobWatch, Submission
 from airflow_paimon.hooks._drivers import GONE, StandaloneDriver
 from airflow_paimon.hooks._job_files import result_in
+from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator
 from airflow_paimon.operators.maintenance import CheckTableOperator

@@ -16,9 +16,9 @@ from airflow_paimon.core.requests.replay_requests import ReplayBranch
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators._base import operation_id
 from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
 from airflow_paimon.operators.pipeline import ReplayTablesOperator
+from airflow_paimon.task_run import operation_id
 from tests.airflow.conftest import RunDag
 from tests.core.tables import append, make_table, message, names, run
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias, BaseOperator
 
+from airflow_paimon.arguments import as_list
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import InvalidInputError
@@ -21,7 +22,6 @@ from airflow_paimon.operators import branch as branch_operators
 from airflow_paimon.operators import chain as chain_operators
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators._dry_run import shortened
-from airflow_paimon.operators._values import as_list
 from airflow_paimon.operators.branch import (
     CorrectBranchOperator,
     CreateBranchOperator,

@@ -18,7 +18,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.operators._base import PaimonOperator
-from airflow_paimon.operators.pipeline import PublishTablesOperator, UndoTablesOperator
+from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
 from tests.airflow.conftest import Run, RunDag, clear_and_run_again
 from tests.core.tables import append, files, make_table, rewrite, run
 
@@ -37,6 +37,26 @@ def mains(warehouse: Path) -> tuple[Table, Table]:
         run(main, "create_branch", branch="fix", snapshot=1)
         rewrite(main.branch("fix"), "1")
     return up, down
+
+
+@pytest.mark.parametrize("cls", [PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator])
+def test_each_table_has_an_operator_of_its_own(cls: Any) -> None:
+    """No argument of a table, and nothing that its run leaves in its operator, is there for the next one."""
+    names = set(cls.template_fields) - {"tables"}
+    given = {name: f"a-{name}" for name in names}
+    whole = cls(task_id="t", tables=[given, {"table": "d.down"}, given])
+    defaults = {name: getattr(whole, name) for name in names}
+    assert all(defaults[name] != given[name] for name in names)
+    before = dict(vars(whole))
+    first, second, third = whole._each()
+    for name in ("_result", "_error", "_spark_hook", "spark_url", *names):
+        setattr(first, name, "left over")
+    assert {name: getattr(second, name) for name in names} == defaults | {"table": "d.down"}
+    assert {name: getattr(third, name) for name in names} == given
+    for one in (second, third, whole):
+        assert "left over" not in vars(one).values()
+    assert vars(whole) == before
+    assert {name: getattr(second._each()[1], name) for name in names} == defaults | {"table": "d.down"}
 
 
 def publish(run_dag: RunDag, *, undo: list[dict[str, Any]] | None = None) -> Run:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_paimon.arguments import as_dict, as_list
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators._values import as_dict, as_list
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateTagOperator, RollbackOperator
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from tests.airflow.conftest import RunDag

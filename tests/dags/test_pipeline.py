@@ -20,11 +20,11 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators._base import commit_user_prefix
 from airflow_paimon.operators.pipeline import ReplayTablesOperator
 from airflow_paimon.runbooks import pipeline, pipeline_report
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE, parse_tables
 from airflow_paimon.spark.jobs.replay_check import plan_replay
+from airflow_paimon.task_run import commit_user_prefix
 from tests.airflow.conftest import Run, set_connection
 from tests.conftest import REPO_ROOT
 from tests.core.tables import run as operate

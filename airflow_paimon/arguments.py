@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from airflow_paimon.argument_origin import is_mapped_value
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.operators._origin import is_mapped_value
 
 
 class StrictTemplates:

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.hooks._drivers import GONE, Driver, is_over
 from airflow_paimon.hooks._job_files import ResultFile, result_in
-from airflow_paimon.hooks._job_result import error_of_lost_driver, result_or_raise
+from airflow_paimon.hooks.job_result import error_of_lost_driver, result_or_raise
 
 log = logging.getLogger(__name__)
 
