@@ -110,6 +110,22 @@ def test_every_publish_and_undo_gets_through(tmp_path: Path, kind: str) -> None:
         assert len(set(ids)) == len(ids)
 
 
+def test_files_of_a_compaction_that_is_taken_back_keep_the_columns_they_were_written_with(tmp_path: Path) -> None:
+    """The branch and main give the schema id 1 to columns of their own."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    write_arrow(table, rows((1, "old"), (2, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    run(table, "alter_table", change=["add column x INT"])
+    write_arrow(table, rows((3, "late")).append_column("x", pa.array([7], pa.int32())))
+    assert table.schema().id in fix.schema_ids()
+    compact_branch(table, "main")
+    statement(fix, lambda row: {**row, "v": "fixed"} if row["k"] == 1 else row, [], "UPDATE")
+    assert run(table, "merge_branch", branch="fix", rewrite=True).details["compactions_taken_back"] == 1
+    found = {r["k"]: (r["v"], r["x"]) for r in read_arrow(table).to_pylist()}
+    assert found == {1: ("fixed", None), 2: ("old", None), 3: ("late", 7)}
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_replaced_partition_and_the_rows_that_main_appended(tmp_path: Path, keep: bool) -> None:
     """They are a conflict, or stay beside the branch's; the plan says so."""

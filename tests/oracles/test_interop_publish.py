@@ -290,3 +290,36 @@ def test_java_fast_forwards_a_branch_that_we_made_and_corrected(world: World) ->
     assert world.run("check_table").details["errors"] == 0
     world.run("rollback_to", tag="base")
     assert world.both() == START
+
+
+def test_every_engine_reads_columns_that_both_sides_added_under_other_ids(
+    world: World,
+    pypaimon_oracle: PypaimonOracle,
+    rust_oracle: RustOracle,
+    connector_oracle: SparkConnectorOracle,
+) -> None:
+    """Java alters and writes both sides; the branch's files are read by main's field ids, and compacted with main's."""
+    columns = ["p", "k", "v", "n", "w", "x"]
+    world.alter({"change": "add_column", "name": "x", "type": "BIGINT"})
+    world.alter({"change": "add_column", "name": "n", "type": "INT"})
+    world.alter({"change": "add_column", "name": "n", "type": "INT"}, branch="fix")
+    world.alter({"change": "add_column", "name": "w", "type": "STRING"}, branch="fix")
+    ids = [{f.name: f.id for f in view.schema().fields} for view in (world.main, world.branch("fix"))]
+    assert ids[0]["n"] != ids[1]["n"] == ids[0]["x"]
+    world.write([{"p": "y", "k": 2, "v": "main", "x": 2**40, "n": 5}])
+    world.write([{"p": "x", "k": 1, "v": "fix", "n": 7, "w": "why"}], branch="fix")
+    world.run("merge_branch", branch="fix")
+
+    def everyone(*rows: tuple[Any, ...]) -> None:
+        expected = sorted(rows, key=str)
+        spark = connector_oracle.sql(world.warehouse, f"SELECT {', '.join(columns)} FROM d.t")
+        assert canonical_rows(spark, columns) == expected
+        assert world.same(columns=columns) == expected
+        assert python_and_rust_rows(world, pypaimon_oracle, rust_oracle, columns) == expected
+
+    start = [("x", 2, "b", *[None] * 3), ("y", 1, "c", *[None] * 3), ("z", 1, "d", *[None] * 3)]
+    published, mains = ("x", 1, "fix", 7, "why", None), ("y", 2, "main", 5, None, 2**40)
+    everyone(*start, published, mains)
+    world.write([{"p": "x", "k": 3, "v": "late", "x": 1, "n": 6, "w": "w"}])
+    world.do("compact", full=True)
+    everyone(*start, published, ("x", 3, "late", 6, "w", 1), mains)

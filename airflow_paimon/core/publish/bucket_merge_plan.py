@@ -6,7 +6,7 @@ Files are taken by reference; no data is read or written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -302,13 +302,21 @@ def check_moving_keys(
         )
 
 
-def mapped_entries(changes: Sequence[BucketChange], schema_ids: Mapping[int, int]) -> list[ManifestEntry]:
-    """Return the delta of the publish: deletions verbatim, then additions with main's schema ids."""
+def mapped_entries(
+    changes: Sequence[BucketChange], schema_ids: Mapping[int, int], own: Collection[FileId] = ()
+) -> list[ManifestEntry]:
+    """Return the delta of the publish: deletions verbatim, then additions with main's schema ids.
+
+    ``own``: files of main that come back; their entries have main's schema ids already.
+    """
     deletes = [e.deleted() for c in changes for e in c.delete]
     adds = []
     for change in changes:
         for entry in change.add:
-            file = entry.file._replace(schema_id=schema_ids.get(entry.file.schema_id, entry.file.schema_id))
+            schema_id = entry.file.schema_id
+            file = entry.file
+            if entry.identifier not in own:
+                file = file._replace(schema_id=schema_ids.get(schema_id, schema_id))
             adds.append(entry._replace(kind=FileKind.ADD.value, file=file))
     return [*deletes, *adds]
 

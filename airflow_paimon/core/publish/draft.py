@@ -113,7 +113,7 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool = Fal
         returning |= index_files(index or ()) - index_files(now)
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, request.operation, *targets)
-    entries = mapped_entries(d.changes, d.schemas.ids)
+    entries = mapped_entries(d.changes, d.schemas.ids, d.merge.known if d.merge is not None else ())
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
     readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")

@@ -307,7 +307,8 @@ def _decide(
     check_bucket_counts(main.name, g.sides, changes, name)
     by_id = {s.id: s for s in g.branch_schemas}
     base_schema = by_id.get(g.base.schema_id) or main.schema(g.base.schema_id)
-    used = {e.file.schema_id for c in changes for e in c.add}
+    own = merge.known if merge is not None else ()
+    used = {e.file.schema_id for c in changes for e in c.add if e.identifier not in own}
     logs, taken = (base_schema, g.main_schemas, g.branch_schemas), None
     if isinstance(request, ReplaceMain):
         taken = replacement(context, request, branch, logs, used, g.head, g.theirs, pending)

@@ -270,6 +270,6 @@ def _bringing(planned: Publication, identity: CommitIdentity, own: _OwnWrites) -
 
     def prepare() -> bool:
         own.columns = True
-        return bring_schemas(d.target, record, new)
+        return bring_schemas(d.target, record, new, latest_first=d.schemas.latest_first)
 
     return prepare

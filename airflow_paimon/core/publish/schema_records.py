@@ -95,15 +95,30 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def bring_schemas(main: Table, record: SchemaRecord, new: Sequence[TableSchema]) -> bool:
-    """Put the record, then the schema versions. False = main was altered meanwhile: plan again."""
-    for path, data in ((record.path, record.to_bytes()), *((main.paths.schema(s.id), s.to_bytes()) for s in new)):
+def bring_schemas(main: Table, record: SchemaRecord, new: Sequence[TableSchema], *, latest_first: bool = False) -> bool:
+    """Put the record, then the schema versions. False = main was altered meanwhile: plan again.
+
+    ``latest_first``: at no time is another version than the last of ``new`` the latest one.
+    """
+    versions = [*reversed(new)] if latest_first else list(new)
+    for path, data in ((record.path, record.to_bytes()), *((main.paths.schema(s.id), s.to_bytes()) for s in versions)):
         try:
             put_new(main, path, data)
         except AlreadyExistsError:
             if main.store.read(path) != data and path != record.path:
+                if latest_first and path != main.paths.schema(new[-1].id):
+                    _put_again(main, parse_schema(main.store.read(path), path), above=new[-1].id)
                 return False
     return True
+
+
+def _put_again(main: Table, altered: TableSchema, above: int) -> None:
+    """Make a version the latest that another writer has put below ours meanwhile: its change would be hidden."""
+    again = dataclasses.replace(altered, id=above + 1)
+    try:
+        put_new(main, main.paths.schema(again.id), again.to_bytes())
+    except AlreadyExistsError:
+        log.warning("%s: schema %d and %d were put at the same moment; compare them", main.label, altered.id, again.id)
 
 
 def read_records(main: Table) -> list[SchemaRecord]:
@@ -150,15 +165,15 @@ def compare(main: Table, record: SchemaRecord) -> tuple[State, tuple[FileAction,
 
 
 def _brought(main: Table, record: SchemaRecord) -> list[TableSchema]:
-    """The record's schema versions that main has with the recorded content."""
+    """The record's schema versions that main has with the recorded content; the latest may have been put first."""
     found = []
     for schema_id, digest in record.schemas:
         try:
             data = main.store.read(main.paths.schema(schema_id))
         except NotFoundError:
-            break
+            continue
         if _digest(data) != digest:
-            break
+            continue
         found.append(parse_schema(data, f"{main.label}: schema-{schema_id}"))
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Plan, Precondition, PutNew
 from airflow_paimon.core.schema.mapping_plan import plan_schemas
@@ -91,6 +91,6 @@ def publishable(
         try:
             plan_schemas(table, branch.base, main, branch.schemas, set(), now_ms)
             out[name] = "possible"
-        except ConflictError as error:
+        except (ConflictError, UnsupportedFeatureError) as error:
             out[name] = error.message
     return out
