@@ -184,7 +184,7 @@ def index_files(entries: Iterable[IndexEntry]) -> set[str]:
 
 def _tagged_stretches(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
     """Tagged snapshots that hold some of the files while the next tagged one lacks one of them."""
-    tagged = sorted({t.snapshot.id: t.snapshot for t in view.tags() if t.snapshot.id >= after}.items())
+    tagged = sorted({t.snapshot.id: t.snapshot for t in view.tags_once() if t.snapshot.id >= after}.items())
     holding = [(snapshot, _held(view, head, snapshot) & returning) for _, snapshot in tagged]
     for (snapshot, files), (_, following) in pairwise([*holding, (head, set())]):
         if not files <= following:

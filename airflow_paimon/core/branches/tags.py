@@ -227,9 +227,9 @@ def _relying_branches(view: Table, tag: Tag) -> list[str]:
 
 def past_tags(view: Table, now: datetime, prefix: str = "") -> Iterator[Tag]:
     """Find the tags whose retention has passed (``now``: local time, no zone) and that nothing needs any more."""
-    for tag in view.tags():
+    for tag in view.tags(prefix):
         end = tag.expires_at()
-        if end is None or end >= now or not tag.name.startswith(prefix):
+        if end is None or end >= now:
             continue
         try:
             check_deletable(view, tag)

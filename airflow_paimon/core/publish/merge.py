@@ -135,6 +135,7 @@ def publish_branch(
         ConflictError: both sides changed a bucket or the columns, or an ``expected_*`` does not hold.
         UnsafeOperationError: no shared history; main would lose commits; sequence numbers too high.
     """
+    context = replace(context, table=context.table.reading_tags_once())
     main, branch = context.table, context.table.branch(request.branch)
     if request.branch == MAIN:
         raise InvalidInputError(f"{main.name}: branch main can't be published onto itself", table=main.name)

@@ -198,7 +198,7 @@ def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
 
     A publish is among them while its branch exists: the tag that protects the shared files is on it.
     """
-    found = {t.snapshot.id: t.snapshot for t in main.tags() if base.id < t.snapshot.id <= head.id}
+    found = {t.snapshot.id: t.snapshot for t in main.tags_once() if base.id < t.snapshot.id <= head.id}
     there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
     try:
         found |= {s.id: s for s in main.snapshots(there)}

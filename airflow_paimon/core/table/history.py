@@ -186,7 +186,7 @@ def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
     """Find the greatest snapshot that one branch's history and tags share with another's, by identity."""
     theirs = _known(branch)
     ours_ids = set(main.snapshot_ids())
-    main_tags = {t.snapshot.id: t.snapshot for t in main.tags()} if not theirs.keys() <= ours_ids else {}
+    main_tags = {t.snapshot.id: t.snapshot for t in main.tags_once()} if not theirs.keys() <= ours_ids else {}
     for snapshot_id in sorted(theirs, reverse=True):
         mine = theirs[snapshot_id] or branch.find_snapshot(snapshot_id)
         candidates = [main.find_snapshot(snapshot_id)] if snapshot_id in ours_ids else []
@@ -199,7 +199,7 @@ def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
 def _known(branch: Table) -> dict[int, Snapshot | None]:
     """Ids of a branch's snapshots (None: not read yet), and the expired snapshots that its tags still hold."""
     known: dict[int, Snapshot | None] = dict.fromkeys(branch.snapshot_ids())
-    for tag in branch.tags():
+    for tag in branch.tags_once():
         if tag.snapshot.id not in known:
             known[tag.snapshot.id] = tag.snapshot
     return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundE
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.format.tag import Tag, parse_tag
-from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.table.lost_history import proof_of_snapshots
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
@@ -34,12 +34,16 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages. ``warehouse``: None = by path."""
+    """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages. ``warehouse``: None = by path.
+
+    ``known_tags``: see ``reading_tags_once``.
+    """
 
     store: Store
     name: str
     branch_name: str = MAIN
     warehouse: Store | None = field(default=None, compare=False, repr=False)
+    known_tags: dict[tuple[str, FileInfo], Tag] | None = field(default=None, compare=False, repr=False)
 
     @property
     def paths(self) -> BranchPaths:
@@ -52,7 +56,11 @@ class Table:
 
     def branch(self, name: str) -> Table:
         """Return the same table seen on another branch. Does not check that the branch exists."""
-        return Table(self.store, self.name, name or MAIN, self.warehouse)
+        return Table(self.store, self.name, name or MAIN, self.warehouse, self.known_tags)
+
+    def reading_tags_once(self) -> Table:
+        """Return the same view for one call in which ``tags_once`` reads each tag once, of any branch."""
+        return Table(self.store, self.name, self.branch_name, self.warehouse, {})
 
     # -- schemas ---------------------------------------------------------------------------------------------------
 
@@ -231,21 +239,38 @@ class Table:
         except NotFoundError:
             return None
 
-    def tags(self) -> list[Tag]:
-        """Read all tags of this branch, by snapshot id and name. A tag deleted meanwhile is left out."""
-        names = self.tag_names()
+    def tags(self, prefix: str = "") -> list[Tag]:
+        """Read the tags of this branch, by snapshot id and name; one deleted meanwhile is left out."""
+        return self._read_tags([n for n in self.tag_names() if n.startswith(prefix)])
+
+    def tags_once(self) -> list[Tag]:
+        """Read all tags, but for those that this call has read already (``reading_tags_once``) and that are as then."""
+        if self.known_tags is None:
+            return self.tags()
+        infos = [i for i in self.store.list(self.paths.tag_dir) if not i.is_dir and i.name.startswith(TAG_PREFIX)]
+        now = {i.name[len(TAG_PREFIX) :]: (self.branch_name, i) for i in infos if i.name != TAG_PREFIX}
+        known = {n: self.known_tags[k] for n, k in now.items() if k in self.known_tags and k[1].modified_ms is not None}
+        new = {t.name: t for t in self._read_tags([n for n in now if n not in known])}
+        self.known_tags.update({now[n]: t for n, t in new.items()})
+        return _in_order([*known.values(), *new.values()])
+
+    def _read_tags(self, names: Sequence[str]) -> list[Tag]:
         try:
             data = self.store.read_many([self.paths.tag(n) for n in names])
             tags = [parse_tag(d, n) for n, d in zip(names, data, strict=True)]
         except NotFoundError:
             tags = [tag for n in names if (tag := self.find_tag(n)) is not None]
-        return sorted(tags, key=lambda t: (t.snapshot.id, t.name))
+        return _in_order(tags)
 
     def branch_names(self) -> list[str]:
         """List the branches other than main, including incomplete ones."""
         entries = self.store.list(BRANCH_DIR)
         names = (e.name[len(BRANCH_PREFIX) :] for e in entries if e.is_dir and e.name.startswith(BRANCH_PREFIX))
         return sorted(name for name in names if name)
+
+
+def _in_order(tags: Iterable[Tag]) -> list[Tag]:
+    return sorted(tags, key=lambda t: (t.snapshot.id, t.name))
 
 
 def open_table(

@@ -85,3 +85,30 @@ def test_files_are_looked_for_once_however_often_the_race_is_lost(tmp_path: Path
     window(table, counting, counting.tally, "merge_branch", branch="fix")
     assert not lost["left"]
     assert counting.tally.calls["walk"] == 2
+
+
+def test_a_merge_reads_each_tag_once(tmp_path: Path) -> None:
+    table = filled(tmp_path, 3, 3)
+    names = [f"user-{n}" for n in range(3)]
+    for name in names:
+        run(table, "create_tag", tag=name, snapshot=2)
+    store = CountingStore(table.store)
+    context = open_context(build_request("merge_branch", {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix"}))
+    context = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
+    assert perform(context, context.request, None).changed
+    for name in names:
+        assert sum(f"tag/tag-{name}" in uri for method, uri in store.tally.log if method.startswith("read")) == 1
+
+
+def test_a_tag_that_is_another_since_is_read_again(tmp_path: Path) -> None:
+    table = filled(tmp_path, 1, 3)
+    run(table, "create_tag", tag="t", snapshot=1)
+    run(table, "create_tag", tag="gone", snapshot=1)
+    view = table.reading_tags_once()
+    assert [(t.name, t.snapshot.id) for t in view.tags_once() if "-" not in t.name] == [("gone", 1), ("t", 1)]
+    run(table, "delete_tag", tag="gone")
+    run(table, "delete_tag", tag="t")
+    run(table, "create_tag", tag="t", snapshot=3, time_retained="7 d")
+    assert [(t.name, t.snapshot.id) for t in view.tags_once() if "-" not in t.name] == [("t", 3)]
+    assert view.branch("fix").tags_once() == view.branch("fix").tags()
+    assert view.tags_once() == table.tags_once()
