@@ -17,6 +17,8 @@ from airflow_paimon.core.commit.committer import (
     Receipt,
     require_committable,
 )
+from airflow_paimon.core.commit.conditions import HeadIs
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.commit.idempotency import REFUSALS, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
@@ -226,21 +228,17 @@ def commit_write(
     Raises:
         REFUSALS: the files can be discarded.
     """
-    options = ChainOptions(on_stale=on_stale)
+    options = CommitOptions(identity=identity, guard_options=ChainOptions(on_stale=on_stale))
     if mode == "append":
-        return commit_append(table, messages, planned_on=write.planned_on, identity=identity, guard_options=options)
+        return commit_append(table, messages, options, planned_on=write.planned_on)
     specs: Overwrite = None if partition is None else [partition]
     if mode == "dynamic_overwrite" and write.schema.partition_keys:
         specs = "dynamic"
     stays = specs is not None  # and a key of what stays may not come with the rows
-    return commit_overwrite(
-        table,
-        messages,
-        partitions=specs,
-        identity=identity,
-        guard_options=options,
-        read=(write.planned_on,) if only_planned or (stays and has_moving_keys(write.schema)) else None,
-    )
+    read = None
+    if only_planned or (stays and has_moving_keys(write.schema)):
+        read = HeadIs(snapshot=write.planned_on, why="another writer committed what would be overwritten")
+    return commit_overwrite(table, messages, options, partitions=specs, read=read)
 
 
 def _result(table: Table, mode: str, written: Written, rows: int, started: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile, FileSource
@@ -107,12 +108,10 @@ class AppendCompaction:
     ) -> Receipt:
         """Commit it; see ``commit_rewrite``."""
         return commit_rewrite(
-            *(table, messages),
+            *(table, messages, CommitOptions(identity=identity, properties=properties)),
             read=self.plan.scan,
             kind=CommitKind.COMPACT,
             operation=None,
-            identity=identity,
-            properties=properties,
         )
 
 

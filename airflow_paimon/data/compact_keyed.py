@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.compaction import commit_compaction
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import Operation
@@ -192,9 +193,8 @@ class KeyedCompaction:
     ) -> Receipt:
         """Commit it; see ``commit_compaction``."""
         read = _narrowed(self.scan, [g.bucket for g in chunk])
-        return commit_compaction(
-            *(table, messages), read=read, identity=identity, properties=properties, operation=self.operation
-        )
+        options = CommitOptions(identity=identity, properties=properties)
+        return commit_compaction(table, messages, options, read=read, operation=self.operation)
 
 
 def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> KeyedCompaction:

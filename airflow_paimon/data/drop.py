@@ -10,6 +10,7 @@ from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit import files as commit_files
 from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.requests.result import OperationResult
@@ -51,7 +52,9 @@ def drop_partitions(
         before = landed.id - 1 or None if landed is not None else None
         if landed is None:
             receipt = commit_files.drop_partitions(
-                table, specs, identity=tried.identity(OPERATION), guard_options=ChainOptions(on_stale=policy)
+                table,
+                specs,
+                CommitOptions(identity=tried.identity(OPERATION), guard_options=ChainOptions(on_stale=policy)),
             )
             before, landed = receipt.before.id if receipt.before else None, receipt.snapshot
     return OperationResult(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.publish.fold import FOLD
@@ -38,7 +39,7 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     messages = rewrite.fold_buckets(write, plan, limits)
     try:
         properties = {"airflow-paimon.operation": FOLD}
-        commit_buckets(branch, messages, properties=properties, vectors=plan.index_entries)
+        commit_buckets(branch, messages, CommitOptions(properties=properties), vectors=plan.index_entries)
     except REFUSALS:
         discard_files(write, messages)
         raise

@@ -9,6 +9,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.build import build_request
@@ -53,7 +54,10 @@ def branch(warehouse: Path) -> Table:
 
 def write(view: Table, user: str) -> None:
     commit_append(
-        view, [message(view, "1", seq=1)], planned_on=view.latest_snapshot(), identity=CommitIdentity(user=user)
+        view,
+        [message(view, "1", seq=1)],
+        CommitOptions(identity=CommitIdentity(user=user)),
+        planned_on=view.latest_snapshot(),
     )
 
 

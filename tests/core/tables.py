@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_overwrite
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
@@ -71,7 +72,7 @@ def rewrite(
                          new_files=new.new_files, replaced=tuple(now))  # fmt: skip
     extra = {} if kind is None else {"kind": kind, "operation": None}
     identity = CommitIdentity() if user is None else CommitIdentity(user=user)
-    return commit_buckets(table, [full], identity=identity, **extra)
+    return commit_buckets(table, [full], CommitOptions(identity=identity), **extra)
 
 
 def files(table: Table) -> dict[tuple[bytes, int], set[str]]:

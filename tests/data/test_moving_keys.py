@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import (
@@ -253,8 +254,8 @@ def test_a_correction_in_place_is_published_beside_open_writers(table: Table) ->
         corrected("y1=b")
     run(table, "create_branch", branch="fix", snapshot=1)
     run(table, "create_branch", branch="late", snapshot=1)
-    commit_overwrite(table.branch("fix"), [], partitions=[{"p": "x"}], properties=KEYS_STAY)
-    commit_overwrite(table.branch("late"), [], partitions=[{"p": "x"}], properties=KEYS_STAY)
+    commit_overwrite(table.branch("fix"), [], CommitOptions(properties=KEYS_STAY), partitions=[{"p": "x"}])
+    commit_overwrite(table.branch("late"), [], CommitOptions(properties=KEYS_STAY), partitions=[{"p": "x"}])
     run(table, "merge_branch", branch="fix")
     assert shown(table) == "y3=a"
     write_arrow(table, rows("z2=b"))

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
@@ -65,7 +64,7 @@ class ExpiryMachine(BranchMachine):
         message = CommitMessage(
             partition=entry.partition, bucket=entry.bucket, total_buckets=2, new_files=moved, replaced=tuple(now)
         )
-        return commit_buckets(self.table, [message], identity=CommitIdentity(), kind=CommitKind.COMPACT, operation=None)
+        return commit_buckets(self.table, [message], kind=CommitKind.COMPACT, operation=None)
 
     @rule(dt=st.sampled_from("ab"), how=st.sampled_from(["overwrite", "rewrite", "compact"]), tag=st.booleans())
     def a_busy_hour(self, dt: str, how: str, tag: bool) -> None:

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -50,7 +49,7 @@ def _fold(view: Table, limits: Mapping[BucketKey, int]) -> None:
         (dt,) = decode_row(key.partition, types)
         gone = tuple(e.file for e in live if (e.partition, e.bucket) == (key.partition, key.bucket))
         messages.append(replace(message(view, dt, key.bucket, seq=limit, level=5), replaced=gone))
-    commit_buckets(view, messages, identity=CommitIdentity())
+    commit_buckets(view, messages)
 
 
 class PublishMachine(BranchMachine):

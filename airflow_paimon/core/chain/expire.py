@@ -16,6 +16,7 @@ from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, chain_views
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER, ChainOptions
+from airflow_paimon.core.commit.conditions import Condition, HeadState
 from airflow_paimon.core.commit.held_partitions import HeldPartition, held_partitions
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -105,23 +106,10 @@ class _ChainExpiry:
         return MAIN
 
     def plan(self, cutoff: datetime) -> ExpiryPlan:
-        return self._plan(cutoff, self.snapshot.latest_snapshot(), self.delta.latest_snapshot())
+        return self.plan_on(cutoff, self.snapshot.latest_snapshot(), self.delta.latest_snapshot())
 
-    def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
-        """Plan again on the current heads: the result must be the rest of the plan.
-
-        A new or lost anchor, or late deltas between old anchors, result in another plan.
-        """
-        is_delta = step.branch == self.delta.branch_name
-        other = (self.snapshot if is_delta else self.delta).latest_snapshot()
-        now = self._plan(plan.cutoff, *((other, head) if is_delta else (head, other)))
-        deltas = plan.keys(self.delta.branch_name) if is_delta else frozenset()
-        wanted = (deltas, plan.keys(self.snapshot.branch_name))
-        found = (now.keys(self.delta.branch_name), now.keys(self.snapshot.branch_name))
-        if found != wanted:
-            raise ConflictError(
-                f"{self.layout.label}: the branches changed since the expiry was planned: its plan no longer holds"
-            )
+    def conditions(self, plan: ExpiryPlan, step: DropStep) -> Sequence[Condition]:
+        return (_PlanHolds(expiry=self, plan=plan, is_delta=step.branch == self.delta.branch_name),)
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
         """Return the dropped deltas, by key, that are needed again because the anchor was dropped or replaced.
@@ -144,7 +132,7 @@ class _ChainExpiry:
         moved -= {group_of(key) for key in bases.keys() - now.keys()}
         return frozenset(d.key for d in step.drops if group_of(d.key) in moved) if moved else frozenset()
 
-    def _plan(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
+    def plan_on(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
         held: list[_Held] = []
         plans: list[ScanPlan] = []
         preconditions = []
@@ -196,6 +184,31 @@ class _ChainExpiry:
         )
         needs = stale_needs(main, state)
         return [keep_inputs(self.layout, g, needs.get(g.group, {})) for g in groups]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlanHolds:
+    """Planned again on the current heads, the result is the rest of the plan. ``is_delta``: the step to commit is the
+    delta branch's.
+
+    A new or lost anchor, or late deltas between old anchors, result in another plan.
+    """
+
+    expiry: _ChainExpiry
+    plan: ExpiryPlan
+    is_delta: bool
+
+    def check(self, at: HeadState) -> None:
+        snapshot, delta = self.expiry.snapshot, self.expiry.delta
+        other = (snapshot if self.is_delta else delta).latest_snapshot()
+        now = self.expiry.plan_on(self.plan.cutoff, *((other, at.head) if self.is_delta else (at.head, other)))
+        deltas = self.plan.keys(delta.branch_name) if self.is_delta else frozenset()
+        wanted = (deltas, self.plan.keys(snapshot.branch_name))
+        if (now.keys(delta.branch_name), now.keys(snapshot.branch_name)) != wanted:
+            raise ConflictError(
+                f"{self.expiry.layout.label}: the branches changed since the expiry was planned: its plan no longer "
+                f"holds"
+            )
 
 
 def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:

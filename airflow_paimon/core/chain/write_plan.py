@@ -154,7 +154,7 @@ OnStale = Literal["refuse", "record"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainOptions:
-    """Options of a commit on a branch of a chain table (``Draft.guard_options``).
+    """Options of a commit on a branch of a chain table (``CommitOptions.guard_options``).
 
     ``checked_by_caller``: the caller compares the branches before and after the commit, so nothing has to be recorded;
     the guard only checks dropped anchors. ``on_stale`` None: appends are refused, overwrites and drops are recorded.

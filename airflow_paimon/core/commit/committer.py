@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_paimon import __version__
+from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
+from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
 from airflow_paimon.core.commit.draft import Draft as Draft
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
@@ -59,22 +61,27 @@ WRITER_VERSION = f"{WRITER}{__version__}"
 
 
 def commit(
-    table: Table, make_draft: MakeDraft, identity: CommitIdentity | None = None, retry: RetryPolicy | None = None
+    table: Table, make_draft: Callable[[Snapshot | None], Draft | None], options: CommitOptions | None = None
 ) -> Receipt:
+    """Commit what ``make_draft`` makes of a head (None: no snapshot yet); see ``commit_at``."""
+    return commit_at(table, lambda at: make_draft(at.head), options)
+
+
+def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None = None) -> Receipt:
     """Plan on the newest head and publish one snapshot; plan again when another writer was faster.
 
-    Every attempt must pass the guards (``core/commit/guards.py``). Dropped partitions that a post-commit check still
-    needs are restored: an error if the commit only dropped partitions, otherwise a warning in the receipt.
-    ``make_draft`` gets the head (None: no snapshot yet) and may raise ``ConflictError``; None = nothing to do.
+    Of every attempt the draft's conditions must hold, and it must pass the guards (``core/commit/guards.py``). Dropped
+    partitions that a post-commit check still needs are restored: an error if the commit only dropped partitions,
+    otherwise a warning in the receipt. ``make_draft`` may raise ``ConflictError``; None = nothing to do.
 
     Raises:
-        ConflictError: attempts used up. OutcomeUnknownError: it may have landed. UnsafeOperationError: a guard
-            refuses it, everything that it dropped was restored, or a post-commit check failed. All leave the table
-            readable.
+        ConflictError: a condition doesn't hold, or attempts used up. OutcomeUnknownError: it may have landed.
+        UnsafeOperationError: a guard refuses it, everything that it dropped was restored, or a post-commit check
+            failed. All leave the table readable.
     """
     require_committable(table)
-    identity = identity or CommitIdentity()
-    retry = retry or RetryPolicy()
+    options = options or CommitOptions()
+    identity, retry = options.identity, options.retry
     draft: Draft | None = None
     looked = identity.since
     for attempt in range(1, retry.max_attempts + 1):
@@ -84,11 +91,14 @@ def commit(
             if landed is not None:
                 return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
             looked = head.id
-        draft = _followed(draft, head) or make_draft(head)
+        at = HeadState(table, head)
+        draft = _followed(draft, head) or make_draft(at)
         if draft is None:
             return Receipt(before=head, snapshot=None, attempts=attempt)
-        checks = check_draft(table, head, draft)
-        staged = _stage(table, head, draft, identity)
+        for condition in draft.conditions:
+            condition.check(at)
+        checks = check_draft(table, head, replace(draft, guard_options=options.guard_options))
+        staged = _stage(table, head, draft, options)
         if _publish(table, head, draft, staged):
             warning = _run_checks(table, head, draft, staged.snapshot, checks)
             verify_at_end(table, staged.snapshot)
@@ -136,11 +146,8 @@ def _run_checks(
 def _restore(table: Table, before: Snapshot | None, landed: Snapshot, lost: LostInputs) -> UnsafeOperationError:
     chosen = StoredPartitions(table.schema()).where(lost.partitions.__contains__)
     try:
-        done = restore_partitions(
-            *(table, before, landed, chosen),
-            beside_appends=lost.beside_appends,
-            guard_options=lost.guard_options,
-        )
+        options = CommitOptions(guard_options=lost.guard_options)
+        done = restore_partitions(table, before, landed, chosen, options, beside_appends=lost.beside_appends)
     except PaimonError as error:
         return lost.not_restored(before.id if before else None, error.message)
     return lost.restored(done.snapshot.id if done.snapshot else None)
@@ -151,18 +158,16 @@ def restore_partitions(
     before: Snapshot | None,
     dropped: Snapshot,
     chosen: Selection,
+    options: CommitOptions | None = None,
     *,
     beside_appends: bool,
-    properties: Mapping[str, str] | None = None,
-    guard_options: object = None,
 ) -> Receipt:
     """Add again, by reference, files that the snapshot ``dropped`` took from ``before``, of the chosen partitions.
 
     A partition that is not empty any more is skipped, unless it was only
     appended to and ``beside_appends`` says that its old rows belong beside the new ones.
     """
-    make = partial(restoring, table, before, dropped, chosen, beside_appends, properties or {}, guard_options)
-    return commit(table, make)
+    return commit(table, partial(restoring, table, before, dropped, chosen, beside_appends), options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +176,7 @@ class _Staged:
     files: Mapping[str, bytes]
 
 
-def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitIdentity) -> _Staged:
+def _stage(table: Table, head: Snapshot | None, draft: Draft, given: CommitOptions) -> _Staged:
     """Write the manifests of a draft under unique names: invisible until the snapshot is published."""
     stamp = str(uuid.uuid4())
     files: dict[str, bytes] = {}
@@ -207,16 +212,16 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, identity: CommitId
         changelog_manifest_list_size=changelog[1],
         changelog_record_count=None if draft.changelog is None else sum(e.file.row_count for e in draft.changelog),
         index_manifest=index,
-        commit_user=identity.user,
+        commit_user=given.identity.user,
         writer_version=WRITER_VERSION,
-        commit_identifier=identity.identifier,
+        commit_identifier=given.identity.identifier,
         commit_kind=draft.kind,
         time_millis=max(int(time.time() * 1000), head.time_millis if head else 0),
         total_record_count=_total_before(table, head) + delta_count,
         delta_record_count=delta_count,
         watermark=_highest(draft.watermark, head.watermark if head else None),
         statistics=head.statistics if head is not None and same_schema else None,
-        properties=dict(draft.properties),
+        properties={**given.properties, **draft.properties},
         next_row_id=next_row_id,
         operation=draft.operation,
     )

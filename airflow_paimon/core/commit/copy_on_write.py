@@ -5,34 +5,33 @@ Everything else in the bucket stays, so two of them that touch different files b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, RetryPolicy, commit
-from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.commit.committer import commit_at
+from airflow_paimon.core.commit.conditions import HeadState, SchemaIs
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft, Receipt
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.format.snapshot import CommitKind, Operation
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 
 FileKey = tuple[Any, int, str]
 """A live file: its partition's identity, bucket and name."""
 
 _LISTED = 5
+_AGAIN = "nothing was written. Run it again"
 
 
 def commit_rewrite(
     table: Table,
     messages: Sequence[CommitMessage],
+    options: CommitOptions | None = None,
     *,
     read: ScanPlan,
     kind: CommitKind = CommitKind.OVERWRITE,
     operation: Operation | None,
-    identity: CommitIdentity | None = None,
-    properties: Mapping[str, str] | None = None,
-    retry: RetryPolicy | None = None,
 ) -> Receipt:
     """Add ``new_files`` and delete ``replaced`` of the messages, in one snapshot; nothing else changes.
 
@@ -46,37 +45,50 @@ def commit_rewrite(
     added = [e for m in messages for e in m.entries()]
     replaced = [(m, f) for m in messages for f in m.replaced]
 
-    def draft(head: Snapshot | None) -> Draft | None:
+    def draft(at: HeadState) -> Draft | None:
         if not added and not replaced:
             return None
-        schema = table.schema()
-        if schema.id != read.schema.id:
-            raise _conflict(table, "the table was altered while its rows were computed", ())
-        identity_of = StoredPartitions(schema).identity
-        files = {(identity_of(m.partition), m.bucket, f.file_name) for m, f in replaced}
-        selection = StoredPartitions(schema).those(m.partition for m, _ in replaced)
-        live = live_entries(table, head, selection).values() if files else ()
-        found: dict[FileKey, ManifestEntry] = {_key(identity_of(e.partition), e): e for e in live}
-        index, vectors = _without(read_index(table, head), files, identity_of)
-        gone = files - found.keys()
-        if not gone and vectors != _without(read.index_entries, files, identity_of)[1]:
-            gone = files & vectors.keys() or files
-        if gone:
-            raise _conflict(table, "another commit changed files that were being rewritten", [k[2] for k in gone])
+        files = {(*at.place(m.partition, m.bucket), f.file_name) for m, f in replaced}
+        live = _live(at, [m.partition for m, _ in replaced])
+        index, vectors = _without(at.index, files, at.stored.identity)
         return Draft(
             kind=kind if files else CommitKind.APPEND,
-            entries=[*(found[k].deleted() for k in sorted(files, key=lambda k: k[1:])), *added],
+            entries=[*(live[k].deleted() for k in sorted(files & live.keys(), key=lambda k: k[1:])), *added],
             index_entries=index if vectors else None,
-            schema=schema,
-            properties=properties or {},
+            schema=at.schema,
             operation=operation,
+            conditions=(
+                SchemaIs(schema_id=read.schema.id, why=f"the table was altered while its rows were computed; {_AGAIN}"),
+                FilesAreAsRead(read=read, messages=messages),
+            ),
         )
 
-    return commit(table, draft, identity, retry)
+    return commit_at(table, draft, options)
 
 
-def _key(partition: Any, entry: ManifestEntry) -> FileKey:
-    return partition, entry.bucket, entry.file.file_name
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesAreAsRead:
+    """The ``replaced`` files of the messages are live, with the deletion vectors that were read."""
+
+    read: ScanPlan
+    messages: Sequence[CommitMessage]
+
+    def check(self, at: HeadState) -> None:
+        replaced = [(m, f) for m in self.messages for f in m.replaced]
+        files = {(*at.place(m.partition, m.bucket), f.file_name) for m, f in replaced}
+        gone = files - _live(at, [m.partition for m, _ in replaced]).keys()
+        vectors = _without(at.index, files, at.stored.identity)[1]
+        if not gone and vectors != _without(self.read.index_entries, files, at.stored.identity)[1]:
+            gone = files & vectors.keys() or files
+        if gone:
+            names = sorted(k[2] for k in gone)[:_LISTED]
+            raise at.conflict(
+                f"another commit changed files that were being rewritten ({', '.join(names)}); {_AGAIN}", files=names
+            )
+
+
+def _live(at: HeadState, partitions: Sequence[bytes]) -> dict[FileKey, ManifestEntry]:
+    return {(*place, e.file.file_name): e for place, entries in at.buckets(partitions).items() for e in entries}
 
 
 def _without(
@@ -99,12 +111,3 @@ def _without(
         elif left:
             kept.append(entry)
     return kept, taken
-
-
-def _conflict(table: Table, why: str, files: Sequence[str]) -> ConflictError:
-    named = f" ({', '.join(sorted(files)[:_LISTED])})" if files else ""
-    return ConflictError(
-        f"{table.label}: {why}{named}; nothing was written. Run it again",
-        table=table.name,
-        details={"files": sorted(files)[:_LISTED]},
-    )

@@ -1,4 +1,4 @@
-"""Input and output of the committer: drafts, identities, receipts and the retry policy."""
+"""Input and output of the committer: messages of write tasks, drafts, options and receipts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.commit.conditions import Condition, HeadState
+from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot
+from airflow_paimon.core.table.live_files import BucketKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,54 @@ class CommitIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    """What a caller may add to a commit. ``properties``: of the snapshot, beside the draft's own; ``guard_options``:
+    for one of the guards; only that guard knows their type.
+    """
+
+    identity: CommitIdentity = field(default_factory=CommitIdentity)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    guard_options: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMessage:
+    """The output of one write task: the files of one (partition, bucket).
+
+    ``replaced``: the bucket's live files that the task has read and whose rows are in ``new_files``. In a dynamic
+    bucket, ``hashes`` are the new keys' (as ``write_hash_index`` writes them), which the driver puts into ``index``,
+    the bucket's new hash index. ``changelog``: files with changes for streaming readers; empty: none of their rows
+    changes; None: nobody has looked.
+    """
+
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    new_files: tuple[DataFile, ...]
+    replaced: tuple[DataFile, ...] = ()
+    hashes: bytes = b""
+    index: IndexEntry | None = None
+    changelog: tuple[DataFile, ...] | None = None
+
+    @property
+    def key(self) -> BucketKey:
+        return BucketKey(self.partition, self.bucket)
+
+    def entries(self) -> list[ManifestEntry]:
+        return self._added(self.new_files)
+
+    def changelog_entries(self) -> list[ManifestEntry]:
+        return self._added(self.changelog or ())
+
+    def replaced_entries(self) -> list[ManifestEntry]:
+        return [e.deleted() for e in self._added(self.replaced)]
+
+    def _added(self, files: Sequence[DataFile]) -> list[ManifestEntry]:
+        return [ManifestEntry(FileKind.ADD.value, self.partition, self.bucket, self.total_buckets, f) for f in files]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """The content of a commit on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
 
@@ -50,8 +100,8 @@ class Draft:
     ``changelog``: additions of files with changes, for streaming readers; None = they are told nothing of this commit.
     ``follow``: return this draft for a newer head if none of its inputs has changed; None = plan again.
     ``prepare``: called after the manifests are written, right before the snapshot is put, to write what it depends on
-    (a schema version); may be called again. False = an input of the draft has changed: plan again. ``guard_options``:
-    options for one of the guards; only that guard knows their type.
+    (a schema version); may be called again. False = an input of the draft has changed: plan again. ``conditions``: what
+    must hold of the head. ``guard_options``: the caller's, see ``CommitOptions``.
     """
 
     kind: CommitKind
@@ -66,6 +116,7 @@ class Draft:
     rewrite_base: bool = False
     follow: Callable[[Snapshot], Draft | None] | None = None
     prepare: Callable[[], bool] | None = None
+    conditions: Sequence[Condition] = ()
     guard_options: object = None
 
 
@@ -87,4 +138,4 @@ class Receipt:
         return self.snapshot is not None
 
 
-MakeDraft = Callable[[Snapshot | None], Draft | None]
+MakeDraft = Callable[[HeadState], Draft | None]

@@ -33,7 +33,7 @@ class LostInputs(Protocol):
 
     @property
     def guard_options(self) -> object:
-        """The ``Draft.guard_options`` of the commit that restores them."""
+        """The ``CommitOptions.guard_options`` of the commit that restores them."""
 
     def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
         """Describe the restoration; ``snapshot_id`` restored them (None: another commit did)."""

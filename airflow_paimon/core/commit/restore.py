@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import ConflictError, NotFoundError
@@ -20,8 +20,6 @@ def restoring(
     dropped: Snapshot,
     chosen: Selection,
     beside_appends: bool,
-    properties: Mapping[str, str],
-    guard_options: object,
     head: Snapshot | None,
 ) -> Draft | None:
     """Plan ``restore_partitions`` on top of ``head``.
@@ -53,10 +51,8 @@ def restoring(
         entries=missing,
         index_entries=index,
         schema=schema,
-        properties=properties,
         operation=Operation.OVERWRITE,
         rewrite_base=True,
-        guard_options=guard_options,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -21,7 +21,7 @@ from airflow_paimon.core.table.stored_partitions import Selection, StoredPartiti
 from airflow_paimon.core.table.table import Table
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.commit.files import CommitMessage
+    from airflow_paimon.core.commit.draft import CommitMessage
 
 
 KEYS_STAY = {"airflow-paimon.keys": "stay"}
@@ -42,37 +42,6 @@ def entries_since(
     return selected_entries(table, read_delta_lists(table, [*between, head]), selection)
 
 
-def check_assigned(
-    table: Table,
-    schema: TableSchema,
-    messages: Iterable[CommitMessage],
-    planned: Snapshot | None,
-    head: Snapshot | None,
-) -> None:
-    """Refuse rows whose dynamic buckets were chosen on a snapshot after which their partitions got commits; where keys
-    may move between partitions, after which any partition got one.
-
-    Raises:
-        ConflictError: choose the buckets again, on the new head.
-    """
-    if not has_dynamic_buckets(schema) or (head is None and planned is None):
-        return
-    if head is not None and planned is not None and head.identity == planned.identity:
-        return
-    stored = StoredPartitions(schema)
-    moving = has_moving_keys(schema)
-    selection = stored.where(lambda _: True) if moving else stored.those(m.partition for m in messages)
-    changed = next(iter(entries_since(table, planned, head, selection)), None) if head is not None else None
-    where = stored.text(changed.partition) if changed is not None else None
-    if where is None and _indexes(table, planned, selection) == _indexes(table, head, selection):
-        return
-    raise ConflictError(
-        f"{table.label}: another writer committed to partition {where or '()'} after the dynamic buckets of its rows "
-        f"were chosen: a key could get into two buckets; write the rows again",
-        table=table.name,
-    )
-
-
 def has_dynamic_buckets(schema: TableSchema) -> bool:
     """Return whether each new key gets a bucket that the next writer has to find again: in an index, or, where the key
     does not tell the partition (``has_moving_keys``), among the keys of the whole table."""
@@ -85,15 +54,6 @@ def has_moving_keys(schema: TableSchema) -> bool:
 
 
 def with_hash_indexes_of(
-    table: Table, schema: TableSchema, head: Snapshot | None, messages: Sequence[CommitMessage]
-) -> list[IndexEntry] | None:
-    """Return the head's index entries with those of the messages; None: the messages have none."""
-    if not any(m.index for m in messages):
-        return None
-    return replaced_hash_indexes(schema, read_index(table, head), messages)
-
-
-def replaced_hash_indexes(
     schema: TableSchema, index: Iterable[IndexEntry], messages: Sequence[CommitMessage]
 ) -> list[IndexEntry]:
     """Put the hash indexes of the messages in place of those of the same buckets."""
@@ -103,7 +63,8 @@ def replaced_hash_indexes(
     return [*kept, *new.values()]
 
 
-def _indexes(table: Table, snapshot: Snapshot | None, selection: Selection) -> set[tuple[int, str]]:
+def hash_indexes(table: Table, snapshot: Snapshot | None, selection: Selection) -> set[tuple[int, str]]:
+    """Return bucket and name of the hash indexes of some partitions; what differs from all if they can't be read."""
     try:
         found = read_index(table, snapshot)
     except FormatError:  # expired meanwhile

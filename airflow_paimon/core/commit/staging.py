@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit, execute
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, execute
+from airflow_paimon.core.commit.conditions import HeadIs, HeadState
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
@@ -180,27 +182,27 @@ def take_over(
         _check_versions(staging, found)
         fresh, next_row_id = found.entries, space.next_row_id
 
-    def draft(now: Snapshot | None) -> Draft | None:
-        if now is None or now.identity != head.identity or onto.schema().id != schema.id:
-            raise ConflictError(
-                f"{onto.label} was written or altered while its rows were corrected; nothing was published. Run it "
-                f"again",
-                table=onto.name,
-                details={"expected_snapshot": head.id, "snapshot": now.id if now else None},
-            )
-        if not removed and not fresh:
-            return None
-        return Draft(
-            kind=CommitKind.OVERWRITE,
-            entries=[*(e.deleted() for e in removed), *fresh],
-            index_entries=index,
-            schema=schema,
-            properties=properties(removed, fresh),
-            next_row_id=next_row_id,
-            operation=Operation.OVERWRITE,
-        )
+    why = "the branch was written or altered while its rows were corrected; nothing was published. Run it again"
+    unmoved = HeadIs(snapshot=head, schema_id=schema.id, why=why)
+    draft = Draft(
+        kind=CommitKind.OVERWRITE,
+        entries=[*(e.deleted() for e in removed), *fresh],
+        index_entries=index,
+        schema=schema,
+        properties=properties(removed, fresh),
+        next_row_id=next_row_id,
+        operation=Operation.OVERWRITE,
+        conditions=(unmoved,),
+    )
 
-    return Taken(receipt=commit(onto, draft, identity), removed=removed, added=fresh)
+    def make(at: HeadState) -> Draft | None:
+        if removed or fresh:
+            return draft
+        unmoved.check(at)  # rows that came meanwhile might have been changed as well
+        return None
+
+    receipt = commit_at(onto, make, CommitOptions(identity=identity))
+    return Taken(receipt=receipt, removed=removed, added=fresh)
 
 
 def _check_versions(staging: Staging, found: Renumbering) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_paimon.core.chain.expire import chain_expiry
 from airflow_paimon.core.chain.provenance import prune_records
+from airflow_paimon.core.commit.conditions import Condition
 from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop, run_drops
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     ExpiryRule,
@@ -88,8 +89,9 @@ class _OrdinaryExpiry:
         steps = (DropStep(branch=self.branch, drops=drops),) if drops else ()
         return ExpiryPlan(cutoff=cutoff, preconditions=(precondition,), steps=steps, report=report)
 
-    def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
-        """Nothing to check: the commit compares the partitions' own files."""
+    def conditions(self, plan: ExpiryPlan, step: DropStep) -> Sequence[Condition]:
+        """None: the commit compares the partitions' own files."""
+        return ()
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
         """Empty: no partition of an ordinary table depends on another one."""

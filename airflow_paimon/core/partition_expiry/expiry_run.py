@@ -25,9 +25,11 @@ from airflow_paimon.core.commit.committer import (
     require_committable,
     restore_partitions,
 )
+from airflow_paimon.core.commit.conditions import Condition
+from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.files import drop_held
 from airflow_paimon.core.commit.held_partitions import HeldPartition
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity, name_part
-from airflow_paimon.core.commit.partition_drop import drop_held
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -37,7 +39,6 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.json_value import parse_json
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import DropPartition, Plan, Precondition
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.result import OperationResult
@@ -192,13 +193,13 @@ class ExpirySource(Protocol):
 
     @property
     def guard_options(self) -> object:
-        """``Draft.guard_options`` of its commits."""
+        """``CommitOptions.guard_options`` of its commits."""
 
     def plan(self, cutoff: datetime) -> ExpiryPlan:
         """Read the table and plan. Steps without partitions to drop are left out."""
 
-    def check(self, plan: ExpiryPlan, step: DropStep, head: Snapshot | None) -> None:
-        """Raise ``ConflictError`` if ``step`` is no longer valid on top of ``head`` of its branch."""
+    def conditions(self, plan: ExpiryPlan, step: DropStep) -> Sequence[Condition]:
+        """Return what must hold for ``step``, beside the files of its partitions."""
 
     def needed_again(self, plan: ExpiryPlan, step: DropStep) -> frozenset[str]:
         """Return the dropped partitions, by key, that must be restored, as another branch changed meanwhile."""
@@ -298,13 +299,16 @@ def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: Dro
     }
     if context.request.operation_id:
         properties["airflow-paimon.operation-id"] = context.request.operation_id
-    receipt = drop_held(
-        view,
-        step.expected,
-        check=lambda head: source.check(plan, step, head),
+    options = CommitOptions(
         identity=dataclasses.replace(_step_identity(context, step, number), since=_since(view, plan)),
         properties=properties,
         guard_options=source.guard_options,
+    )
+    receipt = drop_held(
+        view,
+        step.expected,
+        options,
+        conditions=source.conditions(plan, step),
     )
     before = receipt.before.id if receipt.before else None
     return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
@@ -341,12 +345,10 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
     try:
         before, dropped = view.snapshot(commit.before or 0), view.snapshot(commit.snapshot)
         chosen = StoredPartitions(view.schema()).those(map(bytes.fromhex, keys))
-        receipt = restore_partitions(
-            *(view, before, dropped, chosen),
-            properties={"airflow-paimon.operation": context.request.operation},
-            beside_appends=True,
-            guard_options=source.guard_options,
+        options = CommitOptions(
+            properties={"airflow-paimon.operation": context.request.operation}, guard_options=source.guard_options
         )
+        receipt = restore_partitions(view, before, dropped, chosen, options, beside_appends=True)
     except (ConflictError, NotFoundError) as error:
         raise UnsafeOperationError(
             f"{view.label}: the anchor of partitions changed while they were dropped, and their files can't "

@@ -22,8 +22,8 @@ from airflow_paimon.core.branches.retention_tags import (
 from airflow_paimon.core.commit.committer import (
     LANDED,
     CommitIdentity,
+    CommitOptions,
     Draft,
-    MakeDraft,
     Receipt,
     commit,
     execute,
@@ -196,9 +196,11 @@ def _finish(
     return warnings
 
 
-def _commit(target: Table, draft: MakeDraft, marks: PublishMarks, own: _OwnWrites) -> Receipt:
+def _commit(
+    target: Table, draft: Callable[[Snapshot | None], Draft | None], marks: PublishMarks, own: _OwnWrites
+) -> Receipt:
     try:
-        return commit(target, draft, marks.identity)
+        return commit(target, draft, CommitOptions(identity=marks.identity))
     except OutcomeUnknownError:
         raise
     except PaimonError as error:

@@ -24,6 +24,8 @@ from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, history_of
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
+from airflow_paimon.core.commit.conditions import HeadState
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_partition
 from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
@@ -207,6 +209,25 @@ class Committed:
     is_stale: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InputsStand:
+    """What a partition was compacted from is unchanged. ``fences``: of the snapshot branch, which is committed to, and
+    of the delta branch.
+    """
+
+    layout: ChainLayout
+    fences: tuple[Fence, Fence]
+    plan: PartitionCompaction
+
+    def check(self, at: HeadState) -> None:
+        own, delta = self.fences
+        moved = [*own.moved(at.head), *delta.moved(delta.table.latest_snapshot())]
+        if moved:
+            text = self.layout.text_of
+            names = ", ".join(map(text, moved))
+            raise ConflictError(f"{self.layout.label}: {names} changed while {text(self.plan.target)} was compacted")
+
+
 class CompactionCommits:
     """Commits the partitions of one round."""
 
@@ -234,26 +255,22 @@ class CompactionCommits:
         replaced = inputs.splits(Branch.SNAPSHOT, plan.target)
         branch_fence, delta_fence = inputs.fences(plan)
 
-        def check(head: Snapshot | None) -> None:
-            moved = [*branch_fence.moved(head), *delta_fence.moved(delta_fence.table.latest_snapshot())]
-            if moved:
-                names = ", ".join(map(inputs.layout.text_of, moved))
-                raise ConflictError(f"{inputs.layout.label}: {names} changed while {row['partition']} was compacted")
-
         try:
             receipt = commit_partition(
                 inputs.state.snapshot.table,
                 [o.message for o in chosen],
-                replaced=replaced,
-                check=check,
-                identity=commit_identity(
-                    self._request.operation_id,
-                    inputs.layout.snapshot_branch,
-                    f"{self._request.operation}-{self._number}",
-                    str(row["partition"]),
+                CommitOptions(
+                    identity=commit_identity(
+                        self._request.operation_id,
+                        inputs.layout.snapshot_branch,
+                        f"{self._request.operation}-{self._number}",
+                        str(row["partition"]),
+                    ),
+                    properties=self._properties(row),
+                    guard_options=None if replaced else CHECKED_BY_CALLER,
                 ),
-                properties=self._properties(row),
-                guard_options=None if replaced else CHECKED_BY_CALLER,
+                replaced=replaced,
+                conditions=(_InputsStand(layout=inputs.layout, fences=(branch_fence, delta_fence), plan=plan),),
             )
         except ConflictError as error:
             log.info("%s", error.message)

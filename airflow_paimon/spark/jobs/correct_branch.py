@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part, is_chain_rows
 from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.since import KEYS_STAY
@@ -354,9 +355,9 @@ def _finish(
         stay = check_corrected(base.table, base.write, messages)
         messages = with_hash_indexes(base.write.dynamic, messages)
         receipt = commit_buckets(
-            *(base.table, messages),
-            identity=identity,
-            properties=properties(request, details) | (KEYS_STAY if stay else {}),
+            base.table,
+            messages,
+            CommitOptions(identity=identity, properties=properties(request, details) | (KEYS_STAY if stay else {})),
             assigned=None if stay else (base.write.planned_on,),
             vectors=base.live.index_entries,
         )

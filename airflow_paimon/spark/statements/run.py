@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.since import KEYS_STAY, has_moving_keys
@@ -112,14 +113,11 @@ def _commit(
     on_stale: OnStale | None,
 ) -> Receipt:
     properties = {**properties, **KEYS_STAY} if keys_stay else properties
-    common: dict[str, Any] = {"identity": identity, "properties": properties, "operation": _OPERATIONS[statement.kind]}
-    if table.schema().primary_keys:
-        return commit_buckets(
-            table,
-            outcome.messages,
-            assigned=None if keys_stay else (outcome.write.planned_on,),
-            vectors=outcome.read.index_entries,
-            guard_options=ChainOptions(on_stale=on_stale),
-            **common,
-        )
-    return commit_rewrite(table, outcome.messages, read=outcome.read, **common)
+    options = CommitOptions(identity=identity, properties=properties, guard_options=ChainOptions(on_stale=on_stale))
+    messages, operation = outcome.messages, _OPERATIONS[statement.kind]
+    if not table.schema().primary_keys:
+        return commit_rewrite(table, messages, options, read=outcome.read, operation=operation)
+    assigned = None if keys_stay else (outcome.write.planned_on,)
+    return commit_buckets(
+        table, messages, options, operation=operation, assigned=assigned, vectors=outcome.read.index_entries
+    )

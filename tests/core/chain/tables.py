@@ -12,7 +12,7 @@ from airflow_paimon.core.chain.layout import Branch, Values
 from airflow_paimon.core.chain.provenance import files_digest, record_provenance, state_digests
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, gather_chain
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.files import (
     CommitMessage,
     commit_append,
@@ -108,7 +108,6 @@ def compact(branch: Table, text: str, bucket: int = 0) -> Receipt:
     return commit_buckets(
         branch,
         [message(branch, parts(text), bucket, replaced)],
-        identity=CommitIdentity(),
         kind=CommitKind.COMPACT,
         operation=None,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_landed
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import (
     CommitMessage,
     commit_append,
@@ -156,13 +157,13 @@ def test_attempts_are_bounded(table: Table) -> None:
         return Draft(kind=CommitKind.APPEND, entries=message(table, "a").entries(), schema=table.schema())
 
     with pytest.raises(ConflictError, match="3 attempts"):
-        commit(table, always_late, retry=RetryPolicy(max_attempts=3, first_wait_s=0, max_wait_s=0))
+        commit(table, always_late, CommitOptions(retry=RetryPolicy(max_attempts=3, first_wait_s=0, max_wait_s=0)))
     assert len(names(table)) == 3
 
 
 def test_find_landed_and_expired_history(table: Table) -> None:
     mine = CommitIdentity(user="op-1", identifier=7)
-    commit_append(table, [message(table, "a")], planned_on=None, identity=mine)
+    commit_append(table, [message(table, "a")], CommitOptions(identity=mine), planned_on=None)
     append(table, "b")
     assert find_landed(table, mine, after=0).id == 1
     assert find_landed(table, CommitIdentity(user="op-2", identifier=7), after=0) is None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_landed, restore_partitions
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.put import put_new
@@ -280,21 +281,27 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
             find_landed(table, mine, 1)
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
-            commit_append(table, [message(table, "d")], planned_on=table.latest_snapshot(), identity=mine)
+            commit_append(
+                table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
+            )
         assert table.latest_snapshot_id() == 3
     else:
         assert find_landed(table, mine, 1) is None
-        done = commit_append(table, [message(table, "d")], planned_on=table.latest_snapshot(), identity=mine)
+        done = commit_append(
+            table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
+        )
         assert done.snapshot.id == 4
     # what is still there is found whatever else is expired
     anew = replace(mine, since=None)
-    found = commit_append(table, [message(table, "e")], planned_on=table.latest_snapshot(), identity=anew)
+    found = commit_append(
+        table, [message(table, "e")], CommitOptions(identity=anew), planned_on=table.latest_snapshot()
+    )
     assert find_landed(table, mine, 0).id == found.snapshot.id
 
 
 def test_a_commit_far_back_is_found(table: Table) -> None:
     mine = CommitIdentity(user="op", identifier=7)
-    commit_append(table, [message(table, "a")], planned_on=None, identity=mine)
+    commit_append(table, [message(table, "a")], CommitOptions(identity=mine), planned_on=None)
     base = append(table, "b").snapshot
     assert base is not None
     for number in range(3, 150):
@@ -350,7 +357,7 @@ def test_a_retry_does_not_take_a_commit_under_an_expired_id_for_its_own(table: T
 def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
     mine = CommitIdentity(user="op", identifier=7)
     append(table, "a")
-    commit_append(table, [message(table, "b")], planned_on=table.latest_snapshot(), identity=mine)
+    commit_append(table, [message(table, "b")], CommitOptions(identity=mine), planned_on=table.latest_snapshot())
     rewrite(table, "b", seq=5)
     run(table, "expire_snapshots", older_than="0 s", retain_min=2)
     assert table.snapshot_ids() == [2, 3]

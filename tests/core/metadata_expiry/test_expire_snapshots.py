@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import (
@@ -62,7 +61,7 @@ def swap(view: Table, *adds: str, drops: tuple[str, ...] = ()) -> dict[str, str]
         file = messages[at].new_files[0].file_name
         view.store.create(f"{bucket_folder(view.schema(), (dt,), entry.bucket)}/{file}", b"placeholder")
         view.store.delete(f"{bucket_folder(view.schema(), (adds[at],), 0)}/{file}")
-    commit_buckets(view, messages, identity=CommitIdentity())
+    commit_buckets(view, messages)
     return {letter: m.new_files[0].file_name for letter, m in zip(adds, messages, strict=True)}
 
 
@@ -158,7 +157,7 @@ def test_a_file_that_compaction_only_moves_is_no_candidate(table: Table) -> None
     whole = CommitMessage(
         partition=entry.partition, bucket=0, total_buckets=2, new_files=(moved,), replaced=(entry.file,)
     )
-    commit_buckets(table, [whole], identity=CommitIdentity())
+    commit_buckets(table, [whole])
     assert expire(table).details["reaped"]["data_files"] == 0
     names |= swap(table, "b", drops=(names["a"],))
     assert expire(table).details["expired"]["main"]["snapshots"] == 1
@@ -602,7 +601,7 @@ def test_cost_follows_what_expires() -> None:
         table = make_table(f"memory://{uuid.uuid4()}/wh", **{"manifest.merge-min-count": "5"})
         many = message(table, "big")
         lots = [many.new_files[0]._replace(file_name=f"data-{uuid.uuid4()}-0.parquet") for _ in range(size)]
-        commit_buckets(table, [replace(many, new_files=(*many.new_files, *lots))], identity=CommitIdentity())
+        commit_buckets(table, [replace(many, new_files=(*many.new_files, *lots))])
         for _ in range(12):
             overwrite(table, "small")
         counting = CountingStore(table.store)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_buckets, commit_overwrite
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -116,7 +117,7 @@ def test_an_approved_snapshot_stays_approved_after_a_fold(table: Table, fix: Tab
     approved = fix.latest_snapshot_id()
     new = message(fix, "a", seq=0, level=5)
     live = tuple(e.file for e in live_entries(fix, fix.latest_snapshot()).values() if e.partition == new.partition)
-    commit_buckets(fix, [replace(new, replaced=live)], properties={"airflow-paimon.operation": FOLD})
+    commit_buckets(fix, [replace(new, replaced=live)], CommitOptions(properties={"airflow-paimon.operation": FOLD}))
     with pytest.raises(ConflictError, match="not at 1 as approved"):
         run(table, "merge_branch", branch="fix", expected_branch_snapshot=1)
     assert run(table, "merge_branch", branch="fix", expected_branch_snapshot=approved).changed

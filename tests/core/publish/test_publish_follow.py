@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.build import build_request
@@ -196,7 +195,7 @@ def test_an_undo_of_the_same_publish_that_was_faster_is_not_followed(tmp_path: P
     fix = table.branch("fix")
     (live,) = live_entries(fix, fix.latest_snapshot()).values()
     gone = replace(message(fix, "a"), new_files=(), replaced=(live.file,))
-    commit_buckets(fix, [gone], identity=CommitIdentity())
+    commit_buckets(fix, [gone])
     undo = {"tag": run(table, "merge_branch", branch="fix").details["undo_tag"], "keep_later": True}
     result, _ = beside(table, lambda n: run(table, "rollback_to", **undo), 1, "rollback_to", **undo)
     assert not result.changed

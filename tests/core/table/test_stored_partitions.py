@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_overwrite, drop_partitions
+from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_overwrite, drop_held, drop_partitions
 from airflow_paimon.core.commit.held_partitions import held_partitions
-from airflow_paimon.core.commit.partition_drop import drop_held
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry, ManifestFile, Stats
@@ -58,7 +57,7 @@ def dynamic(view: Table) -> object:
 
 def dropped_as_held(view: Table) -> object:
     held = next(h for h in held_partitions(plan_scan(Table(view.store.inner, view.name))) if h.text.endswith(DAYS[7]))  # type: ignore[attr-defined]
-    return drop_held(view, {held.key: held.digest}, check=lambda head: None).snapshot
+    return drop_held(view, {held.key: held.digest}).snapshot
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,299 @@
+"""What must hold of a head for a commit to go on top of it: values that a draft lists, and ``commit`` checks.
+
+A condition that doesn't hold ends the commit: what it was computed from is no longer there, so the caller has to read
+and compute again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_paimon.core.commit.held_partitions import names_digest
+from airflow_paimon.core.commit.since import entries_since, has_dynamic_buckets, has_moving_keys, hash_indexes
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
+from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.table import Table
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.commit.draft import CommitMessage
+
+Place = tuple[Any, int]
+"""A partition's identity and a bucket."""
+_LISTED = 20
+
+
+@dataclass(eq=False)
+class HeadState:
+    """A branch's head, as one attempt of a commit reads it: once for the conditions and the draft.
+
+    ``head`` None: the branch has no snapshot yet.
+    """
+
+    table: Table
+    head: Snapshot | None
+    _read: dict[frozenset[Any], Mapping[Place, list[ManifestEntry]]] = field(default_factory=dict)
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        return self.table.schema()
+
+    @cached_property
+    def stored(self) -> StoredPartitions:
+        return StoredPartitions(self.schema)
+
+    @cached_property
+    def index(self) -> Sequence[IndexEntry]:
+        return read_index(self.table, self.head)
+
+    def place(self, partition: bytes, bucket: int) -> Place:
+        return self.stored.identity(partition), bucket
+
+    def live(self, selection: Selection | None) -> Iterable[ManifestEntry]:
+        """Return the live files of some partitions; None: all."""
+        return live_entries(self.table, self.head, selection).values()
+
+    def buckets(self, partitions: Iterable[bytes]) -> Mapping[Place, list[ManifestEntry]]:
+        """Return the live files of some partitions, by bucket."""
+        wanted = list(partitions)
+        key = frozenset(map(self.stored.identity, wanted))
+        if key not in self._read:
+            found: dict[Place, list[ManifestEntry]] = {}
+            for entry in self.live(self.stored.those(wanted)) if wanted else ():
+                found.setdefault(self.place(entry.partition, entry.bucket), []).append(entry)
+            self._read[key] = found
+        return self._read[key]
+
+    def conflict(self, why: str, **details: Any) -> ConflictError:
+        return ConflictError(f"{self.table.label}: {why}", details=details)
+
+    def rescaled(self, entry: ManifestEntry) -> ConflictError:
+        return self.conflict(
+            f"partition {self.stored.text(entry.partition) or '()'} was meanwhile rescaled to "
+            f"{entry.total_buckets} buckets; write the rows again"
+        )
+
+
+class Condition(Protocol):
+    """A condition of a commit."""
+
+    def check(self, at: HeadState) -> None:
+        """Check it on the head that the commit is to go on top of.
+
+        Raises:
+            ConflictError: it doesn't hold; nothing was published.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadIs:
+    """The branch has still this snapshot (None: none), and this schema unless it is None."""
+
+    snapshot: Snapshot | None
+    schema_id: int | None = None
+    why: str
+
+    def check(self, at: HeadState) -> None:
+        if _identity(at.head) != _identity(self.snapshot) or self.schema_id not in (None, at.schema.id):
+            expected, found = self.snapshot, at.head
+            raise at.conflict(
+                self.why, expected_snapshot=expected.id if expected else None, snapshot=found.id if found else None
+            )
+
+
+def _identity(snapshot: Snapshot | None) -> object:
+    return None if snapshot is None else (snapshot.id, snapshot.identity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaIs:
+    """The branch's newest schema is still this one."""
+
+    schema_id: int
+    why: str
+
+    def check(self, at: HeadState) -> None:
+        if at.schema.id != self.schema_id:
+            raise at.conflict(self.why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersAreFree:
+    """No bucket has got rows with the sequence numbers of these files since ``planned_on``, and no partition another
+    bucket count.
+    """
+
+    messages: Sequence[CommitMessage]
+    planned_on: Snapshot | None
+
+    def check(self, at: HeadState) -> None:
+        planned, head, identity = self.planned_on, at.head, at.stored.identity
+        if head is None or (planned is not None and planned.identity == head.identity):
+            return
+        since = entries_since(at.table, planned, head, at.stored.those(m.partition for m in self.messages))
+        counts = {identity(m.partition): m.total_buckets for m in self.messages}
+        lowest = {
+            at.place(m.partition, m.bucket): min(f.min_sequence_number for f in m.new_files)
+            for m in self.messages
+            if m.new_files
+        }
+        for entry in since:
+            if entry.kind != FileKind.ADD:
+                continue
+            if entry.total_buckets > 0 and counts[identity(entry.partition)] not in (entry.total_buckets, -1):
+                raise at.rescaled(entry)
+            low = lowest.get(at.place(entry.partition, entry.bucket))
+            if at.schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
+                raise at.conflict(
+                    f"bucket {entry.bucket} of partition {at.stored.text(entry.partition) or '()'} got rows with the "
+                    f"same sequence numbers meanwhile; write the rows again"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketsAreAssigned:
+    """The partitions got no commit since the dynamic buckets of these rows were chosen on ``planned_on``; where keys
+    may move between partitions, no partition did.
+    """
+
+    messages: Sequence[CommitMessage]
+    planned_on: Snapshot | None
+
+    def check(self, at: HeadState) -> None:
+        planned, head = self.planned_on, at.head
+        if not has_dynamic_buckets(at.schema) or (head is None and planned is None):
+            return
+        if head is not None and planned is not None and head.identity == planned.identity:
+            return
+        moving = has_moving_keys(at.schema)
+        selection = at.stored.where(lambda _: True) if moving else at.stored.those(m.partition for m in self.messages)
+        changed = next(iter(entries_since(at.table, planned, head, selection)), None) if head is not None else None
+        where = at.stored.text(changed.partition) if changed is not None else None
+        if where is None and hash_indexes(at.table, planned, selection) == hash_indexes(at.table, head, selection):
+            return
+        raise at.conflict(
+            f"another writer committed to partition {where or '()'} after the dynamic buckets of its rows were chosen: "
+            f"a key could get into two buckets; write the rows again"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsHaveIds:
+    """Where row tracking is on, the table holds no row without an id: no engine updates or compacts both together.
+
+    The option can't be switched on in a table with data, so files are looked at only if an older schema is without it.
+
+    Raises ``UnsafeOperationError``.
+    """
+
+    def check(self, at: HeadState) -> None:
+        if at.head is None or at.schema.id == 0 or not TableOptions(at.schema.options).row_tracking:
+            return
+        if all(TableOptions(s.options).row_tracking for s in at.table.schemas()):
+            return
+        refuse_without_ids(
+            at.table.name,
+            at.table.label,
+            (e.file for e in at.live(None)),
+            "the table holds",
+            "Give their rows ids first: read them and overwrite their partitions (or the table) with them",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketsAreAsRead:
+    """The live files of each message's bucket are its ``replaced`` ones, and the other buckets of its partition have
+    the bucket count that the new files have: else a key would be in two.
+    """
+
+    messages: Sequence[CommitMessage]
+
+    def check(self, at: HeadState) -> None:
+        now = at.buckets(m.partition for m in self.messages)
+        own = {at.place(m.partition, m.bucket): m for m in self.messages}
+        for place, message in own.items():
+            have = {e.identifier._replace(partition=message.partition) for e in now.get(place, ())}
+            if have != {e.identifier for e in message.replaced_entries()}:
+                raise at.conflict(
+                    f"bucket {message.bucket} of partition {at.stored.text(message.partition) or '()'} changed while "
+                    f"it was being rewritten; run it again"
+                )
+        counts = {at.stored.identity(m.partition): m.total_buckets for m in self.messages if m.new_files}
+        for entry in (e for place, entries in now.items() if place not in own for e in entries):
+            count = counts.get(at.stored.identity(entry.partition), -1)
+            if entry.total_buckets > 0 and count not in (entry.total_buckets, -1):
+                raise at.rescaled(entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorsAreAsRead:
+    """These buckets have the deletion vectors that were ``read``: no other commit has deleted rows of them."""
+
+    places: Container[Place]
+    read: Sequence[IndexEntry]
+
+    def check(self, at: HeadState) -> None:
+        if self._files(at, self.read) != self._files(at, at.index):
+            raise at.conflict("another commit deleted rows of a bucket while it was written again; run it again")
+
+    def _files(self, at: HeadState, index: Sequence[IndexEntry]) -> set[tuple[Place, str]]:
+        """Return the files with the vectors of these buckets: new vectors have a new file."""
+        placed = ((at.place(i.partition, i.bucket), i) for i in index if i.deletion_vector_ranges)
+        return {(place, i.file_name) for place, i in placed if place in self.places}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsAreAsRead:
+    """All files of the buckets of a scan are live, on the same levels; besides, there are only new rows, on level 0."""
+
+    read: ScanPlan
+
+    def check(self, at: HeadState) -> None:
+        live = at.buckets(s.partition for s in self.read.splits)
+        for split in self.read.splits:
+            now = {file_and_level(e.file) for e in live.get(at.place(split.partition, split.bucket), ())}
+            read = set(map(file_and_level, split.files))
+            if not read <= now:
+                raise self._moved(at, "its files were replaced")
+            if any(level > 0 for _, level in now - read):
+                raise self._moved(at, "it got other files than new rows")
+
+    def _moved(self, at: HeadState, why: str) -> ConflictError:
+        return at.conflict(f"another commit changed a bucket while it was compacted: {why}; run it again")
+
+
+def file_and_level(file: DataFile) -> tuple[str, int]:
+    """Identify a file of a bucket: Paimon moves a file to another level under its name."""
+    return file.file_name, file.level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAreAsPlanned:
+    """Those of the partitions that are there hold the files that are ``expected``: a digest of their names, by the
+    partition's canonical stored form in hex.
+    """
+
+    expected: Mapping[str, str]
+
+    def check(self, at: HeadState) -> None:
+        names: dict[str, list[str]] = {}
+        for entries in at.buckets(map(bytes.fromhex, self.expected)).values():
+            for entry in entries:
+                names.setdefault(at.stored.canonical(entry.partition).hex(), []).append(entry.file.file_name)
+        changed = sorted(
+            at.stored.text(bytes.fromhex(k)) for k, found in names.items() if names_digest(found) != self.expected[k]
+        )
+        if changed:
+            raise at.conflict(
+                f"{len(changed)} partitions changed since the drop was planned: {', '.join(changed[:_LISTED])}; plan "
+                f"again",
+                partitions=changed[:_LISTED],
+            )
