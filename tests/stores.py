@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from airflow_paimon.core.store.base import FileInfo, Store
+from airflow_paimon.core.store.base import FileInfo, Store, join
 from airflow_paimon.core.store.failures import from_os_error
-from airflow_paimon.core.store.names import join
 
 T = TypeVar("T")
 MUTATIONS = frozenset({"create", "replace", "delete", "delete_tree", "open_output"})

@@ -13,11 +13,10 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.publish.main_state import main_state, main_state_text
 from airflow_paimon.core.store import open_store
-from airflow_paimon.core.table.find_tables import find_databases, find_tables
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, find_databases, find_tables
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:

@@ -34,10 +34,9 @@ from airflow_paimon.data.arguments import check_operation_id, check_rows, check_
 from airflow_paimon.data.compact_written import compact_written
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from airflow_paimon.data.content_digest import content_digest
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.moving_keys import completed
-from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
 from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
-from airflow_paimon.data.diff.pairs import COUNT
-from airflow_paimon.data.diff.plain import surplus
+from airflow_paimon.data.diff.plain import COUNT, surplus
 from airflow_paimon.data.files.arrow_types import ROW_KIND, SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.rules import merge_rules

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
 from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, run_here
-from airflow_paimon.data.discarded_files import discard_files
+from airflow_paimon.data.write import discard_files
 
 log = logging.getLogger(__name__)
 

@@ -15,17 +15,16 @@ from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.vector_files import find_deletions
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
 from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write, read_columns, touched, write_kept
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.read import deleted_rows, read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.write import TableWrite, discard_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

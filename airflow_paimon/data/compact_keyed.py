@@ -27,13 +27,13 @@ from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
 from airflow_paimon.core.table.stored_partitions import Selection
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import wrong_count
+from airflow_paimon.data.compaction_plan import BucketMerge, plan_parts, sorted_runs, top_level
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of, merged_with_changes
-from airflow_paimon.data.merge_plan import BucketMerge, plan_parts, sorted_runs, top_level
 from airflow_paimon.data.read import deleted_rows, read_versions
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
 from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows, plan_read

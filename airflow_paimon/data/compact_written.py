@@ -23,7 +23,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.compact_keyed import KeyedCompaction, plan_buckets
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
-from airflow_paimon.data.discarded_files import discard_files
+from airflow_paimon.data.write import discard_files
 
 log = logging.getLogger(__name__)
 

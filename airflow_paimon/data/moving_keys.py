@@ -26,8 +26,7 @@ from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
-from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
-from airflow_paimon.data.files.values import repeated
+from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
 from airflow_paimon.data.key_places import KeyPlaces, Places, read_places
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.versions import DELETE, is_retract

@@ -19,19 +19,17 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.reachability import Deletion
 from airflow_paimon.core.table.scan import data_file_path, legacy_schema
-from airflow_paimon.core.table.vector_files import Deletion
-from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD
+from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD, repeated
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.key_lookup import matching_rows
 from airflow_paimon.data.files.pruning import keep, partition_bounds, row_group_bounds
 from airflow_paimon.data.files.read import FileBatch, RowFilter, read_data_file
-from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.merge.column_files import beside, columns_of_files
-from airflow_paimon.data.merge.many_runs import MOST_RUNS
 from airflow_paimon.data.merge.rules import merge_rules
-from airflow_paimon.data.merge.runs import merge_runs
+from airflow_paimon.data.merge.runs import MOST_RUNS, merge_runs
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.merge.versions import LEVEL, drop_retracts
 from airflow_paimon.data.row_columns import (

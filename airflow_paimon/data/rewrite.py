@@ -10,6 +10,7 @@ See docs/design.md, A running writer keeps winning.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -18,15 +19,17 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.chain.layout import Branch
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_scan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.rules import merge_rules, replacing_rules
@@ -35,7 +38,9 @@ from airflow_paimon.data.merge.sorted_runs import check_kinds
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write
+
+log = logging.getLogger(__name__)
 
 NEW_BUCKET = -1
 """``max_sequence`` of a bucket that had no file at the branch point."""
@@ -162,7 +167,7 @@ def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSpl
     return read, splits[0]
 
 
-def fold_buckets(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, int]) -> list[CommitMessage]:
+def folded(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, int]) -> list[CommitMessage]:
     """Rewrite buckets, their rows unchanged, so that no sequence number is above the given one."""
     form = StoredPartitions(plan.schema).canonical
     found = {BucketKey(form(s.partition), s.bucket): s for s in plan.splits}
@@ -175,3 +180,26 @@ def fold_buckets(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, 
         discard_files(write, messages)
         raise
     return messages
+
+
+def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
+    """Rewrite buckets of a branch, their rows unchanged, so that no sequence number is above the given one: one commit.
+
+    In this process, one bucket after the other. Every publish calls it first where it is needed.
+
+    Raises:
+        ConflictError: a bucket changed meanwhile; nothing was published.
+    """
+    if not limits:
+        return
+    schema = branch.schema()
+    plan = plan_scan(branch, selection=StoredPartitions(schema).those(key.partition for key in limits))
+    write = plan_write(branch, by_buckets=True)
+    log.info("%s: folding %d buckets", branch.label, len(limits))
+    messages = folded(write, plan, limits)
+    try:
+        properties = {"airflow-paimon.operation": FOLD}
+        commit_buckets(branch, messages, CommitOptions(properties=properties), vectors=plan.index_entries)
+    except REFUSALS:
+        discard_files(write, messages)
+        raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -16,8 +16,8 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_numbered, check_readable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.reachability import Deletion, find_deletions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
-from airflow_paimon.core.table.vector_files import Deletion, find_deletions
 from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered, shown_files
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
@@ -250,3 +250,19 @@ def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]
         if runs:
             out.append(replace(section, runs=runs))
     return out
+
+
+LIMIT_BYTES = 32 << 20
+"""Bytes that one process reads in about a second and can hold in memory several times over."""
+OPEN_BYTES = 128 << 10
+"""The cost of opening a file, in bytes: an object store answers 256 requests in a few seconds."""
+LIMIT_ROWS = 2_000_000
+"""A limit on rows too, as files that compress well hold many rows in few bytes."""
+
+
+def fits_in_process(files: Iterable[DataFile], limit: int | None = None) -> bool:
+    """Whether the files are few and small enough to be read sequentially in this process."""
+    size = rows = 0
+    for file in files:
+        size, rows = size + file.file_size + OPEN_BYTES, rows + file.row_count
+    return size <= (LIMIT_BYTES if limit is None else limit) and rows <= LIMIT_ROWS

@@ -21,7 +21,6 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
@@ -31,7 +30,7 @@ from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.read import read_stored, read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.write import TableWrite, discard_files
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ key in a run are merged as in a read (docs/format.md, Data files). Nothing is vi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -27,16 +27,17 @@ from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import encode_partition
-from airflow_paimon.core.table.scan import BucketKey, live_entries
+from airflow_paimon.core.table.partition_text import escape_path_name
+from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, encode_partition
+from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
+from airflow_paimon.core.table.scan import BucketKey, bucket_folder, live_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
-from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, delete_unused
 from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
-from airflow_paimon.data.partition_values import check_partition_values
 from airflow_paimon.data.record_expiry import record_expiry
 
 BUFFER_BYTES = 256 << 20
@@ -393,3 +394,46 @@ def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[p
         for writer in writers.values():
             writer.abandon()
         raise
+
+
+def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:
+    """Delete data and index files that certainly no snapshot refers to: see ``delete_unused``."""
+    values = StoredPartitions(write.schema).values
+    for message in messages:
+        folder = bucket_folder(write.schema, values(message.partition), message.bucket)
+        indexes = [] if message.index is None else [f"{INDEX_DIR}/{message.index.file_name}"]
+        files = (*message.new_files, *(message.changelog or ()))
+        delete_unused(write.store, [*(f"{folder}/{file.file_name}" for file in files), *indexes])
+
+
+def check_partition_values(
+    store: Store, schema: TableSchema, label: str, partitions: Sequence[tuple[Any, ...]]
+) -> None:
+    """Refuse the text that represents null: its rows would share null's folder, and no request could name them.
+
+    Raises:
+        InvalidInputError: that text, or one that is too long for the name of a folder (object stores allow it).
+    """
+    reserved = {DEFAULT_PARTITION, TableOptions(schema.options).partition_default_name}
+    for values in partitions:
+        for key, value in zip(schema.partition_keys, values, strict=True):
+            if isinstance(value, str) and value in reserved:
+                raise InvalidInputError(
+                    f"{label}: partition column {key!r} holds the text {value!r}, which represents null in "
+                    f"partition names (option partition.default-name); write null, or another text",
+                    table=label,
+                )
+            _check_folder(store, label, key, value)
+
+
+def _check_folder(store: Store, label: str, key: str, value: Any) -> None:
+    if not isinstance(value, str) or not store.uri.startswith("file:"):
+        return
+    size = len(f"{escape_path_name(key)}={escape_path_name(value)}".encode())
+    if size > LONGEST_NAME:
+        raise InvalidInputError(
+            f"{label}: partition column {key!r} holds a text of {len(value)} characters ({value[:40]!r}...): its "
+            f"folder name would have {size} bytes, and the file system allows {LONGEST_NAME}; partition by a shorter "
+            f"value",
+            table=label,
+        )

@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import (
     PaimonError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.requests import Request
 
 _CLASSES = {name: cls for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, PaimonError)}
 _BY_EXIT_CODE: dict[int, type[PaimonError]] = {

@@ -18,7 +18,7 @@ from airflow_paimon._compat import AirflowNotFoundException, BaseHook
 from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import RESULT_URI, STORAGE_OPTIONS_ONCE, to_arguments
-from airflow_paimon.core.requests.base import Request, flag_name
+from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks.cluster_job import Submission

@@ -27,7 +27,7 @@ from airflow_paimon.core.requests.arguments import (
     STORAGE_OPTIONS_ONCE,
     to_arguments,
 )
-from airflow_paimon.core.requests.base import Request, flag_name
+from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.store.secrets import is_secret_name
 from airflow_paimon.hooks._drivers import (
     Driver,

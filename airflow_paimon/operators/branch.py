@@ -16,7 +16,7 @@ from airflow_paimon.task_run import triggering_user
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.core.table.table import Table
     from airflow_paimon.hooks.paimon import PaimonHook
 

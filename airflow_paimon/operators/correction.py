@@ -25,8 +25,7 @@ from airflow_paimon.task_run import in_airflows_terms, operation_id, triggering_
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
 
-    from airflow_paimon.core.requests.base import Request
-    from airflow_paimon.core.requests.replay_requests import ReplayBranch
+    from airflow_paimon.core.requests.requests import ReplayBranch, Request
     from airflow_paimon.core.table.table import Table
 
 __all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]

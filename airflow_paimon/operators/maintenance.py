@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_paimon.core.requests.expiry_requests import GRACE, RETRY_WINDOW
+from airflow_paimon.core.requests.requests import GRACE, RETRY_WINDOW
 from airflow_paimon.operators._base import PaimonOperator
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 from airflow_paimon._compat import AirflowFailException
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, error_to_json
-from airflow_paimon.core.requests.replay_requests import ReplayBranch
+from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import store_links
 from airflow_paimon.operators._base import PaimonOperator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_paimon.core.publish.published import Published
-    from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.core.table.table import Table
 
 __all__ = ["PublishTablesOperator", "ReplayTablesOperator", "UndoTablesOperator"]

@@ -12,7 +12,7 @@ from airflow_paimon.operators._base import PaimonOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["ReplayBranchOperator"]

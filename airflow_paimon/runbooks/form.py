@@ -17,7 +17,7 @@ from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.core.table.table import Table
 
 _LOG = logging.getLogger("airflow.task")

@@ -92,7 +92,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    from airflow_paimon.core.table.find_tables import find_databases, find_tables
+    from airflow_paimon.core.table.table import find_databases, find_tables
 
     def wanted(name: str) -> bool:
         return _matches(name, patterns) and not _matches(name, exclude)
@@ -102,7 +102,7 @@ def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str])
 
 
 def _nothing(hook: PaimonHook, asked: Sequence[str], exclude: Sequence[str]) -> str:
-    from airflow_paimon.core.table.find_tables import find_databases
+    from airflow_paimon.core.table.table import find_databases
 
     names = find_databases(hook.get_conn())
     listed = ", ".join([*names[:_DATABASES], *(["..."] if len(names) > _DATABASES else [])])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, Work, run_here
-from airflow_paimon.data.in_process import fits_in_process
+from airflow_paimon.data.scan import fits_in_process
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship

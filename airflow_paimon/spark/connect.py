@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.operations import operation_of
+from airflow_paimon.core.requests.requests import Request
 
 SESSION_FILE = "AIRFLOW_PAIMON_CONNECT"
 """Names a JSON file: ``files``, which the server's Python workers need, and ``conf``, settings of the session."""

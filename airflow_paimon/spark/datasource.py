@@ -46,14 +46,13 @@ from airflow_paimon.core.table.table import Table, open_table, parse_version, sp
 from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.compact_written import compact_written
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.source_filters import to_predicate

@@ -39,8 +39,8 @@ from airflow_paimon.core.requests.arguments import (
     peek,
     read_storage_options,
 )
-from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.operations import operation_of, run_operation
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.requests.result import OperationResult, failure_json
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.spark.connect import connect_session, uses_connect

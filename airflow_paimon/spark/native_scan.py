@@ -20,8 +20,8 @@ from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, D
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
+from airflow_paimon.core.table.reachability import Deletion
 from airflow_paimon.core.table.scan import data_file_path
-from airflow_paimon.core.table.vector_files import Deletion
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, arrow_type
 from airflow_paimon.data.files.evolution import nested_ids
 from airflow_paimon.data.read import load_deletions

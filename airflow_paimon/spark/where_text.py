@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
-from airflow_paimon.data.files.values import scalar_of
+from airflow_paimon.data.files.arrow_types import scalar_of
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?\d+(?:\.\d+)?)|(?P<quoted>`(?:[^`]|``)*`)|(?P<word>[^\W\d]\w*)|"""

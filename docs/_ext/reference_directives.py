@@ -13,8 +13,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from airflow_paimon.core.requests.base import Request, flag_name
 from airflow_paimon.core.requests.operations import OPERATIONS, Operation
+from airflow_paimon.core.requests.requests import Request, flag_name
 
 _COMMON = {field.name for field in dataclasses.fields(Request)}
 
@@ -43,7 +43,7 @@ def _pages() -> Iterator[str]:
 
 
 def _job(operation: Operation) -> Iterator[str]:
-    yield f"\n## {operation.name}\n\n{operation.summary}\n"
+    yield f"\n## {operation.request.operation}\n\n{operation.summary}\n"
     where = "Spark: it reads or writes rows" if operation.needs_spark else "any Python: metadata only"
     engines = " Engines: embedded and connector." if operation.connector else ""
     yield f"Runs in {where}.{engines}\n"

@@ -13,8 +13,7 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.replay_requests import ReplayBranch
-from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner

@@ -23,8 +23,8 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.hooks._job_files import JobFolder, ResultFile
 from airflow_paimon.hooks.spark_job import SparkJobHook

@@ -15,7 +15,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.replay_requests import ReplayBranch
+from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow

@@ -16,7 +16,7 @@ from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.duplicate_row_ids import duplicate_row_ids
+from airflow_paimon.data.check_rows import duplicate_row_ids
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run
 from tests.data.row_statements import statement

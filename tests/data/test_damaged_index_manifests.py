@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
-from airflow_paimon.core.format.index_manifest import write_index_manifest
+from airflow_paimon.core.format.manifest_io import write_index_manifest
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow

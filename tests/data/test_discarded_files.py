@@ -16,7 +16,6 @@ from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import fold as folds
 from airflow_paimon.data import read_arrow, rewrite, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
@@ -102,7 +101,7 @@ def test_a_fold_that_fails_in_a_later_bucket_leaves_no_file(tmp_path: Path) -> N
     table, limits, rows = folded(tmp_path)
     before, plan, write = files(tmp_path), plan_scan(table), plan_write(table)
     with pytest.raises(StorageError, match="No space left"):
-        rewrite.fold_buckets(replace(write, store=FaultStore(write.store, 3, error=FULL)), plan, limits)
+        rewrite.folded(replace(write, store=FaultStore(write.store, 3, error=FULL)), plan, limits)
     assert files(tmp_path) == before
     assert sorted(tuple(r.values()) for r in read_arrow(table).to_pylist()) == rows
 
@@ -127,7 +126,7 @@ def test_a_fold_that_finds_its_buckets_overwritten_leaves_no_file(tmp_path: Path
     table, limits, rows = folded(tmp_path)
     store = Overwriting(table, tmp_path)
     with pytest.raises(ConflictError):
-        folds.fold_buckets(replace(table, store=store), limits)
+        rewrite.fold_buckets(replace(table, store=store), limits)
     assert store.tally.calls["open_output"] == 3
     assert files(tmp_path) == store.others
     assert sorted(tuple(r.values()) for r in read_arrow(table).to_pylist()) == rows

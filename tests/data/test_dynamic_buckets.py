@@ -22,14 +22,13 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
-from airflow_paimon.data.discarded_files import discard_files
+from airflow_paimon.data.check_rows import key_hashes
 from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.fold import fold_buckets
-from airflow_paimon.data.key_hashes import key_hashes
+from airflow_paimon.data.rewrite import fold_buckets
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from tests.core.tables import run
 from tests.data.hash_indexes import DYNAMIC, check_indexes, indexed
 from tests.data.tables import make_table, rows_of

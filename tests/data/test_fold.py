@@ -12,7 +12,7 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.fold import fold_buckets
+from airflow_paimon.data.rewrite import fold_buckets
 from tests.spark.jobs.operations import make_branch, put, rows_of, values
 
 

@@ -16,8 +16,8 @@ import pytest
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.merge import many_runs
-from airflow_paimon.data.merge.many_runs import few_runs
+from airflow_paimon.data.merge import runs as merging
+from airflow_paimon.data.merge.runs import few_runs
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 from tests import randomness
@@ -107,7 +107,7 @@ def test_a_merge_of_many_runs_gives_what_a_merge_of_all_at_once_does(
     result = run(table)
     compacted, changes = rows(table), told(table, result) if "changelog" in engine else []
     assert len(expected) > 15 and (changes or "changelog" not in engine)
-    monkeypatch.setattr(many_runs, "MOST_RUNS", AT_ONCE)
+    monkeypatch.setattr(merging, "MOST_RUNS", AT_ONCE)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     assert rows(other) == expected
@@ -126,7 +126,7 @@ def test_as_few_files_are_open_at_once_as_may_be(tmp_path: Path, monkeypatch: py
     assert rows(watched) == expected
     assert store.most > 2 * AT_ONCE
     assert store.open == 0
-    monkeypatch.setattr(many_runs, "MOST_RUNS", AT_ONCE)
+    monkeypatch.setattr(merging, "MOST_RUNS", AT_ONCE)
     store.most = 0
     assert rows(watched) == expected
     assert (store.most, store.open) == (AT_ONCE, 0)
@@ -144,7 +144,7 @@ def test_as_few_files_are_open_at_once_as_may_be(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("number", [1, AT_ONCE, AT_ONCE + 1, 2 * AT_ONCE, 40, 41, 300])
 def test_first_runs_stay_alone_and_all_others_keep_their_order(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(many_runs, "MOST_RUNS", AT_ONCE)
+    monkeypatch.setattr(merging, "MOST_RUNS", AT_ONCE)
     runs = [iter([pa.record_batch({"n": [i]})]) for i in range(number)]
 
     def align(some: Any) -> Any:

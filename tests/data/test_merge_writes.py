@@ -18,7 +18,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
-from airflow_paimon.data.rewrite import fold_buckets, live_bucket, rewrite_bucket
+from airflow_paimon.data.rewrite import folded, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.data.tables import make_table, rows_of
 
@@ -158,7 +158,7 @@ def test_a_fold_keeps_the_rows(tmp_path: Path, options: dict[str, str]) -> None:
         write_arrow(table, arrow([(1, n, None), (n, None, f"x{n}")]))
     before, plan = shown(table), plan_scan(table)
     (key,) = plan_write(table).next_sequence
-    commit_buckets(table, fold_buckets(plan_write(table), plan, {key: 1}))
+    commit_buckets(table, folded(plan_write(table), plan, {key: 1}))
     (file,) = files(table)
     assert (file.level, file.max_sequence_number) == (5, 1)
     assert shown(table) == before

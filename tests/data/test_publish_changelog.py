@@ -26,7 +26,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
-from airflow_paimon.data.publish_changelog import write_changelog
+from airflow_paimon.data.net_changelog import write_changelog
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
 from tests.core.tables import cut_off

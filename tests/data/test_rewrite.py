@@ -19,7 +19,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
-from airflow_paimon.data.rewrite import NEW_BUCKET, fold_buckets, live_bucket, rewrite_bucket
+from airflow_paimon.data.rewrite import NEW_BUCKET, folded, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import TableWrite, plan_write
 from tests.data.tables import make_table, rows_of
 
@@ -99,7 +99,7 @@ def test_folding_keeps_the_rows_and_lowers_the_numbers(tmp_path: Path) -> None:
     start(table)
     before, plan = rows(table), plan_scan(table)
     (split,) = plan.splits
-    messages = fold_buckets(plan_write(table), plan, {BucketKey(split.partition, split.bucket): NEW_BUCKET})
+    messages = folded(plan_write(table), plan, {BucketKey(split.partition, split.bucket): NEW_BUCKET})
     commit_buckets(table, messages)
     assert rows(table) == before
     (file,) = plan_scan(table).splits[0].files

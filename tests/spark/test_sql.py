@@ -23,7 +23,7 @@ from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import alter_table, create_table
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import in_process, read_arrow
+from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
@@ -293,7 +293,7 @@ def test_few_changes_of_large_files_are_evaluated_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make(tmp_path, "tracked")
-    monkeypatch.setattr(in_process, "LIMIT_ROWS", -1)  # the files are written again in tasks
+    monkeypatch.setattr(scan, "LIMIT_ROWS", -1)  # the files are written again in tasks
     calls = tmp_path / "calls"
 
     def counted(k: int) -> int:

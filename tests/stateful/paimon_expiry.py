@@ -68,16 +68,21 @@ def _delete_data(main: Table, snapshot: Snapshot, tags: list[Snapshot]) -> int:
 
 def _delete_manifests(main: Table, expiring: list[Snapshot], end: Snapshot, tags: list[Snapshot]) -> None:
     keep = [end, *tags]
-    kept = {m.file_name for s in keep for m in all_manifests(main, s)} | {n for s in keep for n in s.manifest_lists()}
+    kept = {m.file_name for s in keep for m in all_manifests(main, s)} | {n for s in keep for n in _lists(s)}
     for snapshot in expiring:
         names = {m.file_name for m in all_manifests(main, snapshot)}
         for name in names - kept:
             main.store.delete(f"manifest/{name}")
     for snapshot in expiring:
-        for name in set(snapshot.manifest_lists()) - kept:
+        for name in set(_lists(snapshot)) - kept:
             main.store.delete(f"manifest/{name}")
 
 
 def _path(main: Table, entry: ManifestEntry) -> str:
     schema = main.schema()
     return data_file_path(schema, decode_row(entry.partition, partition_types(schema)), entry.bucket, entry.file)
+
+
+def _lists(snapshot: Snapshot) -> tuple[str, ...]:
+    lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list)
+    return tuple(name for name in lists if name)

@@ -32,7 +32,6 @@ from airflow_paimon.core.plan import Action, Delete, Plan, PutNew
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.branch_state import not_ready, require_ready
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import (
     CREATING,
@@ -42,7 +41,9 @@ from airflow_paimon.core.table.lineage import (
     Lineage,
     is_unfinished,
     lineage_path,
+    not_ready,
     read_lineage,
+    require_ready,
     verified_lineage,
 )
 from airflow_paimon.core.table.options import TableOptions

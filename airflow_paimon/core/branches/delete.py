@@ -15,7 +15,6 @@ from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DeleteBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.branch_state import not_ready
 from airflow_paimon.core.table.lineage import (
     CREATING,
     DELETED,
@@ -24,6 +23,7 @@ from airflow_paimon.core.table.lineage import (
     RENAMING,
     Lineage,
     lineage_path,
+    not_ready,
     read_lineage,
 )
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protects

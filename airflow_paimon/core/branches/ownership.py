@@ -15,8 +15,7 @@ from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.branch_state import require_ready
-from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage
+from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage, require_ready
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table

@@ -27,8 +27,15 @@ from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RenameBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.branch_state import require_ready
-from airflow_paimon.core.table.lineage import CREATING, READY, RENAMING, Lineage, lineage_path, read_lineage
+from airflow_paimon.core.table.lineage import (
+    CREATING,
+    READY,
+    RENAMING,
+    Lineage,
+    lineage_path,
+    read_lineage,
+    require_ready,
+)
 from airflow_paimon.core.table.paths import (
     MAIN,
     TAG_PREFIX,

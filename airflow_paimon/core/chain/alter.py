@@ -15,8 +15,8 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Plan
-from airflow_paimon.core.requests.chain_requests import AlterChainTable
 from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import AlterChainTable
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes
 from airflow_paimon.core.schema.text import parse_change

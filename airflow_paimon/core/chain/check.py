@@ -17,7 +17,6 @@ from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gath
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.chain_requests import CheckChainTable
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.findings import (
     ERROR,
@@ -28,6 +27,7 @@ from airflow_paimon.core.requests.findings import (
     unreadable_metadata,
     worst_first,
 )
+from airflow_paimon.core.requests.requests import CheckChainTable
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.partitions import format_partition

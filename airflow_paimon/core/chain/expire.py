@@ -24,9 +24,8 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import cutoff_at, expiry_age, expiry_limit
 from airflow_paimon.core.plan import Precondition
-from airflow_paimon.core.requests.chain_requests import ExpirePartitions
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.words import VALUES_TIME
+from airflow_paimon.core.requests.requests import VALUES_TIME, ExpirePartitions
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import MAIN

@@ -32,14 +32,13 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Plan
-from airflow_paimon.core.requests.chain_requests import CreateChainTable
 from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import CreateChainTable
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import new_schema
 from airflow_paimon.core.schema.text import parse_column, parse_options
-from airflow_paimon.core.table.branch_state import require_ready
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_lineage
+from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_lineage, require_ready
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table

@@ -57,10 +57,9 @@ from airflow_paimon.core.table.paths import (
     TAG_PREFIX,
     protects,
 )
-from airflow_paimon.core.table.reachability import missing_files, missing_index_files
+from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.vector_files import unreadable_vectors
 
 
 def check_table(

@@ -25,7 +25,6 @@ from airflow_paimon.core.table.lineage import (
     read_lineage,
     recorded_branches,
 )
-from airflow_paimon.core.table.lost_history import proof_of_snapshots
 from airflow_paimon.core.table.paths import (
     MAIN,
     BranchPaths,
@@ -33,7 +32,7 @@ from airflow_paimon.core.table.paths import (
     protects,
     published_tag,
 )
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
 _UNDER_WAY = "The operation is still running, or was interrupted"
 _AT_RISK = (
@@ -184,7 +183,7 @@ def incomplete_branches(view: Table) -> Iterator[Finding]:
     lineage = read_lineage(view, view.branch_name)
     if view.branch_name == MAIN or lineage is None or view.snapshot_ids() or not is_unfinished(view, lineage):
         return
-    if proof_of_snapshots(view.store, view.branch_name) is not None:
+    if proof_of_snapshots(view) is not None:
         return  # it had a snapshot: history_findings has more to say
     name = view.branch_name
     was_to = f"start from snapshot {lineage.snapshot_id}" if lineage.snapshot_id else f"get schema {lineage.schema_id}"

@@ -19,12 +19,11 @@ from airflow_paimon.core.format.tag import parse_tag
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_trash
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.schema.opening_checks import opening_faults
+from airflow_paimon.core.schema.option_checks import opening_faults
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.lineage import read_lineage
-from airflow_paimon.core.table.lost_history import proof_of_snapshots
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
 _DAY_MS = 24 * 3600 * 1000
 _JOURNAL_AGE_MS = 30 * _DAY_MS
@@ -93,7 +92,7 @@ def dangling_findings(view: Table) -> Iterator[Finding]:
 
 def _lost_snapshots(view: Table) -> Iterator[Finding]:
     """A branch that has lost all snapshots: its folder was deleted."""
-    proof = proof_of_snapshots(view.store, view.branch_name)
+    proof = proof_of_snapshots(view)
     if proof is None:
         return
     newest = _newest_held(view)

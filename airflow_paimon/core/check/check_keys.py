@@ -18,7 +18,7 @@ from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import RebuildIndexes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.row_tracking.row_ids_check_plan import (
+from airflow_paimon.core.row_tracking.row_ids_plan import (
     beyond,
     files_without_ids,
     overlapping,

@@ -39,13 +39,11 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.index_manifest import write_index_manifest
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.format.manifest_io import write_manifest_list
+from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
-from airflow_paimon.core.table.branch_state import is_gone, is_standing, require_ready
-from airflow_paimon.core.table.lineage import Lineage
+from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, manifest_path
 from airflow_paimon.core.table.scan import live_entries

@@ -1,4 +1,4 @@
-"""Arrow columns as Paimon's internal values."""
+"""Arrow columns as Paimon's internal values, and their statistics."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.stats import ColumnStats
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import AtomicType, DataType
 
@@ -88,3 +89,36 @@ def to_values(column: Column, data_type: DataType) -> list[Any]:
 def null_count(column: Column) -> int:
     """Count nulls, including those of types without a validity bitmap."""
     return int(pc.sum(pc.is_null(column)).as_py() or 0)
+
+
+_WITHOUT_BOUNDS = frozenset(("VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"))
+
+
+def column_stats(column: Column, data_type: DataType) -> ColumnStats:
+    """Return minimum, maximum (internal values) and number of nulls, as Paimon's Java engine reads them from Parquet
+    files (docs/format.md, Statistics).
+
+    Nested columns have no statistics at all. A column of floats with a NaN has no bounds, and zero bounds are widened
+    to -0.0 and 0.0: the order of these is not the same everywhere, so pruning by them could lose rows.
+
+    Raises:
+        InvalidInputError: the column doesn't have that type.
+    """
+    if not isinstance(data_type, AtomicType):
+        return ColumnStats()
+    nulls = null_count(column)
+    if nulls == len(column) or data_type.root in _WITHOUT_BOUNDS:
+        return ColumnStats(null_count=nulls)
+    low, high = _bounds(canonical(column, data_type), data_type)
+    return ColumnStats(low, high, nulls)
+
+
+def _bounds(column: Column, data_type: DataType) -> tuple[Any, Any]:
+    if data_type.root in ("FLOAT", "DOUBLE") and pc.any(pc.is_nan(column)).as_py():
+        return None, None
+    extremes = pc.min_max(column)
+    ends = pa.array([extremes["min"], extremes["max"]], column.type)
+    low, high = to_values(ends, data_type)
+    if data_type.root in ("FLOAT", "DOUBLE"):
+        return (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
+    return low, high

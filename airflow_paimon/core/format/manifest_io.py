@@ -1,4 +1,4 @@
-"""Encodes and decodes manifests and manifest lists (docs/format.md, Manifests)."""
+"""Encodes and decodes manifests, manifest lists and index manifests (docs/format.md, Manifests, Deletion vectors)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.avro.decoder import RecordForm, decode_columns, decode_records
 from airflow_paimon.core.format.avro.encoder import encode_records
 from airflow_paimon.core.format.avro.types import avro_schema, avro_text
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileKind, ManifestEntry, ManifestFile, Stats
+from airflow_paimon.core.format.manifest import (
+    DataFile,
+    DeletionVectorRange,
+    EntryColumns,
+    FileKind,
+    GlobalIndex,
+    IndexEntry,
+    ManifestEntry,
+    ManifestFile,
+    Stats,
+)
 from airflow_paimon.core.format.stats import bounds, encode_stats
 from airflow_paimon.core.format.types import DataType
 
-FORMAT_VERSION: Final = 2
+_VERSIONS, _INDEX_VERSIONS = (2,), (1,)
 _SAMPLE = 1000
 _STATS = ("_MIN_VALUES bytes", "_MAX_VALUES bytes", "_NULL_COUNTS ?[?long]")
 
@@ -40,7 +51,7 @@ _ENTRIES = RecordForm(
     avro_text(ENTRY_SCHEMA),
     {"record": ManifestEntry, "record__FILE": DataFile,
      "record__FILE__KEY_STATS": Stats, "record__FILE__VALUE_STATS": Stats},
-    {"_VERSION": (FORMAT_VERSION,), "_KIND": (0, 1)},
+    {"_VERSION": _VERSIONS, "_KIND": (0, 1)},
 )  # fmt: skip
 _COLUMNS = (
     ("record", ("_KIND", "_PARTITION", "_BUCKET")),
@@ -51,7 +62,7 @@ _COLUMNS = (
 _LISTS = RecordForm(
     avro_text(LIST_SCHEMA),
     {"record": ManifestFile, "record__PARTITION_STATS": Stats},
-    {"_VERSION": (FORMAT_VERSION,)},
+    {"_VERSION": _VERSIONS},
 )
 
 
@@ -132,3 +143,49 @@ def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]
     limits = [bounds([values[i] for values, _ in rows]) for i in range(len(types))]
     nulls = [sum(number for values, number in rows if values[i] is None) for i in range(len(types))]
     return encode_stats([low for low, _ in limits], [high for _, high in limits], nulls, types)
+
+
+INDEX_SCHEMA: Final = avro_schema([
+    "_VERSION int", "_KIND int", "_PARTITION bytes", "_BUCKET int", "_INDEX_TYPE string", "_FILE_NAME string",
+    "_FILE_SIZE long", "_ROW_COUNT long",
+    ("_DELETIONS_VECTORS_RANGES ?[?record]", ["f0 string", "f1 int", "f2 int", "_CARDINALITY ?long"]),
+    "_EXTERNAL_PATH ?string",
+    ("_GLOBAL_INDEX ?record", [
+        "_ROW_RANGE_START long", "_ROW_RANGE_END long", "_INDEX_FIELD_ID int", "_EXTRA_FIELD_IDS ?[int]",
+        "_INDEX_META ?bytes", "_SOURCE_META ?bytes",
+    ]),
+])  # fmt: skip
+
+_FORM = RecordForm(
+    avro_text(INDEX_SCHEMA),
+    {"record": IndexEntry, "record__DELETIONS_VECTORS_RANGES": DeletionVectorRange,
+     "record__GLOBAL_INDEX": GlobalIndex},
+    {"_VERSION": _INDEX_VERSIONS, "_KIND": (0, 1)},
+    report_unknown=True,
+)  # fmt: skip
+
+
+def read_index_manifest(data: bytes, *, name: str | None = None) -> list[IndexEntry]:
+    """Decode an index manifest.
+
+    Raises:
+        FormatError: truncated or corrupt; the message starts with ``name``.
+        UnsupportedFeatureError: a later version of the format.
+    """
+    return decode_records(data, _FORM, name)
+
+
+def write_index_manifest(entries: Iterable[IndexEntry]) -> bytes:
+    """Encode an index manifest.
+
+    Raises:
+        UnsupportedFeatureError: an entry came with fields that we don't know and would lose.
+    """
+    rows = list(entries)
+    lost = sorted({name for entry in rows for name in entry.unknown})
+    if lost:
+        raise UnsupportedFeatureError(
+            f"The index manifest has fields of a later Paimon release ({', '.join(lost)}) that rewriting would "
+            f"lose; change this table with that release"
+        )
+    return encode_records(rows, _FORM)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
@@ -44,7 +43,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot file's content. Times are epoch milliseconds, sizes bytes, counts rows.
+    """A snapshot file's content, in the order of its keys. Times are epoch milliseconds, sizes bytes, counts rows.
 
     ``total_record_count`` and ``delta_record_count`` count physical rows before any merge; None in very old files.
     ``operation`` is kept as it was read: a later Paimon may have more constants than ``Operation``.
@@ -52,22 +51,22 @@ class Snapshot:
     See docs/format.md, Schemas and snapshots.
     """
 
+    version: int = 3
+    uuid: str | None = None
     id: int
     schema_id: int
     base_manifest_list: str
-    delta_manifest_list: str
-    commit_user: str
-    commit_identifier: int
-    commit_kind: CommitKind
-    time_millis: int
-    version: int = 3
-    uuid: str | None = None
     base_manifest_list_size: int | None = None
+    delta_manifest_list: str
     delta_manifest_list_size: int | None = None
     changelog_manifest_list: str | None = None
     changelog_manifest_list_size: int | None = None
     index_manifest: str | None = None
+    commit_user: str
     writer_version: str | None = None
+    commit_identifier: int
+    commit_kind: CommitKind
+    time_millis: int
     total_record_count: int | None = None
     delta_record_count: int | None = None
     changelog_record_count: int | None = None
@@ -86,11 +85,6 @@ class Snapshot:
         """
         return self.delta_manifest_list
 
-    def manifest_lists(self) -> tuple[str, ...]:
-        """Name every manifest list this snapshot refers to."""
-        lists = (self.base_manifest_list, self.delta_manifest_list, self.changelog_manifest_list)
-        return tuple(name for name in lists if name)
-
     def to_json(self) -> dict[str, Any]:
         """Return the file's keys in Java's order, without nulls."""
         out: dict[str, Any] = {}
@@ -108,59 +102,15 @@ class Snapshot:
         return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
 
 
-_KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "version": "version",
-        "uuid": "uuid",
-        "id": "id",
-        "schemaId": "schema_id",
-        "baseManifestList": "base_manifest_list",
-        "baseManifestListSize": "base_manifest_list_size",
-        "deltaManifestList": "delta_manifest_list",
-        "deltaManifestListSize": "delta_manifest_list_size",
-        "changelogManifestList": "changelog_manifest_list",
-        "changelogManifestListSize": "changelog_manifest_list_size",
-        "indexManifest": "index_manifest",
-        "commitUser": "commit_user",
-        "writerVersion": "writer_version",
-        "commitIdentifier": "commit_identifier",
-        "commitKind": "commit_kind",
-        "timeMillis": "time_millis",
-        "totalRecordCount": "total_record_count",
-        "deltaRecordCount": "delta_record_count",
-        "changelogRecordCount": "changelog_record_count",
-        "watermark": "watermark",
-        "statistics": "statistics",
-        "properties": "properties",
-        "nextRowId": "next_row_id",
-        "operation": "operation",
-    }
-)
+def _java_name(attribute: str) -> str:
+    head, *rest = attribute.split("_")
+    return head + "".join(map(str.capitalize, rest))
 
-_TEXTS = frozenset(
-    [
-        "uuid",
-        "base_manifest_list",
-        "delta_manifest_list",
-        "changelog_manifest_list",
-        "index_manifest",
-        "commit_user",
-        "writer_version",
-        "statistics",
-        "operation",
-    ]
-)
-_REQUIRED = (
-    "id",
-    "schemaId",
-    "baseManifestList",
-    "deltaManifestList",
-    "commitUser",
-    "commitIdentifier",
-    "commitKind",
-    "timeMillis",
-)
 
+_FIELDS = {f.name: f for f in fields(Snapshot) if f.name != "unknown"}
+_KEYS = {_java_name(name): name for name in _FIELDS}
+_TEXTS = frozenset(name for name, f in _FIELDS.items() if str(f.type).startswith("str"))
+_REQUIRED = [_java_name(name) for name, f in _FIELDS.items() if f.default is f.default_factory is MISSING]
 
 RESTORE = "restore it from a backup (check_table lists all that is damaged)"
 """The way out of a damaged metadata file, for messages."""

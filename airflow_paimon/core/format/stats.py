@@ -49,9 +49,6 @@ class StatsMode:
         return ColumnStats(truncate_min(stats.minimum, self.length), upper, stats.null_count)
 
 
-FULL = StatsMode("full")
-
-
 def parse_stats_mode(text: str) -> StatsMode:
     """Parse ``none``, ``counts``, ``full`` or ``truncate(16)``.
 

@@ -11,6 +11,7 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import Snapshot, load_json_object, snapshot_from_json
 
 _TAG_KEYS = ("tagCreateTime", "tagTimeRetained")
+_MARKER = "\0tagTimeRetained\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,29 +34,15 @@ class Tag:
 
     def to_bytes(self) -> bytes:
         """Return the tag file. Without a retention it is a plain snapshot, so that old releases can read it."""
+        if self.create_time is None or self.time_retained is None:
+            return self.snapshot.to_bytes()
+        t, micros = self.create_time, self.time_retained // timedelta(microseconds=1)
         out = self.snapshot.to_json()
-        if self.create_time is not None and self.time_retained is not None:
-            t = self.create_time
-            out["tagCreateTime"] = [t.year, t.month, t.day, t.hour, t.minute, t.second, t.microsecond * 1000]
-            out["tagTimeRetained"] = _Seconds(self.time_retained)
-        return _dump(out).encode()
-
-
-class _Seconds:
-    """Java's Duration as Jackson writes it: decimal seconds with nine digits, a number and not a string."""
-
-    def __init__(self, value: timedelta) -> None:
-        micros = value // timedelta(microseconds=1)
-        self.text = f"{micros // 1_000_000}.{micros % 1_000_000:06d}000"
-
-
-def _dump(out: dict[str, Any]) -> str:
-    retained = out.get("tagTimeRetained")
-    if not isinstance(retained, _Seconds):
-        return json.dumps(out, indent=2, ensure_ascii=False)
-    marker = "\0tagTimeRetained\0"
-    text = json.dumps({**out, "tagTimeRetained": marker}, indent=2, ensure_ascii=False)
-    return text.replace(json.dumps(marker), retained.text)
+        out["tagCreateTime"] = [t.year, t.month, t.day, t.hour, t.minute, t.second, t.microsecond * 1000]
+        out["tagTimeRetained"] = _MARKER
+        text = json.dumps(out, indent=2, ensure_ascii=False)
+        # Java's Duration as Jackson writes it: decimal seconds with nine digits, a number and not a string
+        return text.replace(json.dumps(_MARKER), f"{micros // 1_000_000}.{micros % 1_000_000:06d}000").encode()
 
 
 def parse_tag(data: bytes, name: str) -> Tag:

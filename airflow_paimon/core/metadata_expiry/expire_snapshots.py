@@ -26,7 +26,7 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Root, Roots
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.expiry_requests import ExpireSnapshots, ExpireTags, Expiry
+from airflow_paimon.core.requests.requests import ExpireSnapshots, ExpireTags, Expiry
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.consumers import Consumer, consumer_path
 from airflow_paimon.core.table.lineage import read_lineage

@@ -24,7 +24,7 @@ from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_war
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.expiry_requests import LEAST_GRACE, Expiry
+from airflow_paimon.core.requests.requests import LEAST_GRACE, Expiry
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.consumers import Consumer, read_consumers

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
+from airflow_paimon.core.format.manifest_io import read_index_manifest
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path

@@ -21,8 +21,8 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     plan_partition_expiry,
 )
 from airflow_paimon.core.plan import Precondition
-from airflow_paimon.core.requests.chain_requests import ExpirePartitions
 from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import ExpirePartitions
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import plan_snapshot

@@ -18,7 +18,7 @@ from airflow_paimon.core.commit.held_partitions import HeldPartition
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.java_time import DateTimeFormat, parse_format
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.words import STRATEGIES, UPDATE_TIME, VALUES_TIME
+from airflow_paimon.core.requests.requests import STRATEGIES, UPDATE_TIME, VALUES_TIME
 from airflow_paimon.core.table.options import TableOptions, parse_duration
 from airflow_paimon.core.table.partitions import readable_value
 

@@ -27,11 +27,10 @@ from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import parse_retention
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
-from airflow_paimon.core.table.reachability import missing_files, missing_index_files
+from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.scan import BucketKey, read_entries, read_lists
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.vector_files import unreadable_vectors
 
 FOUR_EYES_PROPERTY = "airflow-paimon.four-eyes"
 """Snapshot property of a publish or rollback: somebody else than who asked for it has approved it."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.base import Request, flag_name
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import operation_of
+from airflow_paimon.core.requests.requests import Request, flag_name
 
 _SHOWN = 20
 RESULT_URI = "result_uri"

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.base import Request, flag_name
 from airflow_paimon.core.requests.operations import operation_of
+from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, TAG_PREFIX
 
 _BRANCHES = frozenset({"branch", "to_branch", "from_branch", "against", "snapshot_branch", "delta_branch"})

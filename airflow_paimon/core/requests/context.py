@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.plan import Plan
-from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
 

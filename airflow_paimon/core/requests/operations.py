@@ -1,7 +1,7 @@
 """The table of operations: name, request, the function that executes it, and where it runs.
 
-Jobs, the launcher, operators and the command line look up here. Functions are given as ``module:function`` and imported
-when they are called, so that a DAG file that imports this module stays fast.
+Jobs, the launcher, operators and the command line look up here. Functions are imported when they are called, so that a
+DAG file that imports this module stays fast.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests import chain_requests, expiry_requests, replay_requests, requests
-from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests import requests
+from airflow_paimon.core.requests.requests import Request
 
 if TYPE_CHECKING:
     from airflow_paimon.core.requests.context import Context
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 RunsOn = Literal["metadata", "rows"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """One row of the table.
+    """One row of the table. Functions are given as ``module:function``, the module below ``airflow_paimon``.
 
     Attributes:
         summary: What it does, for ``--help``.
@@ -37,7 +37,6 @@ class Operation:
         plan: Of an operation on rows: the function that makes a dry run's result of metadata alone, if any.
     """
 
-    name: str
     request: type[Request]
     summary: str
     function: str
@@ -53,194 +52,141 @@ class Operation:
         return self.runs_on == "rows"
 
 
-_CORE, _JOBS, _CONNECTOR = "airflow_paimon.core", "airflow_paimon.spark.jobs", "airflow_paimon.spark.connector"
-_FOLD = "airflow_paimon.data.fold:fold_buckets"
-_REWRITE = "airflow_paimon.data.publish_row_ids:rewrite_files"
-_KEYS = "airflow_paimon.data.key_hashes:key_hashes"
-_CHANGELOG = "airflow_paimon.data.publish_changelog:write_changelog"
-
-OPERATIONS: dict[str, Operation] = {
-    operation.name: operation
-    for operation in (
-        Operation(
-            name="create_branch",
-            request=requests.CreateBranch,
-            summary="Create a branch from a tag, from a snapshot, or empty.",
-            function=f"{_CORE}.branches.create:create_branch",
-        ),
-        Operation(
-            name="alter_branch",
-            request=requests.AlterBranch,
-            summary="Change a branch's owner, reason, retention or protection.",
-            function=f"{_CORE}.branches.ownership:alter_branch",
-        ),
-        Operation(
-            name="delete_branch",
-            request=requests.DeleteBranch,
-            summary="Delete a branch other than main.",
-            function=f"{_CORE}.branches.delete:delete_branch",
-        ),
-        Operation(
-            name="rename_branch",
-            request=requests.RenameBranch,
-            summary="Rename a branch.",
-            function=f"{_CORE}.branches.rename:rename_branch",
-        ),
-        Operation(
-            name="create_tag",
-            request=requests.CreateTag,
-            summary="Tag a snapshot of a branch.",
-            function=f"{_CORE}.branches.tags:create_tag",
-        ),
-        Operation(
-            name="delete_tag",
-            request=requests.DeleteTag,
-            summary="Delete a tag of a branch.",
-            function=f"{_CORE}.branches.tags:delete_tag",
-        ),
-        Operation(
-            name="alter_table",
-            request=requests.AlterTable,
-            summary="Change columns and options of a table's branch, all changes as one schema version.",
-            function=f"{_CORE}.schema.alter:alter",
-        ),
-        Operation(
-            name="merge_branch",
-            request=requests.MergeBranch,
-            summary="Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
-            function=f"{_CORE}.publish.merge:publish_branch",
-            fold=_FOLD,
-            on_rows=(_REWRITE, _CHANGELOG),
-        ),
-        Operation(
-            name="fast_forward",
-            request=requests.FastForward,
-            summary="Publish a branch onto main; refused if main changed since the branch point.",
-            function=f"{_CORE}.publish.merge:publish_branch",
-            fold=_FOLD,
-            on_rows=(_REWRITE, _CHANGELOG),
-        ),
-        Operation(
-            name="replace_main",
-            request=requests.ReplaceMain,
-            summary="Give main the whole state of a branch: rows, columns, options, and the branch's tags.",
-            function=f"{_CORE}.publish.merge:publish_branch",
-            fold=_FOLD,
-            on_rows=(_REWRITE, _CHANGELOG),
-        ),
-        Operation(
-            name="rollback_to",
-            request=requests.RollbackTo,
-            summary="Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
-            function=f"{_CORE}.publish.rollback:rollback_to",
-            on_rows=(_CHANGELOG,),
-        ),
-        Operation(
-            name="diff_branches",
-            request=requests.DiffBranches,
-            summary="Compare the rows of two branches, or of a branch and its base.",
-            function=f"{_JOBS}.diff_branches:diff_branches",
-            runs_on="rows",
-            connector=f"{_CONNECTOR}.diff_branches:diff_branches",
-        ),
-        Operation(
-            name="correct_branch",
-            request=requests.CorrectBranch,
-            summary="Write the rows of a query or a function into a branch.",
-            function=f"{_JOBS}.correct_branch:correct_branch",
-            runs_on="rows",
-            connector=f"{_CONNECTOR}.correct_branch:correct_branch",
-        ),
-        Operation(
-            name="replay_branch",
-            request=replay_requests.ReplayBranch,
-            summary="Run a function or statements over upstream tables, from a point on, into branches.",
-            function=f"{_JOBS}.replay_branch:replay_branch",
-            runs_on="rows",
-        ),
-        Operation(
-            name="compact",
-            request=requests.Compact,
-            summary="Write the small files of an append table together, and drop deleted rows.",
-            function=f"{_JOBS}.compact:compact",
-            runs_on="rows",
-            plan="airflow_paimon.data.compact:compact",
-        ),
-        Operation(
-            name="expire_branches",
-            request=requests.ExpireBranches,
-            summary="Delete branches whose retention is over, unless they are protected or have unpublished commits.",
-            function=f"{_CORE}.metadata_expiry.expire_branches:expire_branches",
-        ),
-        Operation(
-            name="remove_orphan_files",
-            request=requests.RemoveOrphanFiles,
-            summary="Delete old files that no snapshot, tag or changelog of any branch refers to.",
-            function=f"{_CORE}.metadata_expiry.remove_orphan_files:remove_orphan_files",
-        ),
-        Operation(
-            name="check_table",
-            request=requests.CheckTable,
-            summary="Find incomplete branches, missing protective tags, missing files and stale records.",
-            function=f"{_CORE}.check.check:check_table",
-            on_rows=(
-                "airflow_paimon.data.duplicate_row_ids:duplicate_row_ids",
-                "airflow_paimon.data.key_places:double_keys",
-                _KEYS,
-            ),
-        ),
-        Operation(
-            name="repair_table",
-            request=requests.RepairTable,
-            summary="Repair the findings of check_table.",
-            function=f"{_CORE}.check.repair:repair_table",
-            on_rows=(_KEYS,),
-        ),
-        Operation(
-            name="create_chain_table",
-            request=chain_requests.CreateChainTable,
-            summary="Create a chain table, or convert a primary-key table, with its branches and options.",
-            function=f"{_CORE}.chain.setup:create_chain",
-        ),
-        Operation(
-            name="check_chain_table",
-            request=chain_requests.CheckChainTable,
-            summary="Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.",
-            function=f"{_CORE}.chain.check:check_chain",
-        ),
-        Operation(
-            name="alter_chain_table",
-            request=chain_requests.AlterChainTable,
-            summary="Apply one schema change to all three branches of a chain table, or to none.",
-            function=f"{_CORE}.chain.alter:alter_chain",
-        ),
-        Operation(
-            name="compact_chain_table",
-            request=chain_requests.CompactChainTable,
-            summary="Compact partitions of a chain table into full ones in its snapshot branch.",
-            function=f"{_JOBS}.compact_chain_table:compact_chain_table",
-            runs_on="rows",
-        ),
-        Operation(
-            name="expire_partitions",
-            request=chain_requests.ExpirePartitions,
-            summary="Drop partitions that are too old; in a chain table, whole segments.",
-            function=f"{_CORE}.partition_expiry.expire_partitions:expire_partitions",
-        ),
-        Operation(
-            name="expire_snapshots",
-            request=expiry_requests.ExpireSnapshots,
-            summary="Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
-            function=f"{_CORE}.metadata_expiry.expire_snapshots:expire_snapshots",
-        ),
-        Operation(
-            name="expire_tags",
-            request=expiry_requests.ExpireTags,
-            summary="Expire old tags, and delete the files that no branch, tag or reader needs any more.",
-            function=f"{_CORE}.metadata_expiry.expire_snapshots:expire_tags",
-        ),
-    )
+_KEYS = "data.check_rows:key_hashes"
+_CHANGELOG = "data.net_changelog:write_changelog"
+_PUBLISH: dict[str, Any] = {
+    "fold": "data.rewrite:fold_buckets",
+    "on_rows": ("data.publish_row_ids:rewrite_files", _CHANGELOG),
 }
+
+_TABLE = (
+    Operation(
+        requests.CreateBranch,
+        "Create a branch from a tag, from a snapshot, or empty.",
+        "core.branches.create:create_branch",
+    ),
+    Operation(
+        requests.AlterBranch,
+        "Change a branch's owner, reason, retention or protection.",
+        "core.branches.ownership:alter_branch",
+    ),
+    Operation(requests.DeleteBranch, "Delete a branch other than main.", "core.branches.delete:delete_branch"),
+    Operation(requests.RenameBranch, "Rename a branch.", "core.branches.rename:rename_branch"),
+    Operation(requests.CreateTag, "Tag a snapshot of a branch.", "core.branches.tags:create_tag"),
+    Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
+    Operation(
+        requests.AlterTable,
+        "Change columns and options of a table's branch, all changes as one schema version.",
+        "core.schema.alter:alter",
+    ),
+    Operation(
+        requests.MergeBranch,
+        "Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
+        "core.publish.merge:publish_branch",
+        **_PUBLISH,
+    ),
+    Operation(
+        requests.FastForward,
+        "Publish a branch onto main; refused if main changed since the branch point.",
+        "core.publish.merge:publish_branch",
+        **_PUBLISH,
+    ),
+    Operation(
+        requests.ReplaceMain,
+        "Give main the whole state of a branch: rows, columns, options, and the branch's tags.",
+        "core.publish.merge:publish_branch",
+        **_PUBLISH,
+    ),
+    Operation(
+        requests.RollbackTo,
+        "Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
+        "core.publish.rollback:rollback_to",
+        on_rows=(_CHANGELOG,),
+    ),
+    Operation(
+        requests.DiffBranches,
+        "Compare the rows of two branches, or of a branch and its base.",
+        "spark.jobs.diff_branches:diff_branches",
+        "rows",
+        connector="spark.connector.diff_branches:diff_branches",
+    ),
+    Operation(
+        requests.CorrectBranch,
+        "Write the rows of a query or a function into a branch.",
+        "spark.jobs.correct_branch:correct_branch",
+        "rows",
+        connector="spark.connector.correct_branch:correct_branch",
+    ),
+    Operation(
+        requests.ReplayBranch,
+        "Run a function or statements over upstream tables, from a point on, into branches.",
+        "spark.jobs.replay_branch:replay_branch",
+        "rows",
+    ),
+    Operation(
+        requests.Compact,
+        "Write the small files of an append table together, and drop deleted rows.",
+        "spark.jobs.compact:compact",
+        "rows",
+        plan="data.compact:compact",
+    ),
+    Operation(
+        requests.ExpireBranches,
+        "Delete branches whose retention is over, unless they are protected or have unpublished commits.",
+        "core.metadata_expiry.expire_branches:expire_branches",
+    ),
+    Operation(
+        requests.RemoveOrphanFiles,
+        "Delete old files that no snapshot, tag or changelog of any branch refers to.",
+        "core.metadata_expiry.remove_orphan_files:remove_orphan_files",
+    ),
+    Operation(
+        requests.CheckTable,
+        "Find incomplete branches, missing protective tags, missing files and stale records.",
+        "core.check.check:check_table",
+        on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS),
+    ),
+    Operation(
+        requests.RepairTable, "Repair the findings of check_table.", "core.check.repair:repair_table", on_rows=(_KEYS,)
+    ),
+    Operation(
+        requests.CreateChainTable,
+        "Create a chain table, or convert a primary-key table, with its branches and options.",
+        "core.chain.setup:create_chain",
+    ),
+    Operation(
+        requests.CheckChainTable,
+        "Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.",
+        "core.chain.check:check_chain",
+    ),
+    Operation(
+        requests.AlterChainTable,
+        "Apply one schema change to all three branches of a chain table, or to none.",
+        "core.chain.alter:alter_chain",
+    ),
+    Operation(
+        requests.CompactChainTable,
+        "Compact partitions of a chain table into full ones in its snapshot branch.",
+        "spark.jobs.compact_chain_table:compact_chain_table",
+        "rows",
+    ),
+    Operation(
+        requests.ExpirePartitions,
+        "Drop partitions that are too old; in a chain table, whole segments.",
+        "core.partition_expiry.expire_partitions:expire_partitions",
+    ),
+    Operation(
+        requests.ExpireSnapshots,
+        "Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
+        "core.metadata_expiry.expire_snapshots:expire_snapshots",
+    ),
+    Operation(
+        requests.ExpireTags,
+        "Expire old tags, and delete the files that no branch, tag or reader needs any more.",
+        "core.metadata_expiry.expire_snapshots:expire_tags",
+    ),
+)
+OPERATIONS = {operation.request.operation: operation for operation in _TABLE}
 
 
 def operation_of(name: str) -> Operation:
@@ -255,9 +201,9 @@ def operation_of(name: str) -> Operation:
 
 
 def resolve(function: str) -> Callable[..., Any]:
-    """Import a function given as ``module:function``."""
+    """Import a function that the table names."""
     module, _, name = function.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
+    found: Callable[..., Any] = getattr(import_module(f"airflow_paimon.{module}"), name)
     return found
 
 

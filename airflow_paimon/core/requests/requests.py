@@ -1,11 +1,70 @@
-"""Requests of the operations: one frozen dataclass per job, the single source of flags, operators and checks."""
+"""Requests of the operations: one frozen dataclass per job, the single source of flags, operators and checks.
+
+A field's metadata describes its flag: ``help``, ``choices``, ``repeat`` (a tuple of texts), ``minimum`` (of a
+number), ``may_be_blank`` (a text for people: blank = not given). A bool is a switch. The flag is the field's name with
+dashes, without a trailing one (``from_`` is ``--from``). DAG files import this module, so it is cheap to import.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from airflow_paimon.core.requests.base import IF_EXISTS, IF_MISSING, TAG_CONFLICT, Request, flag
-from airflow_paimon.core.requests.words import GRAMMAR
+VALUES_TIME = "values-time"
+UPDATE_TIME = "update-time"
+STRATEGIES = (VALUES_TIME, UPDATE_TIME)
+GRAMMAR = (
+    "add column NAME TYPE ['COMMENT'] [first | after NAME]",
+    "drop column NAME",
+    "rename column NAME to NAME",
+    "alter column NAME type TYPE",
+    "alter column NAME comment 'TEXT'",
+    "alter column NAME first | after NAME",
+    "set KEY=VALUE",
+    "reset KEY",
+)
+"""The forms of a schema change."""
+IF_EXISTS = ("fail", "skip", "replace")
+IF_MISSING = ("fail", "skip")
+TAG_CONFLICT = ("fail", "keep-main", "rename")
+ENGINES = ("embedded", "connector")
+
+
+def flag(
+    help_text: str,
+    default: Any = None,
+    *,
+    choices: tuple[str, ...] | None = None,
+    repeat: bool = False,
+    minimum: int | None = None,
+    may_be_blank: bool = False,
+) -> Any:
+    """Define a field of a request."""
+    more = {"choices": choices, "repeat": repeat, "minimum": minimum, "may_be_blank": may_be_blank}
+    return field(default=default, metadata={"help": help_text, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Fields common to all operations (docs/design.md, One result)."""
+
+    operation: ClassVar[str] = ""
+    needs_table: ClassVar[bool] = True
+    """False: the operation may create the table."""
+
+    warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
+    table: str = flag("Table as db.table", "")
+    engine: str = flag("Who reads and writes rows: this package, or Paimon's connector", "embedded", choices=ENGINES)
+    storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
+    operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
+    now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs", may_be_blank=True)
+    dry_run: bool = flag("Print the plan, change nothing", False)
+
+
+def flag_name(field_name: str) -> str:
+    """Return a field's flag."""
+    return "--" + field_name.rstrip("_").replace("_", "-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,4 +341,159 @@ class RepairTable(Request):
     operation = "repair_table"
     finding: tuple[str, ...] = flag(
         "Repair only these finding ids of check_table (repeat); by default all that are safe to repair", (), repeat=True
+    )
+
+
+GAP_POLICIES = ("empty", "carry_forward")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateChainTable(Request):
+    operation = "create_chain_table"
+    needs_table = False
+    column: tuple[str, ...] = flag(
+        "Column of a new table: name TYPE [NOT NULL] ['comment'] (repeat); without any, an existing table is converted",
+        (),
+        repeat=True,
+    )
+    primary_key: tuple[str, ...] = flag("Primary key column of a new table (repeat)", (), repeat=True)
+    partition_key: tuple[str, ...] = flag("Partition column of a new table (repeat)", (), repeat=True)
+    option: tuple[str, ...] = flag("Table option, key=value (repeat)", (), repeat=True)
+    snapshot_branch: str = flag("Branch that holds full partitions", "snapshot")
+    delta_branch: str = flag("Branch that holds changes", "delta")
+    chain_partition_key: tuple[str, ...] = flag(
+        "Partition column of the partition time (repeat); by default all", (), repeat=True
+    )
+    timestamp_pattern: str | None = flag("Pattern of the partition time over the chain columns, e.g. '$dt'")
+    timestamp_formatter: str | None = flag("Format of the partition time, e.g. yyyyMMdd")
+    sequence_field: tuple[str, ...] = flag("Column that orders the versions of a row (repeat)", (), repeat=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlterChainTable(Request):
+    operation = "alter_chain_table"
+    change: tuple[str, ...] = flag(
+        f"Schema change for all three branches (repeat): {'; '.join(GRAMMAR)}",
+        (),
+        repeat=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckChainTable(Request):
+    operation = "check_chain_table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactChainTable(Request):
+    operation = "compact_chain_table"
+    partition: tuple[str, ...] = flag(
+        "Partition to compact, k=v,...; without group columns: in every group (repeat)", (), repeat=True
+    )
+    from_: str | None = flag("First partition of a range, k=v,... of the chain columns")
+    to: str | None = flag("Last partition of a range")
+    pending: bool = flag("Compact every chain of more than --max-chain-length deltas, and stale partitions", False)
+    max_chain_length: int | None = flag("With --pending: the most deltas that a chain may have")
+    overwrite: bool = flag("Rebuild partitions that the snapshot branch already has", False)
+    gap_policy: str = flag("What to do for a partition without a delta", "empty", choices=GAP_POLICIES)
+    task_memory_mb: int = flag(
+        "Approximate MiB of rows that a task holds in memory, whatever the size of a bucket", 256, minimum=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpirePartitions(Request):
+    operation = "expire_partitions"
+    branch: str = flag("Branch to expire; chain tables always expire as a whole", "main")
+    expiration_time: str | None = flag("Age, e.g. '30 d'; by default the option partition.expiration-time")
+    strategy: str | None = flag(
+        "values-time or update-time; by default the option partition.expiration-strategy", choices=STRATEGIES
+    )
+    timestamp_pattern: str | None = flag("By default the option partition.timestamp-pattern")
+    timestamp_formatter: str | None = flag("By default the option partition.timestamp-formatter")
+    min_anchors: int = flag("Chain tables: the least number of full partitions that each group keeps", 1)
+    limit: int | None = flag(
+        "The most partitions (chain tables: segments per group) to expire in one run; "
+        "by default the option partition.expiration-max-num (100)"
+    )
+
+
+GRACE, LEAST_GRACE, RETRY_WINDOW = "1 h", "10 min", "1 d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expiry(Request):
+    """Fields common to both: where, how old, and how long what was taken away waits in the trash."""
+
+    branch: str = flag("Branch to expire", "main")
+    all_branches: bool = flag("Expire main and every branch", False)
+    older_than: str | None = flag("An age, e.g. '7 d', or an ISO time with an offset")
+    grace: str = flag(
+        "How long files stay after their snapshot or tag has expired, for whoever began to read or tag it before; at "
+        f"least {LEAST_GRACE!r}",
+        GRACE,
+    )
+    writers_stopped: bool = flag(
+        "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none", False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpireSnapshots(Expiry):
+    operation = "expire_snapshots"
+    retain_min: int | None = flag(
+        "The newest snapshots that always stay; by default the option snapshot.num-retained.min (10)", minimum=1
+    )
+    retain_max: int | None = flag(
+        "The most snapshots that stay, whatever their age; by default the option snapshot.num-retained.max", minimum=1
+    )
+    max_deletes: int | None = flag("The most snapshots of a branch that expire in one run", minimum=1)
+    keep_undo: bool = flag("Keep the snapshots that the undo of a publish needs, while its undo tag lives", True)
+    retry_window: str = flag(
+        "Keep the snapshots in which a retry of an operation, or of a stream's batch, looks for its commit, for those "
+        "this young",
+        RETRY_WINDOW,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpireTags(Expiry):
+    operation = "expire_tags"
+    prefix: str | None = flag("Only tags whose name begins with this")
+    include_unlimited: bool = flag(
+        "With --older-than: also tags without a retention, by the age of the tag's file", False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayBranch(Request):
+    operation = "replay_branch"
+    branch: str = flag("Branch of the table to write", "")
+    source: tuple[str, ...] = flag("Upstream table, name=db.table[$branch_b] (repeat)", (), repeat=True)
+    target: tuple[str, ...] = flag("Further table to write, name=db.table$branch_b (repeat)", (), repeat=True)
+    function: str | None = flag("module:name, called as name(spark, sources, targets, start)")
+    sql: str | None = flag(
+        "Path of a file with UPDATE, DELETE, MERGE or INSERT statements, separated by semicolons, on the view branch; "
+        "they see the views branch, main and the sources"
+    )
+    restricted_sql: bool = flag(
+        "Refuse SQL that reaches beyond the tables: paths of files, calls of Java, scripts, variables of the "
+        "environment, functions that are not Spark's own",
+        False,
+    )
+    all_rows: bool = flag("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table", False)
+    tag: str | None = flag("Start after this tag of the sources: the targets contain what it holds")
+    snapshot: tuple[str, ...] = flag("Start behind this snapshot: [name=]ID (repeat)", (), repeat=True)
+    timestamp: str | None = flag("Start with what was committed at this time or later, ISO with an offset")
+    available_now: bool = flag("Run the function's streams until nothing is new", False)
+    until_snapshot: tuple[str, ...] = flag(
+        "Run the function's streams until they have read this snapshot of a source: [name=]ID (repeat)", (), repeat=True
+    )
+    until_watermark: str | None = flag(
+        "Run the function's streams until every source has this watermark and is read, ISO with an offset or epoch "
+        "milliseconds"
+    )
+    timeout: str = flag("How long streams may run, e.g. '1 h'; a re-run goes on from their checkpoints", "1 h")
+    checkpoint: str | None = flag(
+        "Folder for checkpoints of streams, which Spark must reach; by default in the table's folder, if that is local"
     )

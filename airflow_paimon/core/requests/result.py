@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_paimon import __version__
@@ -26,16 +26,10 @@ class OperationResult:
     duration_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, the keys in the order of the contract."""
+        """Return plain JSON values, the keys in the order of the contract, which is that of the fields."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {
-            "operation": self.operation,
-            "table": self.table,
-            "branch": self.branch,
-            "changed": self.changed,
-            "dry_run": self.dry_run,
-            "plan_id": self.plan_id,
-            "snapshot_before": self.snapshot_before,
-            "snapshot_after": self.snapshot_after,
+            **values,
             "details": dict(self.details),
             "duration_s": round(self.duration_s, 3),
             "version": __version__,

@@ -17,8 +17,7 @@ from airflow_paimon.core.format.types import (
     RowType,
     with_nullable,
 )
-from airflow_paimon.core.schema.opening_checks import opening_faults
-from airflow_paimon.core.schema.option_checks import check_options, check_same_layout
+from airflow_paimon.core.schema.option_checks import check_options, check_same_layout, opening_faults
 from airflow_paimon.core.schema.type_text import parse_type_text
 
 _IMMUTABLE = frozenset({

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.types import DataType
-from airflow_paimon.core.requests.words import GRAMMAR
+from airflow_paimon.core.requests.requests import GRAMMAR
 from airflow_paimon.core.schema.schema_plan import (
     AddColumn,
     CommentColumn,

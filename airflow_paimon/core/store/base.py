@@ -1,4 +1,7 @@
-"""The protocol between this package and a storage."""
+"""The protocol between this package and a storage, and which paths below a store's root are valid.
+
+Names are literal: ``dt=12%3A00`` is the name of the folder as stored.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
-from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,11 @@ class Store(Protocol):
     A store can be pickled: executors open the same root with the same options.
     """
 
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.uri!r})"
+
     @property
     def uri(self) -> str:
         """The root as an absolute URI (``file:///…``, ``s3://bucket/…``, ``memory://…``), without secrets."""
@@ -46,7 +54,7 @@ class Store(Protocol):
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         """Read several small objects, concurrently if faster, in the order of ``paths``; a missing one raises."""
-        ...
+        return [self.read(path) for path in paths]
 
     def exists(self, path: str) -> bool:
         """Whether an *object* (not a folder) exists."""
@@ -54,11 +62,11 @@ class Store(Protocol):
 
     def names(self, path: str) -> list[str]:
         """Name the objects (not folders) directly in a folder, unordered; a missing folder has none. Needs no stat."""
-        ...
+        return [info.name for info in self.list(path) if not info.is_dir]
 
     def walk(self, path: str) -> list[str]:
         """List all objects below a folder, recursively, as paths relative to the root, sorted."""
-        ...
+        return [info.name for info in self.files(path)]
 
     def files(self, path: str) -> Sequence[FileInfo]:
         """List all objects below a folder as ``walk`` does, with sizes and times; ``name`` is the path."""
@@ -117,3 +125,35 @@ def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
                 except NotFoundError:
                     continue
     return found
+
+
+def object_name(path: str) -> str:
+    """Check the relative path of an object and give it back.
+
+    Raises:
+        InvalidInputError: it is empty, absolute, ends with ``/`` or has an empty, ``.`` or ``..`` part.
+    """
+    if not path:
+        raise InvalidInputError("An object needs a path below the store's root, not ''")
+    if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidInputError(
+            f"The path {path!r} must be relative to the store's root, without empty, '.' or '..' parts"
+        )
+    return path
+
+
+def folder_name(path: str) -> str:
+    """Check the relative path of a folder and give it back without a trailing ``/``; ``""`` is the root itself."""
+    return object_name(path.removesuffix("/")) if path else ""
+
+
+def inner_folder_name(path: str) -> str:
+    """Check the relative path of a folder that must not be the root itself: what is deleted as a whole."""
+    if not path:
+        raise InvalidInputError("A store does not delete its own root; delete the folder through the store above it")
+    return folder_name(path)
+
+
+def join(root: str, path: str) -> str:
+    """Put a checked relative path below ``root``; either may be empty."""
+    return f"{root.rstrip('/')}/{path}" if root and path else root or path

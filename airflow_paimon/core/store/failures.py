@@ -112,7 +112,22 @@ class Output(io.RawIOBase):
             log.info("left an unfinished file behind (%s)", error)
 
 
-class Input(io.RawIOBase):
+class RandomReads(io.RawIOBase):
+    """What every file open for random reads does alike."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer)) or b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class Input(RandomReads):
     """Random reads from a remote object; its failures are this package's errors."""
 
     def __init__(
@@ -123,22 +138,11 @@ class Input(io.RawIOBase):
         self._fail = fail
         self._errors = errors
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._inner.seek(offset, whence)
 
     def tell(self) -> int:
         return self._inner.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def read(self, size: int | None = -1) -> bytes:
         try:

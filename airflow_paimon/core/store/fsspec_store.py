@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import fsspec
 from fsspec.registry import known_implementations
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError, UnsupportedStorageError
-from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.base import FileInfo, Store, folder_name, join, object_name
 from airflow_paimon.core.store.failures import Input, from_os_error
-from airflow_paimon.core.store.names import folder_name, join, object_name
 from airflow_paimon.core.store.secrets import secret_values
 
 _THREADS = 8
@@ -53,7 +52,7 @@ def _file_system(pid: int, scheme: str, options: str) -> Any:
         raise StorageError(f"Opening {scheme}:// failed: {type(error).__name__}") from error
 
 
-class FsspecStore:
+class FsspecStore(Store):
     """Objects below one root, read through fsspec. Mutating calls are refused: fsspec has no atomic put-if-absent."""
 
     __slots__ = ("_options", "_root", "_scheme")
@@ -67,9 +66,6 @@ class FsspecStore:
             self._options = json.dumps(dict(options or {}), sort_keys=True)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"Storage options for {scheme}:// must be plain JSON values") from error
-
-    def __repr__(self) -> str:
-        return f"FsspecStore({self.uri!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FsspecStore, (self._scheme, self._root, json.loads(self._options))
@@ -101,12 +97,6 @@ class FsspecStore:
         except OSError as error:
             raise self._failed(error, "looking at", path) from error
 
-    def names(self, path: str) -> list[str]:
-        return [info.name for info in self.list(path) if not info.is_dir]
-
-    def walk(self, path: str) -> list[str]:
-        return [info.name for info in self.files(path)]
-
     def files(self, path: str) -> Sequence[FileInfo]:
         found: list[FileInfo] = []
         folders = [folder_name(path)]
@@ -132,17 +122,13 @@ class FsspecStore:
         found = [_info(entry) for entry in entries if entry["name"].rstrip("/") != key.rstrip("/")]
         return sorted(found, key=lambda info: info.name)
 
-    def create(self, path: str, data: bytes) -> None:
-        self._refuse(path)
+    def _refuse(self, path: str, data: bytes = b"") -> NoReturn:
+        raise UnsupportedStorageError(
+            f"{join(self.uri, path)} can't be written: tables on {self._scheme}:// can only be read here, as no "
+            f"conditional put is implemented for that storage and a commit could be lost. {_WRITABLE}"
+        )
 
-    def replace(self, path: str, data: bytes) -> None:
-        self._refuse(path)
-
-    def delete(self, path: str) -> None:
-        self._refuse(path)
-
-    def delete_tree(self, path: str) -> None:
-        self._refuse(path)
+    create = replace = delete = delete_tree = open_output = _refuse
 
     def open_input(self, path: str) -> Any:
         key = self._key(object_name(path))
@@ -151,9 +137,6 @@ class FsspecStore:
         except (OSError, KeyError) as error:
             raise self._failed(error, "reading", path) from error
         return Input(inner, fail=lambda e: self._failed(e, "reading", path), errors=(OSError,))
-
-    def open_output(self, path: str) -> BinaryIO:
-        self._refuse(path)
 
     @property
     def _fs(self) -> Any:
@@ -170,12 +153,6 @@ class FsspecStore:
         if isinstance(error, FileNotFoundError | KeyError):
             reason = FileNotFoundError()
         return from_os_error(reason, doing, join(self.uri, path))
-
-    def _refuse(self, path: str) -> NoReturn:
-        raise UnsupportedStorageError(
-            f"{join(self.uri, path)} can't be written: tables on {self._scheme}:// can only be read here, as no "
-            f"conditional put is implemented for that storage and a commit could be lost. {_WRITABLE}"
-        )
 
 
 def _info(entry: Mapping[str, Any]) -> FileInfo:

@@ -17,9 +17,8 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
 from airflow_paimon.core.store.failures import Output, from_os_error
-from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
 # Errors of link(2) after which the name certainly does not exist; after others (EIO, ESTALE, ...) it may exist on NFS.
@@ -29,7 +28,7 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOP
 _TRIES = 5
 
 
-class LocalStore:
+class LocalStore(Store):
     """Files below one folder. ``create`` is ``link(2)``: atomic, exclusive, and complete even after a power failure.
 
     Another engine's ``rename`` (Paimon's Java client commits that way) can still replace a created file.
@@ -44,9 +43,6 @@ class LocalStore:
     def __init__(self, root: str) -> None:
         path = os.path.abspath(root)
         self._root = "/" + path.lstrip("/")
-
-    def __repr__(self) -> str:
-        return f"LocalStore({self.uri!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LocalStore, (self._root,)
@@ -65,9 +61,6 @@ class LocalStore:
                 return stream.readall()
         except OSError as error:
             raise self._failed(error, "reading", path) from error
-
-    def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        return [self.read(path) for path in paths]
 
     def exists(self, path: str) -> bool:
         file = self._object(path)

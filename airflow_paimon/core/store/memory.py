@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
-from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
 
 _lock = threading.RLock()
 _Objects = dict[str, tuple[bytes, int]]
@@ -37,7 +36,7 @@ def _forget(prefix: str) -> None:
             del _volumes[key.partition("/")[0]]
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Objects below one root of this process's memory. Stores of the same or of nested URIs share their content.
 
     Pickling keeps only the URI: in another process the store has that process's content.
@@ -49,9 +48,6 @@ class MemoryStore:
 
     def __init__(self, root: str) -> None:
         self._root = root.strip("/")
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({self.uri!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemoryStore, (self._root,)
@@ -71,22 +67,10 @@ class MemoryStore:
             raise NotFoundError(f"memory://{key} does not exist")
         return held[0]
 
-    def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        return [self.read(path) for path in paths]
-
     def exists(self, path: str) -> bool:
         key = self._key(path)
         with _lock:
             return key in _volumes.get(key.partition("/")[0], {})
-
-    def names(self, path: str) -> list[str]:
-        return [info.name for info in self.list(path) if not info.is_dir]
-
-    def walk(self, path: str) -> list[str]:
-        prefix = self._prefix(folder_name(path))
-        start = len(self._prefix(""))
-        with _lock:
-            return sorted(key[start:] for key, _ in _found(prefix))
 
     def files(self, path: str) -> Sequence[FileInfo]:
         prefix = self._prefix(folder_name(path))

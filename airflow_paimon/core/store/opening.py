@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
-from airflow_paimon.core.store.base import Store
+from airflow_paimon.core.store.base import Store, object_name
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
-from airflow_paimon.core.store.names import object_name
 from airflow_paimon.core.store.s3 import S3Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*):/")

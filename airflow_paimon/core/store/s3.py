@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import time
 import uuid
@@ -20,9 +19,8 @@ from airflow_paimon.core.errors import (
     UnsupportedStorageError,
 )
 from airflow_paimon.core.store import s3_client
-from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.store.failures import Output
-from airflow_paimon.core.store.names import folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.failures import Output, RandomReads
 from airflow_paimon.core.store.secrets import secret_values
 
 T = TypeVar("T")
@@ -39,7 +37,7 @@ _refuses_second_put: set[tuple[str, str]] = set()
 """(options, bucket) for which this process has verified that a second conditional put is refused."""
 
 
-class S3Store:
+class S3Store(Store):
     """Objects below ``s3://bucket/prefix``. ``create`` is one put with ``If-None-Match: *``.
 
     ``can_commit`` says what S3 promises. Whether this storage keeps that promise is tested before the
@@ -64,9 +62,6 @@ class S3Store:
         self._bucket = bucket
         self._prefix = prefix
         self._options = s3_client.checked_options(options)
-
-    def __repr__(self) -> str:
-        return f"S3Store({self.uri!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return S3Store, (self._bucket, self._prefix, json.loads(self._options))
@@ -104,19 +99,10 @@ class S3Store:
         objects, _ = self._entries("listing", path, prefix, "/")
         return [entry["Key"][len(prefix) :] for entry in objects if entry["Key"] != prefix]
 
-    def walk(self, path: str) -> list[str]:
-        start = len(self._folder_prefix(""))
-        objects, _ = self._entries("listing", path, self._folder_prefix(folder_name(path)), "")
-        return sorted(entry["Key"][start:] for entry in objects if not entry["Key"].endswith("/"))
-
     def files(self, path: str) -> Sequence[FileInfo]:
         start = len(self._folder_prefix(""))
         objects, _ = self._entries("listing", path, self._folder_prefix(folder_name(path)), "")
-        found = (
-            FileInfo(e["Key"][start:], False, e["Size"], int(e["LastModified"].timestamp() * 1000))
-            for e in objects
-            if not e["Key"].endswith("/")
-        )
+        found = (_info(entry, start) for entry in objects if not entry["Key"].endswith("/"))
         return sorted(found, key=lambda info: info.name)
 
     def list(self, path: str) -> list[FileInfo]:
@@ -124,11 +110,7 @@ class S3Store:
         objects, folders = self._entries("listing", path, prefix, "/")
         found = [FileInfo(name.removesuffix("/")[len(prefix) :], True, 0) for name in folders]
         # A key that ends with the prefix is the empty object with which some engines mark a folder.
-        found += (
-            FileInfo(entry["Key"][len(prefix) :], False, entry["Size"], int(entry["LastModified"].timestamp() * 1000))
-            for entry in objects
-            if entry["Key"] != prefix
-        )
+        found += (_info(entry, len(prefix)) for entry in objects if entry["Key"] != prefix)
         return sorted(found, key=lambda info: info.name)
 
     def create(self, path: str, data: bytes) -> None:
@@ -321,7 +303,11 @@ class S3Store:
         return StorageError(f"{doing.capitalize()} {where} failed: {self._reason(error)}")
 
 
-class RangeInput(io.RawIOBase):
+def _info(entry: Mapping[str, Any], start: int) -> FileInfo:
+    return FileInfo(entry["Key"][start:], False, entry["Size"], int(entry["LastModified"].timestamp() * 1000))
+
+
+class RangeInput(RandomReads):
     """Random reads from one object. Keeps its last 256 KiB, where Parquet and ORC have their footers, and one block."""
 
     def __init__(self, store: S3Store, path: str) -> None:
@@ -332,23 +318,12 @@ class RangeInput(io.RawIOBase):
         self._block: tuple[int, bytes] = (0, b"")
         self._position = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def tell(self) -> int:
         return self._position
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._position = max(0, offset + (0, self._position, self._size)[whence])
         return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def read(self, size: int | None = -1) -> bytes:
         start = self._position

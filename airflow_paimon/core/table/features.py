@@ -8,14 +8,14 @@ See docs/format.md, What is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
 from airflow_paimon.core.table.aggregate_options import aggregate_problems
-from airflow_paimon.core.table.bucket_functions import function_problem
+from airflow_paimon.core.table.bucket import function_problem
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
@@ -35,9 +35,11 @@ _SCAN_START = (
     "scan.file-creation-time-millis", "scan.creation-time-millis", "incremental-between",
     "incremental-between-timestamp", "incremental-to-auto-tag",
 )  # fmt: skip
-_HANDLED_INDEXES = frozenset({"DELETION_VECTORS", "HASH"})
-_BITMAP_INDEXES = frozenset({"bitmap", "btree", "full-text", "lucene", "lumina", "faiss", "ivf-pq", "tantivy-fulltext"})
-"""Global indexes: they speed up a scan and never change its result."""
+_INDEXES = frozenset({
+    "deletion_vectors", "hash",
+    "bitmap", "btree", "full-text", "lucene", "lumina", "faiss", "ivf-pq", "tantivy-fulltext",
+})  # fmt: skip
+"""Those that are handled, and global indexes, which speed up a scan and never change its result."""
 
 Problem = tuple[str, str]
 """The unsupported feature, and the way out."""
@@ -105,8 +107,7 @@ def check_mergeable(schema: TableSchema, *, table: str, branch: str) -> None:
 
 def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:
     """Refuse index files of a type that may affect which rows are visible."""
-    known = _HANDLED_INDEXES | _BITMAP_INDEXES
-    strange = sorted({e.index_type for e in entries if e.index_type.lower() not in {k.lower() for k in known}})
+    strange = sorted({e.index_type for e in entries if e.index_type.lower() not in _INDEXES})
     _refuse(table, "read", ((f"index files of type {t!r}", _CONNECTOR) for t in strange))
 
 
@@ -132,7 +133,7 @@ def file_format(file_name: str) -> str:
     return file_name.rsplit(".", 1)[-1].lower() if "." in file_name else ""
 
 
-def _refuse(table: str, verb: str, problems: Iterable[Problem] | Iterator[Problem]) -> None:
+def _refuse(table: str, verb: str, problems: Iterable[Problem]) -> None:
     for what, way_out in problems:
         raise UnsupportedFeatureError(
             f"{table}: the embedded engine does not {verb} {what}; {way_out}",
@@ -224,40 +225,24 @@ def _strange_type(data_type: DataType) -> str | None:
     return data_type.root if data_type.root != "ARRAY" else _strange_type(data_type.element)
 
 
-_Rule = tuple[str, Callable[[TableOptions, str], bool], str]
-
-
-def _is_set(options: TableOptions, key: str) -> bool:
-    return bool(options.text(key))
-
-
-def _is_on(options: TableOptions, key: str) -> bool:
-    return options.flag(key)
-
-
-_READ_RULES: tuple[_Rule, ...] = (
-    ("query-auth.enabled", _is_on, _CONNECTOR),
-    (_POSTPONED_ON_READ, _is_on, _CONNECTOR),
-    ("parquet.crypto.factory.class", _is_set, _CONNECTOR),
-)
-_REWRITE_RULES: tuple[_Rule, ...] = (
-    (_CLUSTERED, _is_on, _CONNECTOR),
-    (SNAPSHOT_ORDERING, _is_on, _CONNECTOR),
-    (_MERGE_ON_READ, _is_on, _CONNECTOR),
-)
+_READ_RULES = ("query-auth.enabled", _POSTPONED_ON_READ, "parquet.crypto.factory.class")
+_REWRITE_RULES = (_CLUSTERED, SNAPSHOT_ORDERING, _MERGE_ON_READ)
 """Tables that can be read, but whose files can't be written again."""
-_WRITE_RULES: tuple[_Rule, ...] = (
-    ("data-evolution.enabled", _is_on, _CONNECTOR),
-    ("data-file.external-paths", _is_set, _CONNECTOR),
-    ("sequence.auto-padding", _is_set, _CONNECTOR),
-    ("postpone.batch-write-fixed-bucket", _is_on, _CONNECTOR),
+_STORAGE_OPTIONS = ("data-file.external-paths",)
+_WRITE_RULES = (
+    "data-evolution.enabled",
+    *_STORAGE_OPTIONS,
+    "sequence.auto-padding",
+    "postpone.batch-write-fixed-bucket",
 )
+_NOT_FLAGS = frozenset({"parquet.crypto.factory.class", "data-file.external-paths", "sequence.auto-padding"})
+"""Options that count as soon as they are set."""
 
 
-def _option_problems(options: TableOptions, rules: Iterable[_Rule]) -> Iterator[Problem]:
-    for key, applies, way_out in rules:
-        if applies(options, key):
-            yield f"tables with option {key}={options.text(key)}", way_out
+def _option_problems(options: TableOptions, keys: Iterable[str]) -> Iterator[Problem]:
+    for key in keys:
+        if options.text(key) if key in _NOT_FLAGS else options.flag(key):
+            yield f"tables with option {key}={options.text(key)}", _CONNECTOR
     for key in options.raw:
         if key.startswith("fields.") and key.endswith(".default-value"):
             yield f"tables with option {key}", "set the default in the column (ALTER COLUMN ... SET DEFAULT)"
@@ -369,8 +354,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     options = TableOptions(schema.options)
     yield from _table_problems(schema, options, branch)
-    yield from _option_problems(options, _READ_RULES + _REWRITE_RULES)
-    yield from _option_problems(options, [r for r in _WRITE_RULES if r[0] in _STORAGE_OPTIONS])
+    yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _STORAGE_OPTIONS)
 
 
 def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
@@ -385,7 +369,6 @@ def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
 
 
 _PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})
-_STORAGE_OPTIONS = ("data-file.external-paths",)
 
 
 def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:

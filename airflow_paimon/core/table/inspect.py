@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.format.manifest import DataFile, ManifestEntry, Stats
+from airflow_paimon.core.format.manifest import DataFile, FileSource, ManifestEntry, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
@@ -29,7 +30,7 @@ from airflow_paimon.core.table.scan import all_manifests, live_columns, live_ent
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, resolve_version
 
-_TIME = pa.timestamp("ms")
+_TIME, _LONG, _TEXT = pa.timestamp("ms"), pa.int64(), pa.string()
 
 
 def inspect(table: Table, system_table: str, version: int | str | Snapshot | None = None) -> pa.Table:
@@ -56,10 +57,17 @@ def inspect(table: Table, system_table: str, version: int | str | Snapshot | Non
     return _WHOLE[name](table.require())
 
 
-def _build(columns: Mapping[str, pa.DataType], rows: Iterable[Sequence[Any]]) -> pa.Table:
-    kept = list(rows)
-    arrays = [pa.array([r[i] for r in kept], t) for i, t in enumerate(columns.values())]
-    return pa.table(dict(zip(columns, arrays, strict=True)))
+_Columns = Mapping[str, tuple[pa.DataType, Callable[[Any], Any]]]
+"""Each column with its type, and how its value follows from what a row describes."""
+
+
+def _build(columns: _Columns, described: Iterable[Any]) -> pa.Table:
+    kept = list(described)
+    return pa.table({name: pa.array(map(value, kept), kind) for name, (kind, value) in columns.items()})
+
+
+def _build_rows(columns: Mapping[str, pa.DataType], rows: Iterable[Sequence[Any]]) -> pa.Table:
+    return _build({name: (kind, itemgetter(at)) for at, (name, kind) in enumerate(columns.items())}, rows)
 
 
 def _moment(millis: int | None) -> datetime | None:
@@ -70,95 +78,41 @@ def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _snapshots(table: Table) -> pa.Table:
-    columns = {
-        "snapshot_id": pa.int64(),
-        "schema_id": pa.int64(),
-        "commit_user": pa.string(),
-        "commit_identifier": pa.int64(),
-        "commit_kind": pa.string(),
-        "commit_time": _TIME,
-        "base_manifest_list": pa.string(),
-        "delta_manifest_list": pa.string(),
-        "changelog_manifest_list": pa.string(),
-        "total_record_count": pa.int64(),
-        "delta_record_count": pa.int64(),
-        "changelog_record_count": pa.int64(),
-        "watermark": pa.int64(),
-        "next_row_id": pa.int64(),
-        "operation": pa.string(),
-    }
-    rows = (
-        (
-            s.id,
-            s.schema_id,
-            s.commit_user,
-            s.commit_identifier,
-            s.commit_kind.value,
-            _moment(s.time_millis),
-            s.base_manifest_list,
-            s.delta_manifest_list,
-            s.changelog_manifest_list,
-            s.total_record_count,
-            s.delta_record_count,
-            s.changelog_record_count,
-            s.watermark,
-            s.next_row_id,
-            s.operation,
-        )
-        for s in table.snapshots()
-    )
-    return _build(columns, rows)
-
-
-def _schemas(table: Table) -> pa.Table:
-    columns = {
-        "schema_id": pa.int64(),
-        "fields": pa.string(),
-        "partition_keys": pa.string(),
-        "primary_keys": pa.string(),
-        "options": pa.string(),
-        "comment": pa.string(),
-        "update_time": _TIME,
-    }
-    rows = (
-        (
-            s.id,
-            _compact([field_to_json(f) for f in s.fields]),
-            _compact(list(s.partition_keys)),
-            _compact(list(s.primary_keys)),
-            _compact(dict(s.options)),
-            s.comment,
-            _moment(s.time_millis),
-        )
-        for s in table.schemas()
-    )
-    return _build(columns, rows)
-
-
-def _tags(table: Table) -> pa.Table:
-    columns = {
-        "tag_name": pa.string(),
-        "snapshot_id": pa.int64(),
-        "schema_id": pa.int64(),
-        "commit_time": _TIME,
-        "record_count": pa.int64(),
-        "create_time": _TIME,
-        "time_retained": pa.string(),
-    }
-    rows = (
-        (
-            t.name,
-            t.snapshot.id,
-            t.snapshot.schema_id,
-            _moment(t.snapshot.time_millis),
-            t.snapshot.total_record_count,
-            t.create_time,
-            None if t.time_retained is None else _java_duration(t.time_retained),
-        )
-        for t in table.tags()
-    )
-    return _build(columns, rows)
+_SNAPSHOTS: _Columns = {
+    "snapshot_id": (_LONG, attrgetter("id")),
+    "schema_id": (_LONG, attrgetter("schema_id")),
+    "commit_user": (_TEXT, attrgetter("commit_user")),
+    "commit_identifier": (_LONG, attrgetter("commit_identifier")),
+    "commit_kind": (_TEXT, attrgetter("commit_kind")),
+    "commit_time": (_TIME, lambda s: _moment(s.time_millis)),
+    "base_manifest_list": (_TEXT, attrgetter("base_manifest_list")),
+    "delta_manifest_list": (_TEXT, attrgetter("delta_manifest_list")),
+    "changelog_manifest_list": (_TEXT, attrgetter("changelog_manifest_list")),
+    "total_record_count": (_LONG, attrgetter("total_record_count")),
+    "delta_record_count": (_LONG, attrgetter("delta_record_count")),
+    "changelog_record_count": (_LONG, attrgetter("changelog_record_count")),
+    "watermark": (_LONG, attrgetter("watermark")),
+    "next_row_id": (_LONG, attrgetter("next_row_id")),
+    "operation": (_TEXT, attrgetter("operation")),
+}
+_SCHEMAS: _Columns = {
+    "schema_id": (_LONG, attrgetter("id")),
+    "fields": (_TEXT, lambda s: _compact([field_to_json(f) for f in s.fields])),
+    "partition_keys": (_TEXT, lambda s: _compact(s.partition_keys)),
+    "primary_keys": (_TEXT, lambda s: _compact(s.primary_keys)),
+    "options": (_TEXT, lambda s: _compact(dict(s.options))),
+    "comment": (_TEXT, attrgetter("comment")),
+    "update_time": (_TIME, lambda s: _moment(s.time_millis)),
+}
+_TAGS: _Columns = {
+    "tag_name": (_TEXT, attrgetter("name")),
+    "snapshot_id": (_LONG, attrgetter("snapshot.id")),
+    "schema_id": (_LONG, attrgetter("snapshot.schema_id")),
+    "commit_time": (_TIME, lambda t: _moment(t.snapshot.time_millis)),
+    "record_count": (_LONG, attrgetter("snapshot.total_record_count")),
+    "create_time": (_TIME, attrgetter("create_time")),
+    "time_retained": (_TEXT, lambda t: None if t.time_retained is None else _java_duration(t.time_retained)),
+}
 
 
 def _java_duration(value: timedelta) -> str:
@@ -173,15 +127,15 @@ def _java_duration(value: timedelta) -> str:
 
 def _branches(table: Table) -> pa.Table:
     columns = {
-        "branch_name": pa.string(),
+        "branch_name": _TEXT,
         "create_time": _TIME,
-        "tag_name": pa.string(),
-        "tagged_snapshot_id": pa.int64(),
-        "from_branch": pa.string(),
-        "owner": pa.string(),
-        "reason": pa.string(),
-        "retention": pa.string(),
-        "protected_by": pa.string(),
+        "tag_name": _TEXT,
+        "tagged_snapshot_id": _LONG,
+        "from_branch": _TEXT,
+        "owner": _TEXT,
+        "reason": _TEXT,
+        "retention": _TEXT,
+        "protected_by": _TEXT,
     }
     main = table.branch(MAIN)
     rows: list[tuple[Any, ...]] = []
@@ -195,7 +149,7 @@ def _branches(table: Table) -> pa.Table:
             made = datetime.fromisoformat(lineage.created_at).astimezone(UTC).replace(tzinfo=None)
             origin = lineage.from_tag, lineage.snapshot_id, lineage.from_branch
         rows.append((name, made, *origin, *_ownership(record, fits=lineage is not None)))
-    return _build(columns, rows)
+    return _build_rows(columns, rows)
 
 
 def _ownership(record: Lineage | None, *, fits: bool) -> tuple[str | None, str | None, str | None, str | None]:
@@ -218,62 +172,48 @@ def _folder_time(table: Table, branch: str) -> datetime | None:
 
 
 def _options(table: Table) -> pa.Table:
-    return _build({"key": pa.string(), "value": pa.string()}, sorted(table.schema().options.items()))
+    return _build_rows({"key": _TEXT, "value": _TEXT}, sorted(table.schema().options.items()))
 
 
 def _consumers(table: Table) -> pa.Table:
-    columns = {"consumer_id": pa.string(), "next_snapshot_id": pa.int64()}
-    return _build(columns, sorted((c.name, c.next_snapshot) for c in read_consumers(table)))
+    columns = {"consumer_id": _TEXT, "next_snapshot_id": _LONG}
+    return _build_rows(columns, sorted((c.name, c.next_snapshot) for c in read_consumers(table)))
 
 
 def _statistics(table: Table, snapshot: Snapshot | None) -> pa.Table:
     """What ANALYZE has collected; empty where the snapshot has none."""
     columns = {
-        "snapshot_id": pa.int64(),
-        "schema_id": pa.int64(),
-        "mergedRecordCount": pa.int64(),
-        "mergedRecordSize": pa.int64(),
-        "colstat": pa.string(),
+        "snapshot_id": _LONG,
+        "schema_id": _LONG,
+        "mergedRecordCount": _LONG,
+        "mergedRecordSize": _LONG,
+        "colstat": _TEXT,
     }
     if snapshot is None or snapshot.statistics is None:
-        return _build(columns, [])
+        return _build_rows(columns, [])
     path = f"{STATISTICS_DIR}/{snapshot.statistics}"
     try:
         found = json.loads(table.store.read(path))
         counts = (found["snapshotId"], found["schemaId"], found.get("mergedRecordCount"), found.get("mergedRecordSize"))
-        return _build(columns, [(*counts, _compact(found.get("colStats") or {}))])
+        return _build_rows(columns, [(*counts, _compact(found.get("colStats") or {}))])
     except (ValueError, KeyError, TypeError, AttributeError):
         raise FormatError(f"{table.label}: the statistics {path} can't be read", table=table.name) from None
 
 
 def _manifests(table: Table, snapshot: Snapshot | None) -> pa.Table:
-    columns = {
-        "file_name": pa.string(),
-        "file_size": pa.int64(),
-        "num_added_files": pa.int64(),
-        "num_deleted_files": pa.int64(),
-        "schema_id": pa.int64(),
-        "min_partition_stats": pa.string(),
-        "max_partition_stats": pa.string(),
-        "min_row_id": pa.int64(),
-        "max_row_id": pa.int64(),
-    }
     types = partition_types(table.schema())
-    rows = (
-        (
-            m.file_name,
-            m.file_size,
-            m.num_added_files,
-            m.num_deleted_files,
-            m.schema_id,
-            _row_text(m.partition_stats.min_values, types),
-            _row_text(m.partition_stats.max_values, types),
-            m.min_row_id,
-            m.max_row_id,
-        )
-        for m in (all_manifests(table, snapshot) if snapshot is not None else [])
-    )
-    return _build(columns, rows)
+    columns: _Columns = {
+        "file_name": (_TEXT, attrgetter("file_name")),
+        "file_size": (_LONG, attrgetter("file_size")),
+        "num_added_files": (_LONG, attrgetter("num_added_files")),
+        "num_deleted_files": (_LONG, attrgetter("num_deleted_files")),
+        "schema_id": (_LONG, attrgetter("schema_id")),
+        "min_partition_stats": (_TEXT, lambda m: _row_text(m.partition_stats.min_values, types)),
+        "max_partition_stats": (_TEXT, lambda m: _row_text(m.partition_stats.max_values, types)),
+        "min_row_id": (_LONG, attrgetter("min_row_id")),
+        "max_row_id": (_LONG, attrgetter("max_row_id")),
+    }
+    return _build(columns, all_manifests(table, snapshot) if snapshot is not None else [])
 
 
 def _row_text(data: bytes, types: Sequence[DataType]) -> str:
@@ -281,72 +221,62 @@ def _row_text(data: bytes, types: Sequence[DataType]) -> str:
     return "{" + ", ".join("null" if v is None else str(v) for v in values) + "}"
 
 
+class _LiveFile(NamedTuple):
+    """``schema``: the file's own; ``stats``: see ``_value_stats``."""
+
+    entry: ManifestEntry
+    partition: str
+    path: str
+    schema: TableSchema
+    stats: tuple[str, str, str]
+
+    @property
+    def file(self) -> DataFile:
+        return self.entry.file
+
+
+_FILES: _Columns = {
+    "partition": (_TEXT, attrgetter("partition")),
+    "bucket": (pa.int32(), attrgetter("entry.bucket")),
+    "file_path": (_TEXT, attrgetter("path")),
+    "file_format": (_TEXT, lambda f: f.file.file_name.rsplit(".", 1)[-1]),
+    "schema_id": (_LONG, attrgetter("file.schema_id")),
+    "level": (pa.int32(), attrgetter("file.level")),
+    "record_count": (_LONG, attrgetter("file.row_count")),
+    "file_size_in_bytes": (_LONG, attrgetter("file.file_size")),
+    "min_key": (_TEXT, lambda f: _key_text(f.file.min_key, f.schema)),
+    "max_key": (_TEXT, lambda f: _key_text(f.file.max_key, f.schema)),
+    "null_value_counts": (_TEXT, lambda f: f.stats[2]),
+    "min_value_stats": (_TEXT, lambda f: f.stats[0]),
+    "max_value_stats": (_TEXT, lambda f: f.stats[1]),
+    "min_sequence_number": (_LONG, attrgetter("file.min_sequence_number")),
+    "max_sequence_number": (_LONG, attrgetter("file.max_sequence_number")),
+    "creation_time": (_TIME, lambda f: _moment(f.file.creation_time_ms)),
+    "deleteRowCount": (_LONG, attrgetter("file.delete_row_count")),
+    "file_source": (_TEXT, lambda f: None if f.file.file_source is None else FileSource(f.file.file_source).name),
+    "first_row_id": (_LONG, attrgetter("file.first_row_id")),
+    "write_cols": (pa.list_(_TEXT), attrgetter("file.write_cols")),
+}
+
+
 def _files(table: Table, snapshot: Snapshot | None) -> pa.Table:
-    columns = {
-        "partition": pa.string(),
-        "bucket": pa.int32(),
-        "file_path": pa.string(),
-        "file_format": pa.string(),
-        "schema_id": pa.int64(),
-        "level": pa.int32(),
-        "record_count": pa.int64(),
-        "file_size_in_bytes": pa.int64(),
-        "min_key": pa.string(),
-        "max_key": pa.string(),
-        "null_value_counts": pa.string(),
-        "min_value_stats": pa.string(),
-        "max_value_stats": pa.string(),
-        "min_sequence_number": pa.int64(),
-        "max_sequence_number": pa.int64(),
-        "creation_time": _TIME,
-        "deleteRowCount": pa.int64(),
-        "file_source": pa.string(),
-        "first_row_id": pa.int64(),
-        "write_cols": pa.list_(pa.string()),
-    }
     schema = table.schema()
     schemas = {s.id: s for s in table.schemas()}
-    text = StoredPartitions(schema).text
-    entries = live_entries(table, snapshot).values()
-    return _build(columns, (_file_row(table, schema, schemas, e, text(e.partition)) for e in entries))
+    text, root = StoredPartitions(schema).text, table.store.uri.rstrip("/")
+
+    def described(entry: ManifestEntry) -> _LiveFile:
+        own, path = schemas.get(entry.file.schema_id, schema), entry_paths(schema, [entry])[0]
+        path = path if "://" in path else f"{root}/{path}"
+        return _LiveFile(entry, text(entry.partition), path, own, _value_stats(own, entry.file))
+
+    return _build(_FILES, map(described, live_entries(table, snapshot).values()))
 
 
-def _file_row(
-    table: Table, schema: TableSchema, schemas: Mapping[int, TableSchema], entry: ManifestEntry, partition: str
-) -> list[Any]:
-    file = entry.file
-    own = schemas.get(file.schema_id, schema)
-    key_types = [f.type for f in own.key_fields] if own.primary_keys else []
-    low, high, nulls = _value_stats(own, file)
-    path = entry_paths(schema, [entry])[0]
-    return [
-        partition,
-        entry.bucket,
-        path if "://" in path else f"{table.store.uri.rstrip('/')}/{path}",
-        file.file_name.rsplit(".", 1)[-1],
-        file.schema_id,
-        file.level,
-        file.row_count,
-        file.file_size,
-        _key_text(file.min_key, key_types),
-        _key_text(file.max_key, key_types),
-        nulls,
-        low,
-        high,
-        file.min_sequence_number,
-        file.max_sequence_number,
-        _moment(file.creation_time_ms),
-        file.delete_row_count,
-        None if file.file_source is None else ("APPEND", "COMPACT")[file.file_source],
-        file.first_row_id,
-        None if file.write_cols is None else list(file.write_cols),
-    ]
-
-
-def _key_text(data: bytes, types: Sequence[DataType]) -> str | None:
-    if not types:
+def _key_text(data: bytes, schema: TableSchema) -> str | None:
+    if not schema.primary_keys:
         return None
-    return "[" + ", ".join("null" if v is None else str(v) for v in decode_row(data, types)) + "]"
+    values = decode_row(data, [f.type for f in schema.key_fields])
+    return "[" + ", ".join("null" if v is None else str(v) for v in values) + "]"
 
 
 def _value_stats(schema: TableSchema, file: DataFile) -> tuple[str, str, str]:
@@ -368,30 +298,24 @@ def _value_stats(schema: TableSchema, file: DataFile) -> tuple[str, str, str]:
 
 
 def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
-    columns = {
-        "partition": pa.string(),
-        "record_count": pa.int64(),
-        "file_size_in_bytes": pa.int64(),
-        "file_count": pa.int64(),
-        "last_update_time": _TIME,
-    }
     schema = table.schema()
     stored = StoredPartitions(schema)
     live = live_columns(table, snapshot)
     groups: dict[bytes, list[int]] = {}
     for at, partition in enumerate(live.partitions):
         groups.setdefault(stored.canonical(partition), []).append(at)
-    rows = (
-        (
-            _partition_text(schema, stored.values(partition)),
-            sum(live.row_counts[i] for i in files),
-            sum(live.file_sizes[i] for i in files),
-            len(files),
-            _moment(max((t for i in files if (t := live.creation_times_ms[i]) is not None), default=None)),
-        )
-        for partition, files in groups.items()
-    )
-    return _build(columns, rows)
+
+    def updated(files: Sequence[int]) -> datetime | None:
+        return _moment(max((t for i in files if (t := live.creation_times_ms[i]) is not None), default=None))
+
+    columns: _Columns = {
+        "partition": (_TEXT, lambda g: _partition_text(schema, stored.values(g[0]))),
+        "record_count": (_LONG, lambda g: sum(live.row_counts[i] for i in g[1])),
+        "file_size_in_bytes": (_LONG, lambda g: sum(live.file_sizes[i] for i in g[1])),
+        "file_count": (_LONG, lambda g: len(g[1])),
+        "last_update_time": (_TIME, lambda g: updated(g[1])),
+    }
+    return _build(columns, groups.items())
 
 
 def _partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
@@ -406,9 +330,9 @@ def _partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
 
 
 _WHOLE: Mapping[str, Callable[[Table], pa.Table]] = {
-    "snapshots": _snapshots,
-    "schemas": _schemas,
-    "tags": _tags,
+    "snapshots": lambda table: _build(_SNAPSHOTS, table.snapshots()),
+    "schemas": lambda table: _build(_SCHEMAS, table.schemas()),
+    "tags": lambda table: _build(_TAGS, table.tags()),
     "branches": _branches,
     "options": _options,
     "consumers": _consumers,

@@ -10,9 +10,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileId, IndexEntry, ManifestEntry, ManifestFile
-from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_columns, read_manifest_list
+from airflow_paimon.core.format.manifest_io import (
+    read_index_manifest,
+    read_manifest,
+    read_manifest_columns,
+    read_manifest_list,
+)
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey

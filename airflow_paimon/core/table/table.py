@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,13 +13,14 @@ from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.format.tag import Tag, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
-from airflow_paimon.core.table.lost_history import proof_of_snapshots
+from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     BRANCH_PREFIX,
     MAIN,
     SCHEMA_PREFIX,
     SNAPSHOT_PREFIX,
+    STAGING_BRANCH_PREFIX,
     TAG_PREFIX,
     BranchPaths,
     Identifier,
@@ -120,7 +121,7 @@ class Table:
             return f" at {self.store.uri}; check the path"
         warehouse, database = self.warehouse.uri, self.name.partition(".")[0]
         try:
-            known = [e.name.removesuffix(".db") for e in self.warehouse.list("") if e.is_dir and e.name.endswith(".db")]
+            known = _databases(self.warehouse)
         except StorageError:  # who may read a table may not be allowed to list the warehouse
             known = [database]
         if not known:
@@ -151,7 +152,7 @@ class Table:
         for _ in range(_PROBE_LIMIT):
             latest = self.latest_snapshot_id()
             if latest is None:
-                proof = proof_of_snapshots(self.store, self.branch_name)
+                proof = proof_of_snapshots(self)
                 if proof is None:
                     return None
                 if self.latest_snapshot_id() is not None:
@@ -271,6 +272,41 @@ class Table:
 
 def _in_order(tags: Iterable[Tag]) -> list[Tag]:
     return sorted(tags, key=lambda t: (t.snapshot.id, t.name))
+
+
+def proof_of_snapshots(view: Table) -> str | None:
+    """Return the evidence that a branch without snapshots had some, so that ids must not restart at 1; None without.
+
+    A tag is evidence, unless another branch of the table has automatic tags: Paimon puts those tags on main. So
+    are a hint and, on a branch, the option that was set together with its first snapshot.
+    """
+    store, paths = view.store, view.paths
+    if not store.names(paths.schema_dir):
+        return None  # it doesn't exist, or is being created or deleted
+    for path in (paths.latest_hint, paths.earliest_hint):
+        if store.exists(path) and store.read(path).strip().isdigit():
+            return f"the hint {path}"
+    tags = sorted(view.tags(), key=lambda t: t.name)
+    strange = _tagged_by_branches(view) if tags and view.branch_name == MAIN else set()
+    for tag in tags:
+        if tag.snapshot.identity not in strange:
+            return f"tag {tag.name!r} on snapshot {tag.snapshot.id}"
+    if view.branch_name != MAIN and not view.branch_name.startswith(STAGING_BRANCH_PREFIX):
+        options = _options(view)
+        if options.get("snapshot.time-retained") == UNLIMITED_RETENTION and options.get("write-only") == "true":
+            return "its options, which were set together with its first snapshot"
+    return None
+
+
+def _options(view: Table) -> Mapping[str, str]:
+    return view.schema().options if view.exists() else {}
+
+
+def _tagged_by_branches(main: Table) -> set[str]:
+    """Identities of the snapshots of branches that may have put tags on main (``tag.automatic-creation``)."""
+    views = map(main.branch, main.branch_names())
+    tagging = [v for v in views if _options(v).get("tag.automatic-creation", "none") != "none"]
+    return {snapshot.identity for view in tagging for snapshot in view.snapshots()}
 
 
 def open_table(
@@ -422,3 +458,27 @@ def _snapshot_at(table: Table, time_ms: int) -> Snapshot:
     if best is None:
         raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms", table=table.name)
     return best
+
+
+def find_databases(warehouse: Store) -> list[str]:
+    """Name the databases of a warehouse, whichever catalog made them; one listing.
+
+    Raises:
+        NotFoundError: there is no database folder (``name.db``).
+    """
+    found = _databases(warehouse)
+    if not found:
+        raise NotFoundError(f"There is no warehouse at {warehouse.uri}: it has no folder db_name.db")
+    return found
+
+
+def _databases(warehouse: Store) -> list[str]:
+    return [e.name.removesuffix(".db") for e in warehouse.list("") if e.is_dir and e.name.endswith(".db")]
+
+
+def find_tables(warehouse: Store, database: str, wanted: Callable[[str], bool] = lambda _: True) -> list[Table]:
+    """Return the tables of a database whose ``db.table`` is wanted: one listing, and one for each of these."""
+    folder = f"{database}.db"
+    names = [e.name for e in warehouse.list(folder) if e.is_dir and wanted(f"{database}.{e.name}")]
+    views = [Table(warehouse.child(f"{folder}/{name}"), f"{database}.{name}") for name in names]
+    return [view for view in views if view.exists()]

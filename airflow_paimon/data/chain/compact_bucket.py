@@ -29,10 +29,9 @@ from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, data_file_path
 from airflow_paimon.data.chain.read import merged_rows
 from airflow_paimon.data.chain.scan import Inputs, Pinned, plan_partitions
 from airflow_paimon.data.chain.splits import ChainSplit
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import read_data_file
-from airflow_paimon.data.files.values import repeated
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
 from airflow_paimon.data.merge.versions import DELETE
 from airflow_paimon.data.scan import fitting_rows

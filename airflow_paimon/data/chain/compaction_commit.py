@@ -30,8 +30,8 @@ from airflow_paimon.core.commit.files import commit_partition
 from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.requests.base import Request
 from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import readable_value

@@ -1,4 +1,4 @@
-"""Runs a planned diff in this process, with the parts that a job with tasks shares."""
+"""Runs a planned diff in this process, with the parts that a job with tasks shares, and describes what it found."""
 
 from __future__ import annotations
 
@@ -6,17 +6,152 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.core.branches.ownership import described
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.masking import Masks, masks_of
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.data.diff.details import diff_details
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
 from airflow_paimon.data.diff.plain import compare_rows
-from airflow_paimon.data.diff.scan import DiffPlan, Side, plan_diff
-from airflow_paimon.data.in_process import fits_in_process
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.diff.scan import BASE, DiffPlan, Side, Skipped, plan_diff
+from airflow_paimon.data.files.arrow_types import ROW_ID, finer_than_micros
+from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read
+
+KINDS = ("added", "changed", "deleted")
+_LISTED = 1000
+WITH_SAMPLES = 100
+_NAMED = 5
+
+
+def diff_details(
+    plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]], request: DiffBranches, main: TableSchema
+) -> dict[str, Any]:
+    """Combine the findings by partition; partitions without a difference are only counted.
+
+    ``main``: main's newest columns and options, which say what no sample shows.
+    """
+    schema = plan.after.schema
+    masks = masks_of((main, plan.before.schema, schema), request.mask)
+    by_name: dict[str, Findings] = {}
+    for values, findings in found:
+        by_name.setdefault(partition_text(schema, values), Findings()).add(findings, request.sample)
+    values_of = StoredPartitions(schema).values
+    skipped = {partition_text(schema, values_of(stored)): s for stored, s in plan.skipped.items()}
+    differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))
+    same = (by_name.keys() | skipped.keys()) - set(differing)
+    partitions = [
+        _partition(name, by_name[name], skipped.get(name, Skipped()), masks if at < WITH_SAMPLES else None)
+        for at, name in enumerate(differing[:_LISTED])
+    ]
+    exact = all(s.exact for s in skipped.values())
+    total = {kind: sum(getattr(f, kind) for f in by_name.values()) for kind in KINDS}
+    unchanged = sum(f.unchanged for f in by_name.values()) + sum(s.rows for s in skipped.values())
+    return {
+        "branch": request.branch,
+        "against": request.against,
+        "branch_snapshot": _id(plan.after),
+        "against_snapshot": _id(plan.before),
+        "main_snapshot": plan.main_snapshot,
+        "different": bool(differing or plan.hidden_before.files or plan.hidden_after.files),
+        "key": [ROW_ID] if plan.shared_row_ids else list(plan.keys),
+        "columns": list(plan.columns),
+        "columns_only_in_branch": list(plan.columns_after_only),
+        "columns_only_in_against": list(plan.columns_before_only),
+        "total": {**total, "unchanged": unchanged, "unchanged_exact": exact},
+        "partitions": partitions,
+        "partitions_differing": len(differing),
+        "partitions_unchanged": len(same),
+        "buckets": {
+            "compared": len({(s.partition, s.bucket) for p in (plan.before, plan.after) for s in p.scan.splits}),
+            "skipped": plan.skipped_buckets,
+        },
+        "files_not_visible": {"branch": plan.hidden_after.files, "against": plan.hidden_before.files},
+        **({"appended_on_main": plan.appended_on_main} if plan.appended_on_main else {}),
+        "notes": _notes(plan, masks, exact, len(differing)),
+    }
+
+
+def _id(side: Side) -> int | None:
+    return side.snapshot.id if side.snapshot is not None else None
+
+
+def _partition(name: str, found: Findings, skipped: Skipped, masks: Masks | None) -> dict[str, Any]:
+    """``masks``: what its samples hide; None = it has no samples."""
+    out: dict[str, Any] = {
+        "partition": name,
+        **{kind: getattr(found, kind) for kind in KINDS},
+        "unchanged": found.unchanged + skipped.rows,
+        "unchanged_exact": skipped.exact,
+    }
+    if masks is not None:
+        out["samples"] = {k: _masked(masks, k, found.samples[k]) for k in KINDS if found.samples.get(k)}
+    return out
+
+
+def _masked(masks: Masks, kind: str, samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [masks.pair(one) if kind == "changed" else masks.row(one) for one in samples]
+
+
+def _notes(plan: DiffPlan, masks: Masks, exact: bool, differing: int) -> list[str]:
+    notes = [*_appended(plan), *_not_visible(plan)]
+    if masks.unknown:
+        notes.append(f"columns to hide that the table doesn't have: {', '.join(masks.unknown)}")
+    if plan.partitions_absent:
+        shown = plan.partitions_absent[:_NAMED]
+        more = ", ..." if len(plan.partitions_absent) > _NAMED else ""
+        notes.append(f"neither side has partition {', '.join(shown)}{more}: check how it is written")
+    if not exact:
+        notes.append(
+            "unchanged is an upper bound: buckets that are the same on both sides were not read, and some of them hold "
+            "several versions of a key"
+        )
+    if plan.columns_after_only or plan.columns_before_only:
+        notes.append("columns that only one side has, or has with another type, were not compared")
+    blurred = () if plan.keys else finer_than_micros(f for f in plan.after.schema.fields if f.name in plan.columns)
+    if blurred:
+        notes.append(f"{', '.join(blurred)}: compared to the microsecond only")
+    if differing > _LISTED:
+        notes.append(f"{differing - _LISTED} more partitions differ than are listed")
+    if differing > WITH_SAMPLES:
+        notes.append(f"samples are given for the first {WITH_SAMPLES} partitions")
+    return notes
+
+
+def _appended(plan: DiffPlan) -> list[str]:
+    """Say which rows of main a publish would replace, although the branch was computed without them."""
+    found = plan.appended_on_main
+    if not found:
+        return []
+    rows, where = found["rows"], ", ".join(found["buckets"][:_NAMED])
+    more = ", ..." if len(found["buckets"]) > _NAMED else ""
+    shown = {BASE: "; this diff doesn't show them", MAIN: "; this diff shows them as deleted"}.get(plan.before.name, "")
+    return [
+        f"main got {rows:,} row{'s' * (rows != 1)} in {where}{more} after the branch was made, in partitions that the "
+        f"branch replaces{shown}. A publish refuses that, or, with keep_appended, keeps them beside the branch's rows"
+    ]
+
+
+def _not_visible(plan: DiffPlan) -> list[str]:
+    """Warn of differing files whose rows no read shows yet: replacing their bucket would lose these."""
+    notes = []
+    for hidden, side, other in (
+        (plan.hidden_after, plan.after, plan.before),
+        (plan.hidden_before, plan.before, plan.after),
+    ):
+        if hidden.files:
+            names = sorted(partition_text(plan.after.schema, v) for v in hidden.partitions)
+            where = f" in {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}" if names != [""] else ""
+            notes.append(
+                f"this diff is not complete: {hidden.files} files with {hidden.rows} rows{where}, which {side.name} "
+                f"has and {other.name} lacks, wait for a compaction; until then no read shows them. Compact them "
+                f"with CALL sys.compact of Paimon's Spark connector"
+            )
+    return notes
+
 
 Found = list[tuple[tuple[Any, ...], Findings]]
 

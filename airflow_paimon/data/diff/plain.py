@@ -1,7 +1,7 @@
 """Compares two versions of a table without primary key as multisets of rows, in memory.
 
-Of a row-tracking table the rows that differ are then paired by ``_ROW_ID``. What is left is compared once more without
-the ids: a partition that was overwritten with the same rows has not changed.
+Of a row-tracking table the rows that differ are then paired by ``_ROW_ID``: a row that changed is one row, not two.
+What is left is compared once more without the ids: a partition that was overwritten with the same rows has not changed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,58 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.data.diff.json_rows import json_rows
-from airflow_paimon.data.diff.keyed import Findings, in_order
-from airflow_paimon.data.diff.pairs import COUNT, PAIRED, before_and_after, pair_rows, whole_pairs
+from airflow_paimon.data.diff.keyed import Findings, differs, in_order, json_rows
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
+
+COUNT = "__airflow_paimon_count"
+"""The column with how much more often the later side has a row."""
+PAIRED = "__airflow_paimon_paired"
+"""The column that marks the two rows of a pair, which follow each other."""
+
+
+def pair_rows(rows: pa.Table, partition_keys: Sequence[str], shared: int) -> tuple[pa.Table, pa.Table]:
+    """Find the rows that both sides have under one id and in one partition; returns the pairs, and the other rows.
+
+    ``shared``: ids from here on mean different rows on the two sides.
+    """
+    ids, counts = (np.asarray(rows.column(name).combine_chunks()) for name in (ROW_ID, COUNT))
+    order = np.lexsort((counts, ids))
+    old, new = order[:-1], order[1:]
+    is_pair = (ids[old] == ids[new]) & (ids[old] < shared) & (counts[old] == -1) & (counts[new] == 1)
+    old, new = old[is_pair], new[is_pair]
+    for name in partition_keys:
+        values = rows.column(name).combine_chunks()
+        stayed = ~differs(values.take(pa.array(old)), values.take(pa.array(new)))
+        old, new = old[stayed], new[stayed]
+    alone = np.ones(rows.num_rows, bool)
+    alone[old] = alone[new] = False
+    return rows.take(pa.array(np.column_stack((old, new)).ravel())), rows.filter(pa.array(alone))
+
+
+def whole_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Move a row whose partner is in the next batch over to that one."""
+    carried: pa.RecordBatch | None = None
+    for batch in batches:
+        if carried is not None:
+            batch = pa.Table.from_batches([carried, batch]).combine_chunks().to_batches()[0]
+            carried = None
+        at = np.flatnonzero(np.asarray(batch.column(PAIRED).to_numpy(zero_copy_only=False), bool))
+        if len(at) % 2:
+            carried = batch.slice(int(at[-1]), 1)
+            batch = batch.take(pa.array(np.delete(np.arange(batch.num_rows), at[-1])))
+        yield batch
+    if carried is not None:
+        yield carried
+
+
+def before_and_after(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Divide pairs into their earlier and their later rows, in the same order."""
+    later = pc.greater(rows.column(COUNT), 0)
+    plain = rows.drop_columns([COUNT])
+    return plain.filter(pc.invert(later)), plain.filter(later)
+
 
 _ROW = "__airflow_paimon_row"
 

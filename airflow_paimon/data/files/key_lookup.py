@@ -21,8 +21,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, DataType
-from airflow_paimon.core.table.bucket import bucket_of_values
-from airflow_paimon.core.table.bucket_functions import function_problem
+from airflow_paimon.core.table.bucket import bucket_of_values, function_problem
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.data.files.arrow_types import arrow_type

@@ -22,9 +22,15 @@ from airflow_paimon.core.format.manifest import DataFile, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataType
 from airflow_paimon.core.table.predicate import Bounds, Predicate, exactly, may_match
-from airflow_paimon.data.files.arrow_types import ROW_ID_FIELD, SEQUENCE_FIELD, arrow_schema, arrow_type
+from airflow_paimon.data.files.arrow_types import (
+    ROW_ID_FIELD,
+    SEQUENCE_FIELD,
+    arrow_schema,
+    arrow_type,
+    scalar_of,
+    value_of,
+)
 from airflow_paimon.data.files.key_lookup import Points, possible
-from airflow_paimon.data.files.values import scalar_of, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.arrow_values import to_values
+from airflow_paimon.core.format.arrow_values import column_stats, to_values
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
-from airflow_paimon.core.format.column_stats import column_stats
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileSource
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.stats import FULL, ColumnStats, bounds, encode_stats, encode_value_stats, stats_modes
+from airflow_paimon.core.format.stats import ColumnStats, bounds, encode_stats, encode_value_stats, stats_modes
 from airflow_paimon.core.format.types import AtomicType, DataField, with_nullable
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.options import TableOptions
@@ -235,7 +234,7 @@ class _OpenFile:
             self._deletes += int(is_retract(rows.column(VALUE_KIND)).sum())
             found = pc.min_max(rows.column(SEQUENCE_NUMBER))
             self._sequences += [found["min"].as_py(), found["max"].as_py()]
-        stats = [column_stats(self._telling(rows, f), f.type, FULL) for f in self._target.value_fields]
+        stats = [column_stats(self._telling(rows, f), f.type) for f in self._target.value_fields]
         self._collected.append((rows.num_rows, stats))
 
     def _telling(self, rows: pa.Table, field: DataField) -> pa.ChunkedArray:
@@ -265,7 +264,7 @@ class _OpenFile:
         exact = [_merged([(rows, stats[i]) for rows, stats in self._collected]) for i in range(len(types))]
         modes = stats_modes(names, schema.options)
         dense = TableOptions(schema.options).flag("metadata.stats-dense-store", True)
-        kept = [m.apply(s) if m.kind != "none" else ColumnStats() for m, s in zip(modes, exact, strict=True)]
+        kept = [m.apply(s) for m, s in zip(modes, exact, strict=True)]
         value_stats, value_stats_cols = encode_value_stats(names, kept, types, dense=dense)
         low, high = self._sequence_range(exact)
         key_types = [f.type for f in target.key_fields]

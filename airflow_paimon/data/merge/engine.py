@@ -1,22 +1,28 @@
-"""What a merge engine is, and how the versions of keys become rows by one.
+"""What a merge engine is, how versions of keys become rows by one, and the engines deduplicate, first-row, aggregation.
 
 Keys with one version never meet the engine: their row is returned as it is stored (docs/format.md, Merging).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge.versions import (
+    DELETE,
+    INSERT,
     LEVEL,
+    UPDATE_BEFORE,
     Indices,
+    Mask,
     Merged,
     SortOrder,
     Versions,
@@ -129,3 +135,65 @@ def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules
     if len(versions.contested):
         winners[versions.contested] = versions.rows[versions.ends - 1]
     return winners
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRow:
+    """``skips_retracts``: option ``ignore-delete``, without which a delete has no meaning here."""
+
+    skips_retracts: bool = False
+
+    @property
+    def refused_kinds(self) -> tuple[int, ...]:
+        return () if self.skips_retracts else (UPDATE_BEFORE, DELETE)
+
+    def needed(self, columns: Collection[str]) -> Iterable[str]:
+        return ()
+
+    def merge(self, versions: Versions) -> Merged:
+        if np.isin(versions.kinds(), (UPDATE_BEFORE, DELETE)).any():
+            raise UnsupportedFeatureError(
+                "A table with merge-engine=first-row holds deletes of keys with other versions: set the table option "
+                "ignore-delete, which defines their meaning"
+            )
+        return versions.rows[versions.starts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregation:
+    """``functions``: of all columns but the keys. ``remove_on_delete``: a -D removes the row; a later version goes on
+    from the values of the -D.
+    """
+
+    functions: Mapping[str, Aggregate]
+    remove_on_delete: bool = False
+
+    @property
+    def skips_retracts(self) -> bool:
+        return False
+
+    @property
+    def refused_kinds(self) -> tuple[int, ...]:
+        if all(f.takes_back for f in self.functions.values()):
+            return ()
+        return (UPDATE_BEFORE,) if self.remove_on_delete else (UPDATE_BEFORE, DELETE)
+
+    def needed(self, columns: Collection[str]) -> Iterable[str]:
+        return ()
+
+    def merge(self, versions: Versions) -> Merged:
+        kinds = versions.kinds()
+        retract: Mask = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
+        initial: Mask = (kinds == DELETE) & self.remove_on_delete
+        last = versions.ends - 1
+        columns = []
+        for name in versions.names:
+            values = versions.column(name)
+            if name in self.functions:
+                function = self.functions[name]
+                columns.append(function.fold(values, versions.starts, retract=retract, initial=initial))
+            elif name == VALUE_KIND:
+                columns.append(pa.array(np.where(initial[last], DELETE, INSERT), pa.int8()))
+            else:  # keys and system columns
+                columns.append(values.take(pa.array(last)))
+        return pa.RecordBatch.from_arrays(columns, schema=versions.pieces[0].schema)

@@ -2,28 +2,27 @@
 
 Without sequence groups each column keeps its last value that is not null. A retract that comes first gives the row its
 values, also where deletes are ignored: Paimon's readers return them as well.
+
+A sequence group of columns has sequence fields of its own. A version whose sequence fields are at least as high as the
+row's sets the group's columns; a lower one is late and only changes aggregated columns. The state of a key is followed
+from version to version, of all keys at once: a key has at most as many versions as there are sorted runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.merge.aggregates import Aggregate
-from airflow_paimon.data.merge.sequence_groups import (
-    Folded,
-    GroupState,
-    SequenceGroup,
-    fold_groups,
-    last_start,
-    steps_of,
-)
+from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
+from airflow_paimon.data.merge.sort_keys import order_values
 from airflow_paimon.data.merge.versions import (
     CHAIN_POSITION,
     DELETE,
@@ -36,6 +35,168 @@ from airflow_paimon.data.merge.versions import (
     Versions,
     take_or_null,
 )
+
+Modes = npt.NDArray[np.int8]
+
+
+class Mode(IntEnum):
+    """What a version does to an aggregated column."""
+
+    NOTHING = 0
+    NEXT = 1
+    LATE = 2
+    RETRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGroup:
+    """Option ``fields.<fields>.sequence-group``. ``removes``: a -D that isn't late removes the whole row."""
+
+    fields: tuple[str, ...]
+    columns: tuple[str, ...]
+    removes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """Per key the version that gives the sequence fields and the one that gives the columns; negative: null.
+
+    ``modes``: per version what it does to aggregated columns.
+    """
+
+    sequence: Indices
+    values: Indices
+    modes: Modes
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """``starts_at``: per version whether the row began with its values; ``deleted``: per key, by its last version."""
+
+    states: tuple[GroupState, ...]
+    starts_at: Mask
+    deleted: Mask
+
+
+def fold_groups(versions: Versions, groups: Sequence[SequenceGroup], ignore_delete: bool) -> Folded:
+    """Follow the state of all keys from version to version."""
+    ranks = [_ranks(versions, g.fields) for g in groups]
+    fold = _Fold(versions, ranks, [g.removes for g in groups])
+    counts = versions.ends - versions.starts
+    for number in range(int(counts.max())):
+        keys = np.flatnonzero(counts > number)
+        fold.step(keys, versions.starts[keys] + number, is_first=number == 0, ignore_delete=ignore_delete)
+    return fold.result()
+
+
+def _ranks(versions: Versions, fields: Sequence[str]) -> Indices:
+    """Return numbers that order the versions by these fields, null lowest; -1: all of them are null."""
+    rank: Any = np.zeros(len(versions.rows), np.int64)
+    empty: Any = np.ones(len(versions.rows), bool)
+    for name in fields:
+        valid, values = order_values(versions.column(name), descending=False)
+        own = np.where(valid, values.astype(np.int64) + 1, 0)
+        rank = np.unique(rank * (int(own.max()) + 1) + own, return_inverse=True)[1]
+        empty &= ~valid
+    return np.where(empty, -1, rank).astype(np.int64)
+
+
+class _Fold:
+    def __init__(self, versions: Versions, ranks: Sequence[Indices], removes: Sequence[bool]) -> None:
+        keys, rows = len(versions.starts), len(versions.rows)
+        self._kinds = versions.kinds()
+        self._ranks = ranks
+        self._removes = removes
+        self._highest = [np.full(keys, -1, np.int64) for _ in ranks]
+        self._sequence = [np.full(keys, -1, np.int64) for _ in ranks]
+        self._values = [np.full(keys, -1, np.int64) for _ in ranks]
+        self._modes = [np.zeros(rows, np.int8) for _ in ranks]
+        self._starts_at = np.zeros(rows, bool)
+        self._deleted = np.zeros(keys, bool)
+
+    def step(self, keys: Indices, rows: Indices, *, is_first: bool, ignore_delete: bool) -> None:
+        """Apply one version of each of these keys."""
+        kinds = self._kinds[rows]
+        retract = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
+        self._deleted[keys] = False
+        if is_first:
+            self._start(keys[retract], rows[retract])
+        if ignore_delete:
+            keys, rows, kinds, retract = keys[~retract], rows[~retract], kinds[~retract], retract[~retract]
+        counts = [ranks[rows] >= 0 for ranks in self._ranks]
+        leads = [c & (r[rows] >= h[keys]) for c, r, h in zip(counts, self._ranks, self._highest, strict=True)]
+        removed = np.zeros(len(keys), bool)
+        for lead, removes in zip(leads, self._removes, strict=True):
+            if removes:
+                removed |= lead & (kinds == DELETE)
+        for at, (count, lead) in enumerate(zip(counts, leads, strict=True)):
+            self._apply(at, keys, rows, retract, count & ~removed, lead & ~removed)
+        self._start(keys[removed], rows[removed])
+        self._deleted[keys[removed]] = True
+
+    def _apply(self, at: int, keys: Indices, rows: Indices, retract: Mask, counts: Mask, leads: Mask) -> None:
+        set_keys, set_rows = keys[leads], rows[leads]
+        self._highest[at][set_keys] = self._ranks[at][set_rows]
+        self._sequence[at][set_keys] = set_rows
+        self._values[at][set_keys] = np.where(retract[leads], -1, set_rows)
+        mode = np.where(retract, Mode.RETRACT, np.where(leads, Mode.NEXT, Mode.LATE))
+        self._modes[at][rows] = np.where(counts, mode, Mode.NOTHING)
+
+    def _start(self, keys: Indices, rows: Indices) -> None:
+        """Begin the rows again, with the values of these versions."""
+        self._starts_at[rows] = True
+        for at, ranks in enumerate(self._ranks):
+            self._highest[at][keys] = ranks[rows]
+            self._sequence[at][keys] = rows
+            self._values[at][keys] = rows
+
+    def result(self) -> Folded:
+        states = zip(self._sequence, self._values, self._modes, strict=True)
+        return Folded(tuple(GroupState(*state) for state in states), self._starts_at, self._deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What happens to aggregated columns, key by key, in order. ``versions``: where the value of each step is.
+
+    A version that begins the row may be taken back as well: then it comes twice.
+    """
+
+    versions: Indices
+    starts: Indices
+    initial: Mask
+    modes: Modes
+
+    def fold(self, function: Aggregate, values: pa.Array) -> pa.Array:
+        """Return the value of each key; ``values``: one of each version."""
+        return function.fold(
+            values.take(pa.array(self.versions)),
+            self.starts,
+            retract=self.modes == Mode.RETRACT,
+            used=self.initial | (self.modes != Mode.NOTHING),
+            late=self.modes == Mode.LATE,
+            initial=self.initial,
+        )
+
+
+def steps_of(versions: Versions, folded: Folded, state: GroupState) -> Steps:
+    """List the steps of a group's aggregated columns."""
+    begun = np.flatnonzero(folded.starts_at)
+    rows = np.concatenate([begun, np.arange(len(versions.rows))])
+    order = np.argsort(rows, kind="stable")
+    initial = order < len(begun)
+    rows = rows[order]
+    modes = np.where(initial, Mode.NOTHING, state.modes[rows]).astype(np.int8)
+    owners = versions.owners[rows]
+    return Steps(rows, np.flatnonzero(np.append(True, owners[1:] != owners[:-1])), initial, modes)
+
+
+def last_start(versions: Versions, starts_at: Mask) -> Indices:
+    """Return per key the version whose values the row began with, -1 if it began with nulls."""
+    at = np.where(starts_at, np.arange(len(versions.rows)), -1)
+    found: Indices = np.maximum.reduceat(at, versions.starts)
+    return found
+
 
 _SYSTEM = (SEQUENCE_NUMBER, CHAIN_POSITION, LEVEL)
 

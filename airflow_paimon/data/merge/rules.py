@@ -6,12 +6,9 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.aggregate_options import configured_function
 from airflow_paimon.core.table.merge_options import sequence_groups
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.data.merge.aggregates import aggregator
-from airflow_paimon.data.merge.aggregation import Aggregation
-from airflow_paimon.data.merge.engine import Deduplicate, MergeEngine, MergeRules
-from airflow_paimon.data.merge.first_row import FirstRow
-from airflow_paimon.data.merge.partial_update import PartialUpdate
-from airflow_paimon.data.merge.sequence_groups import SequenceGroup
+from airflow_paimon.data.merge.aggregates.choose import aggregator
+from airflow_paimon.data.merge.engine import Aggregation, Deduplicate, FirstRow, MergeEngine, MergeRules
+from airflow_paimon.data.merge.partial_update import PartialUpdate, SequenceGroup
 
 
 def merge_rules(schema: TableSchema) -> MergeRules:

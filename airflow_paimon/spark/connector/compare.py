@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.partitions import partition_text
-from airflow_paimon.data.diff.json_rows import json_rows
-from airflow_paimon.data.diff.keyed import Findings
+from airflow_paimon.data.diff.keyed import Findings, json_rows
 from airflow_paimon.spark.connector.frames import (
     collect_arrow,
     in_paimon_types,

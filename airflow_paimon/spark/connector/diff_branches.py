@@ -9,8 +9,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.data.diff.compare import diff_result
-from airflow_paimon.data.diff.details import WITH_SAMPLES
+from airflow_paimon.data.diff.compare import WITH_SAMPLES, diff_result
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.spark.connector.compare import Comparison, Found, compare_frames
 from airflow_paimon.spark.connector.frames import Reader, in_partitions

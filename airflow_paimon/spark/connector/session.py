@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests.base import Request
+from airflow_paimon.core.requests.requests import Request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

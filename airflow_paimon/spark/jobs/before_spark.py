@@ -5,12 +5,16 @@ Imports no pyspark: under plain ``python`` a wrong request is answered in the ti
 
 from __future__ import annotations
 
-from airflow_paimon.core.requests.base import Request
-from airflow_paimon.core.requests.chain_requests import CompactChainTable
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import check_engine
-from airflow_paimon.core.requests.replay_requests import ReplayBranch
-from airflow_paimon.core.requests.requests import Compact, CorrectBranch, DiffBranches
+from airflow_paimon.core.requests.requests import (
+    Compact,
+    CompactChainTable,
+    CorrectBranch,
+    DiffBranches,
+    ReplayBranch,
+    Request,
+)
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table

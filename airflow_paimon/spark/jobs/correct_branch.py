@@ -36,16 +36,14 @@ from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.scan import ChainRead
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.in_process import fits_in_process
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, distribute, plan_write
+from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read
+from airflow_paimon.data.write import TableWrite, discard_files, distribute, plan_write
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.column_sources import column_sources

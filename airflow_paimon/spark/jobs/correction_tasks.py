@@ -18,16 +18,15 @@ from airflow_paimon.core.requests.partitions import PartitionChoice, partition_t
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
-from airflow_paimon.data.merge.row_sorter import RowSorter
+from airflow_paimon.data.merge.sorted_runs import RowSorter
 from airflow_paimon.data.merge.versions import UPDATE_BEFORE, Indices
 from airflow_paimon.data.net_changelog import BucketState, with_net_changelog
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, distribute, write_rows
+from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, discard_files, distribute, write_rows
 from airflow_paimon.spark.rows_in import conform, without_group
 
 

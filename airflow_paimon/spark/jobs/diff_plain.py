@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.diff.keyed import Findings
-from airflow_paimon.data.diff.pairs import COUNT, PAIRED
-from airflow_paimon.data.diff.plain import Side, Values, count_surplus
+from airflow_paimon.data.diff.plain import COUNT, PAIRED, Side, Values, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.spark.connector.compare import comparable
 from airflow_paimon.spark.read import frame_of

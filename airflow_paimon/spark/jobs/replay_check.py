@@ -13,7 +13,7 @@ from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.replay_requests import ReplayBranch
+from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.streaming.changes_plan import Overwrites, StreamRules
 from airflow_paimon.core.streaming.position_plan import FROM_TIMESTAMP, Position, Start

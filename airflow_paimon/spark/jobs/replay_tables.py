@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.replay_requests import ReplayBranch
-from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch
 from airflow_paimon.core.streaming.changes_plan import READ_OVERWRITE
 from airflow_paimon.core.streaming.position_plan import Offset, Position, Start
 from airflow_paimon.core.table.table import Table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.data import in_process
+from airflow_paimon.data import scan
 from airflow_paimon.data.chain.scan import ChainRead
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.spark.filters import has_jvm
@@ -51,7 +51,7 @@ def view_frame(spark: SparkSession, planned: Sequence[Layer] | ChainRead) -> Dat
 
 def is_small_view(files: Iterable[DataFile]) -> bool:
     """Whether ``view_frame`` reads these files in this process."""
-    return in_process.fits_in_process(files, min(VIEW_BYTES, in_process.LIMIT_BYTES))
+    return scan.fits_in_process(files, min(VIEW_BYTES, scan.LIMIT_BYTES))
 
 
 def few_rows(rows: DataFrame, *, kept: bool = False) -> pa.Table | None:
@@ -65,7 +65,7 @@ def few_rows(rows: DataFrame, *, kept: bool = False) -> pa.Table | None:
     if not hasattr(rows, "_jdf") or not hasattr(rows, "toArrow"):  # a Spark Connect client, Spark 3.5
         return None
     limited = rows.limit(MOST_ROWS + 1)  # asked for its plan and run, so that it is planned once
-    if _bytes_read(limited, _LOCAL_LEAVES + (_KEPT_LEAVES if kept else ())) > in_process.LIMIT_BYTES:
+    if _bytes_read(limited, _LOCAL_LEAVES + (_KEPT_LEAVES if kept else ())) > scan.LIMIT_BYTES:
         return None
     try:
         found: pa.Table = limited.toArrow()

@@ -18,12 +18,11 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.in_process import fits_in_process
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read, with_positions
+from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
+from airflow_paimon.data.write import discard_files
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
 from airflow_paimon.spark.shares import slim_split

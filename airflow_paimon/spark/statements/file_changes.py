@@ -16,14 +16,13 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.copy_on_write import CHANGED, CopyOnWrite, touched, write_kept
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, FILE_POSITION_FIELD, VALUE_KIND
 from airflow_paimon.data.files.pruning import NO_FILTER
 from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.data.read import read_stored
 from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.data.scan import TableRead
-from airflow_paimon.data.write import write_rows
+from airflow_paimon.data.write import discard_files, write_rows
 from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.statements.evaluate import (
     CHANGE,

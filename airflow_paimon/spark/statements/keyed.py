@@ -26,15 +26,13 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_snapshot
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.in_process import fits_in_process
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
-from airflow_paimon.data.scan import ReadSplit, plan_read
-from airflow_paimon.data.write import TableWrite, distribute, plan_write
+from airflow_paimon.data.scan import ReadSplit, fits_in_process, plan_read
+from airflow_paimon.data.write import TableWrite, discard_files, distribute, plan_write
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, conform, distributed, temporary_conf

@@ -9,8 +9,7 @@ from typing import Any
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.data.discarded_files import discard_files
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.write import TableWrite, discard_files
 from airflow_paimon.spark.statements.statement_plan import Statement
 
 _TEXT = 200

@@ -19,7 +19,7 @@ from airflow_paimon.spark.statements.parse import kind_of, parse_plan, says, seq
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_paimon.core.requests.base import Request
+    from airflow_paimon.core.requests.requests import Request
 
 _PLANS = frozenset({
     "Aggregate", "Deduplicate", "DeleteFromTable", "Distinct", "Except", "Filter", "Generate", "GlobalLimit",

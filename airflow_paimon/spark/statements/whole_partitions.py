@@ -12,8 +12,7 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.copy_on_write import touched
-from airflow_paimon.data.files.arrow_types import FILE_POSITION, FILE_POSITION_FIELD
-from airflow_paimon.data.files.values import repeated
+from airflow_paimon.data.files.arrow_types import FILE_POSITION, FILE_POSITION_FIELD, repeated
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import ReadSplit, plan_read
 from airflow_paimon.data.write import TableWrite

@@ -20,10 +20,9 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.compact_written import compact_written
-from airflow_paimon.data.discarded_files import discard_files
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.tasks import forgetting_zip_importers
 

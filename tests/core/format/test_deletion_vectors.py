@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.deletion_vectors import MAGIC_32, MAGIC_64, read_deletion_vectors
-from airflow_paimon.core.format.index_manifest import read_index_manifest
 from airflow_paimon.core.format.manifest import DeletionVectorRange
+from airflow_paimon.core.format.manifest_io import read_index_manifest
 
 JAVA_SAMPLE = bytes.fromhex("01 00000018 5e43f2d0 3a30000001000000000001001000000002000400 87d960fa")
 # Written by CRoaring: an array and a run container; a 64-bit bitmap with keys 0 and 3.

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.avro.container import read_container
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
-from airflow_paimon.core.format.index_manifest import INDEX_SCHEMA, read_index_manifest, write_index_manifest
 from airflow_paimon.core.format.manifest import DeletionVectorRange, GlobalIndex, IndexEntry
+from airflow_paimon.core.format.manifest_io import INDEX_SCHEMA, read_index_manifest, write_index_manifest
 from tests.core.format.avro_files import fastavro_records, write_with_fastavro
 
 ENTRY = IndexEntry(

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.arrow_values import column_stats
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, decode_row
-from airflow_paimon.core.format.column_stats import column_stats
 from airflow_paimon.core.format.stats import (
-    FULL,
     ColumnStats,
     StatsMode,
     bounds,
@@ -33,7 +32,7 @@ from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
 from tests.core.format.row_cases import arrow_array, typed_values
 
 LAST = chr(0x10FFFF)
-TRUNCATE_3 = StatsMode("truncate", 3)
+FULL, TRUNCATE_3 = StatsMode("full"), StatsMode("truncate", 3)
 
 
 def test_modes() -> None:
@@ -138,7 +137,7 @@ def _columns(draw: st.DrawFn) -> tuple[DataType, list[Any]]:
 @given(_columns(), st.sampled_from([FULL, TRUNCATE_3]))
 def test_bounds_of_columns_hold(column: tuple[DataType, list[Any]], mode: StatsMode) -> None:
     data_type, values = column
-    stats = column_stats(pa.chunked_array([arrow_array(values, data_type)]), data_type, mode)
+    stats = mode.apply(column_stats(pa.chunked_array([arrow_array(values, data_type)]), data_type))
     assert stats.null_count == values.count(None)
     present = [v for v in values if v is not None]
     has_nan = any(isinstance(v, float) and math.isnan(v) for v in present)
@@ -172,18 +171,18 @@ def test_bounds_of_columns_hold(column: tuple[DataType, list[Any]], mode: StatsM
     ],
 )
 def test_columns(array: pa.Array, type_text: str, expected: tuple[Any, ...]) -> None:
-    assert column_stats(array, parse_type(type_text), FULL) == expected
+    assert column_stats(array, parse_type(type_text)) == expected
 
 
 def test_modes_that_collect_less() -> None:
-    array = pa.array([1, None])
-    assert column_stats(array, AtomicType("BIGINT"), StatsMode("none")) == ColumnStats()
-    assert column_stats(array, AtomicType("BIGINT"), StatsMode("counts")) == ColumnStats(None, None, 1)
+    stats = column_stats(pa.array([1, None]), AtomicType("BIGINT"))
+    assert StatsMode("none").apply(stats) == ColumnStats()
+    assert StatsMode("counts").apply(stats) == ColumnStats(None, None, 1)
     nested = pa.array([[1]])
-    assert column_stats(nested, parse_type({"type": "ARRAY", "element": "INT"}), FULL) == ColumnStats()
+    assert column_stats(nested, parse_type({"type": "ARRAY", "element": "INT"})) == ColumnStats()
 
 
 def test_zeros_are_widened() -> None:
     for zeros in ([0.0], [-0.0]):
-        stats = column_stats(pa.array(zeros), AtomicType("DOUBLE"), FULL)
+        stats = column_stats(pa.array(zeros), AtomicType("DOUBLE"))
         assert (str(stats.minimum), str(stats.maximum)) == ("-0.0", "0.0")

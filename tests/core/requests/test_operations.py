@@ -16,7 +16,7 @@ from airflow_paimon.core.requests.operations import OPERATIONS, function_on_rows
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_every_function_is_there_and_takes_what_it_is_given(name: str) -> None:
     operation = OPERATIONS[name]
-    assert (operation.name, operation.request.operation) == (name, name)
+    assert operation.request.operation == name
     given = {"rows": ["spark", "context", "request"], "metadata": ["context", "request"]}[operation.runs_on]
     given += ["fold"] if operation.fold else []
     for text in filter(None, (operation.function, operation.connector)):

@@ -16,7 +16,8 @@ from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.table.aggregate_options import AggregateOptions, aggregate_problems
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import arrow_type
-from airflow_paimon.data.merge.aggregates import Aggregate, aggregator
+from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
+from airflow_paimon.data.merge.aggregates.choose import aggregator
 from tests.data.merge.aggregate_model import EXACT, Model, Refused, comparable
 from tests.randomness import chance as chance_of
 

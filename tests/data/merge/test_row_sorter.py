@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.merge.row_sorter import RowSorter
+from airflow_paimon.data.merge.sorted_runs import RowSorter
 from airflow_paimon.data.write import TableWrite, distribute, plan_write
 from tests.data.tables import make_table, rows_of
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.replay_requests import ReplayBranch
+from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.replay_plan import split_statements
 from airflow_paimon.core.table.table import Table

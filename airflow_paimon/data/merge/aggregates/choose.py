@@ -8,20 +8,26 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.aggregate_options import SKETCHES, aggregate_options, function_of
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.booleans import BoolAnd, BoolOr
-from airflow_paimon.data.merge.aggregates.collect import Collect
-from airflow_paimon.data.merge.aggregates.maps import MergeMap, MergeMapWithKeyTime
-from airflow_paimon.data.merge.aggregates.nested import NestedPartialUpdate, NestedUpdate
+from airflow_paimon.data.merge.aggregates.nested import (
+    Collect,
+    MergeMap,
+    MergeMapWithKeyTime,
+    NestedPartialUpdate,
+    NestedUpdate,
+)
 from airflow_paimon.data.merge.aggregates.numbers import Product, Sum
-from airflow_paimon.data.merge.aggregates.ordered import Max, Min
-from airflow_paimon.data.merge.aggregates.sketches import Sketch
 from airflow_paimon.data.merge.aggregates.text import ListAgg
 from airflow_paimon.data.merge.aggregates.values import (
+    BoolAnd,
+    BoolOr,
     FirstNonNullValue,
     FirstValue,
     LastNonNullValue,
     LastValue,
+    Max,
+    Min,
     PrimaryKey,
+    Sketch,
 )
 
 _FUNCTIONS: Mapping[str, type[Aggregate]] = {

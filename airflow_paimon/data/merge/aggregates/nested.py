@@ -1,8 +1,9 @@
-"""``nested_update`` and ``nested_partial_update``: a table in a column, ARRAY<ROW>, whose rows have a key or not."""
+"""Functions on columns of arrays and maps: ``collect``, ``merge_map``, ``nested_update`` and their variants."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,19 +12,249 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.element_codes import element_codes
 from airflow_paimon.data.merge.aggregates.records import (
     Elements,
     Flags,
     Indices,
     Records,
     Slots,
+    element_codes,
     explode,
     implode,
     slots_of,
     validity,
 )
 from airflow_paimon.data.merge.sort_keys import order_values
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(Aggregate):
+    """All elements; a retract removes as many of each as it holds. ``distinct``: in no particular order."""
+
+    retracts: ClassVar[bool] = True
+    order_bound: ClassVar[bool] = True
+
+    def _by_rows(self, records: Records) -> Flags:
+        """An initial array may hold an element twice in spite of distinct.
+
+        Late records come last here as well, but not with ``ignore-retract``: Paimon puts those before the others.
+        """
+        late = records.late & self.options.ignore_retract
+        return records.any_of(records.initial | late)
+
+    def _fold(self, records: Records) -> pa.Array:
+        elements = explode(records.values)
+        group = records.group[elements.record]
+        keep = np.ones(len(elements.at), bool)
+        retract = records.retract[elements.record]
+        if self.options.distinct or retract.any():
+            slots = slots_of(group, _codes(records.values, elements))
+            keep = _first_added(slots, retract) if self.options.distinct else _not_taken(slots, retract)
+        present = records.any_of(records.valid & ~records.retract)
+        return implode(records.values, elements.at[keep], group[keep], present)
+
+    def _fold_rows(self, records: Records) -> pa.Array:
+        elements = explode(records.values)
+        codes = _codes(records.values, elements)
+        bounds = np.searchsorted(elements.record, np.arange(len(records.values) + 1))
+        whole_set = self.options.distinct and not pa.types.is_nested(records.values.type.value_type)
+        lists: list[list[int] | None] = []
+        for start, end in zip(records.starts, records.ends, strict=True):
+            held: list[int] | None = None
+            for at in range(start, end + 1):
+                own = list(range(bounds[at], bounds[at + 1])) if records.valid[at] else None
+                if records.initial[at]:
+                    held = own
+                elif records.retract[at]:
+                    held = _without(held, own or [], codes)
+                elif held is not None or own is not None:
+                    is_first = records.late[at] and self.options.ignore_retract
+                    first, second = (own, held) if is_first else (held, own)
+                    joined, settled = (first or []) + (second or []), 0 if whole_set else len(first or [])
+                    held = _set(joined, settled, codes) if self.options.distinct else joined
+            lists.append(held)
+        counts = [len(one or []) for one in lists]
+        at_all = np.array([at for one in lists for at in one or []], np.int64)
+        present = np.array([one is not None for one in lists], bool)
+        return implode(records.values, elements.at[at_all], np.repeat(np.arange(len(lists)), counts), present)
+
+
+def _codes(values: pa.Array, elements: Elements) -> Indices:
+    """Return a code per element. Paimon compares binary elements by object identity: none equals another."""
+    inner = values.values
+    if pa.types.is_binary(inner.type):
+        return np.where(validity(pc.take(inner, pa.array(elements.at))), np.arange(len(elements.at)), -1)
+    return element_codes(pc.take(inner, pa.array(elements.at)))
+
+
+def _first_added(slots: Slots, retract: Flags) -> Flags:
+    """Return the first element of each slot that was added after the last one that was taken back."""
+    added = ~retract & (np.arange(len(retract)) > slots.last_of(retract)[slots.slot])
+    first = slots.first_of(added)
+    keep = np.zeros(len(retract), bool)
+    keep[first[first < len(retract)]] = True
+    return keep
+
+
+def _not_taken(slots: Slots, retract: Flags) -> Flags:
+    """Return the added elements that are left: a retract takes the oldest equal one, or nothing if there is none."""
+    order = np.argsort(slots.slot, kind="stable")
+    starts = np.searchsorted(slots.slot[order], np.arange(slots.count))
+    change = np.where(retract[order], -1, 1)
+    running = np.cumsum(change)
+    running -= (running - change)[starts][slots.slot[order]]
+    lowest = np.minimum(np.minimum.reduceat(running, starts), 0)
+    ends = np.append(starts[1:], len(order)) - 1
+    left = running[ends] - lowest
+    added = np.cumsum(~retract[order])
+    later = added[ends][slots.slot[order]] - added
+    keep = np.zeros(len(retract), bool)
+    keep[order] = ~retract[order] & (later < left[slots.slot[order]])
+    return keep
+
+
+def _without(held: list[int] | None, taken: list[int], codes: Indices) -> list[int] | None:
+    if held is None:
+        return None
+    left = [codes[at] for at in taken]
+    kept = []
+    for at in held:
+        if codes[at] in left:
+            left.remove(codes[at])
+        else:
+            kept.append(at)
+    return kept
+
+
+def _set(joined: list[int], settled: int, codes: Indices) -> list[int]:
+    """Return each element once, the first ``settled`` ones as they are."""
+    kept = joined[:settled]
+    known = {codes[at] for at in kept}
+    for at in joined[settled:]:
+        if codes[at] not in known:
+            known.add(codes[at])
+            kept.append(at)
+    return kept
+
+
+Entries = dict[int, int]
+"""A map while it is folded row by row: the code of a key to the entry that holds its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Maps(Aggregate):
+    order_bound: ClassVar[bool] = True
+
+    def _fold(self, records: Records) -> pa.Array:
+        entries = explode(records.values)
+        slots = slots_of(records.group[entries.record], _key_codes(records.values, entries))
+        chosen = np.sort(self._winners(records, entries, slots))
+        present = records.any_of(records.valid & ~records.retract)
+        return implode(records.values, entries.at[chosen], records.group[entries.record[chosen]], present)
+
+    @abstractmethod
+    def _winners(self, records: Records, entries: Elements, slots: Slots) -> Indices:
+        """Return the entries of the folded maps."""
+
+    def _fold_rows(self, records: Records) -> pa.Array:
+        entries = explode(records.values)
+        codes = _key_codes(records.values, entries).tolist()
+        times = self._times(records.values, entries)
+        bounds = np.searchsorted(entries.record, np.arange(len(records.values) + 1))
+        maps: list[Entries | None] = []
+        for start, end in zip(records.starts, records.ends, strict=True):
+            held: Entries | None = None
+            for at in range(start, end + 1):
+                span = range(bounds[at], bounds[at + 1])
+                own = {codes[entry]: entry for entry in span} if records.valid[at] else None
+                if records.initial[at]:
+                    held = own
+                elif records.retract[at]:
+                    held = held and {code: entry for code, entry in held.items() if code not in (own or {})}
+                elif held is None or own is None:
+                    held = own if held is None else held
+                else:
+                    held = _merged(own, held, times) if records.late[at] else _merged(held, own, times)
+            maps.append(held)
+        return _map_array(records, entries, maps)
+
+    def _times(self, values: pa.Array, entries: Elements) -> Indices | None:
+        """Return the rank of each entry's time, 0 for a value without time and -1 for no value; None: no times here."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeMap(_Maps):
+    """The last value of each key; a retract removes its keys, whatever their values."""
+
+    retracts: ClassVar[bool] = True
+
+    def _winners(self, records: Records, entries: Elements, slots: Slots) -> Indices:
+        last = slots.last_of(np.ones(len(entries.at), bool))
+        return last[~records.retract[entries.record[last]]]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeMapWithKeyTime(_Maps):
+    """The value of each key with the greatest time, as text. A null value removes the key, one without time is ignored.
+
+    The first map of a key is taken as it is.
+    """
+
+    def _times(self, values: pa.Array, entries: Elements) -> Indices:
+        items = pc.take(values.items, pa.array(entries.at))
+        times = pc.struct_field(items, self.options.time_field)
+        return np.where(validity(items), _text_ranks(times), -1)
+
+    def _winners(self, records: Records, entries: Elements, slots: Slots) -> Indices:
+        rank = self._times(records.values, entries)
+        initial = entries.record == records.first_of(records.valid)[records.group][entries.record]
+        at = np.arange(len(rank))
+        removed = slots.last_of((rank < 0) & ~initial)
+        held = np.flatnonzero((initial | (rank > 0)) & (at > removed[slots.slot]))
+        order = held[np.lexsort([-held, np.maximum(rank[held], 0), slots.slot[held]])]
+        slot = slots.slot[order]
+        return order[np.append(slot[1:] != slot[:-1], True)] if len(order) else order
+
+
+def _key_codes(values: pa.Array, entries: Elements) -> Indices:
+    return element_codes(pc.take(values.keys, pa.array(entries.at)))
+
+
+def _text_ranks(times: pa.Array) -> Indices:
+    """Return ranks from 1 in the order of Java's strings, which is by UTF-16 code units; null is 0."""
+    encoded = pc.dictionary_encode(times)
+    texts = encoded.dictionary.to_pylist()
+    order = sorted(range(len(texts)), key=lambda at: texts[at].encode("utf-16-be"))
+    ranks = np.zeros(len(texts) + 1, np.int64)
+    ranks[order] = np.arange(1, len(texts) + 1)
+    of_each: Indices = ranks[np.asarray(pc.fill_null(encoded.indices, len(texts)).to_numpy())]
+    return of_each
+
+
+def _merged(held: Entries, own: Entries, times: Indices | None) -> Entries:
+    """Merge one map onto another. By time, a value of -1 removes its key and one of 0 is ignored."""
+    if times is None:
+        return {**held, **own}
+    merged = dict(held)
+    for code, entry in own.items():
+        if times[entry] < 0:
+            merged.pop(code, None)
+        elif times[entry] > 0 and (code not in merged or times[entry] > max(times[merged[code]], 0)):
+            merged[code] = entry
+    return merged
+
+
+def _map_array(records: Records, entries: Elements, maps: list[Entries | None]) -> pa.Array:
+    present: Flags = np.array([one is not None for one in maps], bool)
+    at = np.array(list(_chained(one or {} for one in maps)), np.int64)
+    group = np.repeat(np.arange(len(maps)), [len(one or {}) for one in maps])
+    return implode(records.values, entries.at[at], group, present)
+
+
+def _chained(maps: Iterable[Entries]) -> Iterable[int]:
+    return (entry for one in maps for entry in one.values())
+
 
 Row = tuple[int, ...]
 """A nested row while it is folded row by row: for each field the element that holds its value."""

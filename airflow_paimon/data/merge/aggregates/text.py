@@ -11,8 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.element_codes import element_codes
-from airflow_paimon.data.merge.aggregates.records import Flags, Records, explode, nothing, scatter, slots_of
+from airflow_paimon.data.merge.aggregates.records import (
+    Flags,
+    Records,
+    element_codes,
+    explode,
+    nothing,
+    scatter,
+    slots_of,
+)
 
 _SPACES = (
     "\t\n\x0b\f\r\x1c\x1d\x1e\x1f "

@@ -1,15 +1,17 @@
-"""Functions that choose one of the values by its place: the first, the last, or the key's."""
+"""Functions that give one of the values of a key, or a truth about them: by place, by order, the only one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.records import Records, pick
+from airflow_paimon.data.merge.aggregates.records import Records, nothing, pick, scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,91 @@ def _first_by_rows(records: Records, *, skip_nulls: bool) -> np.ndarray[tuple[in
                 kept = kept_first
         chosen[group] = kept
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Extreme(Aggregate):
+    lowest: ClassVar[bool]
+
+    def _fold(self, records: Records) -> pa.Array:
+        valid, groups = records.kept(records.valid)
+        if not valid.groups:
+            return nothing(records.values, records.groups)
+        ranks = comparable(valid.values)
+        best = (np.minimum if self.lowest else np.maximum).reduceat(ranks, valid.starts)
+        chosen = valid.first_of(ranks == best[valid.group])
+        return scatter(pick(valid.values, chosen), groups, records.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Max(_Extreme):
+    """The greatest value, nulls left out."""
+
+    lowest: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Min(_Extreme):
+    """The least value, nulls left out."""
+
+    lowest: ClassVar[bool] = True
+
+
+def comparable(values: pa.Array) -> npt.NDArray[Any]:
+    """Return integers in the order of values without nulls. NaN is the highest float, and -0.0 is below 0.0."""
+    kind = values.type
+    if pa.types.is_integer(kind):
+        return np.asarray(values.to_numpy())
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        return np.asarray(values.view(pa.int32()).to_numpy())
+    if pa.types.is_timestamp(kind):
+        return np.asarray(values.view(pa.int64()).to_numpy())
+    if pa.types.is_floating(kind):
+        return _float_order(np.asarray(values.to_numpy()))
+    if pa.types.is_string(kind):
+        values = values.view(pa.binary())
+    return np.asarray(pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy())
+
+
+def _float_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    width = f"i{values.dtype.itemsize}"
+    bits = np.where(np.isnan(values), np.array(np.nan, values.dtype), values).view(width)
+    return np.where(bits < 0, bits ^ np.iinfo(width).max, bits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Boolean(Aggregate):
+    decisive: ClassVar[bool]
+    """The value that one record is enough for."""
+
+    def _fold(self, records: Records) -> pa.Array:
+        truth = np.asarray(pc.fill_null(records.values, False).to_numpy(zero_copy_only=False))
+        decided = records.any_of(records.valid & (truth == self.decisive))
+        return pa.array(np.where(decided, self.decisive, not self.decisive), mask=~records.any_of(records.valid))
+
+
+@dataclass(frozen=True, slots=True)
+class BoolAnd(_Boolean):
+    """Whether all values are true, nulls left out."""
+
+    decisive: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoolOr(_Boolean):
+    """Whether any value is true."""
+
+    decisive: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch(Aggregate):
+    """The only value of a key that is not null, unchanged; several are refused."""
+
+    def _fold(self, records: Records) -> pa.Array:
+        if (np.add.reduceat(records.valid.astype(np.int64), records.starts) > 1).any():
+            raise self._refused(
+                "is not merged by the embedded engine, and a key has several values",
+                "compact the table with Paimon, or read it with Paimon's own Spark connector",
+            )
+        return pick(records.values, records.last_of(records.valid))

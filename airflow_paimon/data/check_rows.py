@@ -1,20 +1,23 @@
-"""Reads which keys are in the files of each dynamic bucket, for ``check_table`` and ``repair_table``."""
+"""Reads keys and row ids of all files, for ``check_table`` and ``repair_table``."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from airflow_paimon.core.format.hash_index import Hashes, distinct
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.merge.sections import Section
-from airflow_paimon.data.read import read_stored
+from airflow_paimon.data.read import read_split, read_stored
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 
 _PENDING = 64
@@ -51,3 +54,39 @@ def _hashes(read: TableRead, split: ReadSplit) -> Hashes:
             if len(parts) >= _PENDING:
                 parts = [distinct(np.concatenate(parts))]
     return distinct(np.concatenate(parts)) if parts else np.empty(0, np.int32)
+
+
+MAX_ROWS = 50_000_000
+"""Ids to compare at once: 800 MB with their files."""
+_LISTED = 100
+
+
+def duplicate_row_ids(
+    view: Table, head: Snapshot, files: Sequence[DataFile], limit: int = MAX_ROWS
+) -> dict[int, list[str]] | None:
+    """Return up to 100 ids that several visible rows of these files have, and the names of their files; None: too many
+    rows.
+
+    Raises:
+        FormatError: a file is missing or corrupt.
+    """
+    if sum(f.row_count for f in files) > limit:
+        return None
+    wanted = {f.file_name for f in files}
+    scan = plan_snapshot(view, head, view.schema())
+    chosen = [replace(s, files=tuple(f for f in s.files if f.file_name in wanted)) for s in scan.splits]
+    read, splits = plan_read(
+        replace(scan, splits=tuple(s for s in chosen if s.files)), columns=[ROW_ID], time_travel=True, layered=True
+    )
+    names: list[str] = []
+    ids: list[npt.NDArray[np.int64]] = []
+    for part in (p for s in splits for p in s.divided()):
+        found = [batch.column(0).to_numpy() for batch in read_split(read, part)]
+        names.append(part.files[0].file_name)
+        ids.append(np.concatenate(found) if found else np.empty(0, np.int64))
+    every = np.concatenate(ids)
+    owner = np.repeat(np.arange(len(ids)), [len(i) for i in ids])
+    order = np.argsort(every, kind="stable")
+    every, owner = every[order], owner[order]
+    twice = np.unique(every[1:][every[1:] == every[:-1]])[:_LISTED]
+    return {int(i): [names[n] for n in owner[every == i]] for i in twice}
