@@ -5,7 +5,7 @@ See docs/design.md, Publishing is one snapshot, forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,41 +25,25 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
-    Sides,
     check_bucket_counts,
     check_deletion_vectors,
     check_hash_indexes,
     check_moving_keys,
     check_snapshot_numbers,
-    fast_forward_buckets,
     highest_sequence,
-    key_scope,
-    merge_buckets,
     sequences_too_high,
     too_high,
 )
 from airflow_paimon.core.publish.changelog import WriteChangelog
 from airflow_paimon.core.publish.draft import Decision
-from airflow_paimon.core.publish.file_merge import merge_branch_files
-from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
-from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.hold import published_mark, while_there
-from airflow_paimon.core.publish.replace_main import (
-    changed_since_kept,
-    check_request,
-    is_brought,
-    replacement,
-    tags_for_main,
-)
-from airflow_paimon.core.publish.replace_main_plan import TAGS_PROPERTY, CarriedOver
 from airflow_paimon.core.publish.row_ids import Rewrite
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.safeguards import bucket_namer
@@ -69,22 +53,20 @@ from airflow_paimon.core.publish.schema_records import (
     reconcile_records,
     withdrawn_versions,
 )
-from airflow_paimon.core.publish.sides import LastPublish, gather_sides, keys_stay
+from airflow_paimon.core.publish.sides import gather_sides, keys_stay
+from airflow_paimon.core.publish.ways import Gathered, Merge, way_of
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
+from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
-from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import (
     Difference,
-    before_first,
-    branch_point,
     difference,
     publish_target,
     really_changed,
     snapshots_between,
 )
-from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries, read_index
@@ -104,22 +86,6 @@ class _SpareIds:
         """0 at first; once other commits were faster twice, far more than main has given out meanwhile."""
         self.seen.append(head.next_row_id or 0)
         return 0 if len(self.seen) < 3 else max(_SPARE_IDS, 100 * (self.seen[-1] - self.seen[-2]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gathered:
-    """A consistent reading of both sides: the input of the plan."""
-
-    head: Snapshot
-    theirs: Snapshot
-    base: Snapshot
-    sides: Sides
-    last: LastPublish | None
-    standing: LastPublish | None
-    is_known: bool
-    main_schemas: Sequence[TableSchema]
-    branch_schemas: Sequence[TableSchema]
-    withdrawn: frozenset[int]
 
 
 def publish_branch(
@@ -146,20 +112,17 @@ def publish_branch(
     if main.branch_name != MAIN:
         context = replace(context, table=main)
         check_chain_publish(main, branch, request.operation)
-    theirs = _branch_head(branch, request)
+    theirs, way = _branch_head(branch, request), way_of(context, request, branch)
 
     def make_decide() -> Decide:
         record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
+        way.check()
         pending: int | None = None
-        if isinstance(request, ReplaceMain):
-            check_request(main, request)
         if not request.dry_run:
-            whole = isinstance(request, ReplaceMain)
-            same = is_brought(context, branch) if whole else main.schema().content == branch.schema().content
-            is_continued = is_continued_by(main, branch.branch_name, same, whole=whole)
+            is_continued = is_continued_by(main, branch.branch_name, way.is_brought(), whole=way.replaces)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
-        return _decider(context, request, branch, theirs, fold, pending, publish_properties(record))
+        return _decider(way, theirs, fold, pending, publish_properties(record))
 
     with while_there(branch, theirs):
         result = run_publication(context, main, make_decide, rewrite, changelog)
@@ -171,24 +134,16 @@ def publish_branch(
     return result
 
 
-def _decider(
-    context: Context,
-    request: PublishBranch,
-    branch: Table,
-    theirs: Snapshot,
-    fold: Fold | None,
-    pending: int | None,
-    about: Mapping[str, str],
-) -> Decide:
+def _decider(way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | None, about: Mapping[str, str]) -> Decide:
     """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once."""
-    main, wanted = context.table, theirs
-    spare, marked = _SpareIds(), published_mark(branch, request.operation_id)
+    main, branch, wanted = way.main, way.branch, theirs
+    spare, marked = _SpareIds(), published_mark(branch, way.request.operation_id)
 
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
-        g = _gather(main, branch, wanted, head, request, marked)
-        decision, high = _decide(context, request, branch, g, pending, about, spare)
-        if not high or request.dry_run:
+        g = _gather(way, wanted, head, marked)
+        decision, high = _decide(way, g, pending, about, spare)
+        if not high or way.request.dry_run:
             return decision
         if fold is None or wanted is not theirs:
             raise sequences_too_high(main.name, high, bucket_namer(g.main_schemas[-1]))
@@ -213,17 +168,8 @@ def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
     return theirs
 
 
-def _gather(
-    main: Table,
-    branch: Table,
-    theirs: Snapshot,
-    head: Snapshot | None,
-    request: PublishBranch,
-    marked: int | None = None,
-) -> _Gathered:
-    base = branch_point(main, branch)
-    if base is None and isinstance(request, ReplaceMain) and request.discard_main:
-        base = _started_empty(main, branch)
+def _gather(way: Merge, theirs: Snapshot, head: Snapshot | None, marked: int | None) -> Gathered:
+    main, branch, request, base = way.main, way.branch, way.request, way.base()
     if base is None or head is None:
         raise UnsafeOperationError(
             f"{branch.label} shares no snapshot with main (created empty, or main's history and tags were expired), so "
@@ -245,18 +191,14 @@ def _gather(
         head=head,
         theirs=theirs,
         schema=main_schemas[-1],
-        whole=isinstance(request, FastForward),
+        whole=way.takes_all,
         marked=marked,
     )
-    sides = compared.sides
-    if isinstance(request, ReplaceMain):
-        since = changed_since_kept(main, branch.branch_name, base, head, sides.ours.buckets)
-        sides = sides if since is None else replace(sides, ours_real=since)
-    return _Gathered(
+    return Gathered(
         head=head,
         theirs=theirs,
         base=base,
-        sides=sides,
+        sides=way.compared(base, head, compared.sides),
         last=compared.last,
         standing=compared.standing,
         is_known=compared.is_known,
@@ -266,179 +208,59 @@ def _gather(
     )
 
 
-def _started_empty(main: Table, branch: Table) -> Snapshot | None:
-    """Return the base of a branch that was created empty; all that it has comes after that, and all of main as well."""
-    lineage = verified_lineage(main, branch.branch_name)
-    if lineage is None or lineage.snapshot_id is not None or lineage.schema_id is None:
-        return None
-    return before_first(lineage.schema_id)
-
-
 def _decide(
-    context: Context,
-    request: PublishBranch,
-    branch: Table,
-    g: _Gathered,
-    pending: int | None,
-    about: Mapping[str, str],
-    spare: _SpareIds,
+    way: Merge, g: Gathered, pending: int | None, about: Mapping[str, str], spare: _SpareIds
 ) -> tuple[Decision, Mapping[BucketKey, int]]:
     """Return the decision, and the buckets of the branch to fold before, with the highest number that they may have.
 
     ``pending``: main's schema version before an interrupted try, which has brought its columns already.
     """
-    main, main_schema = context.table, g.main_schemas[-1]
-    if TableOptions(main_schema.options).flag("data-evolution.enabled"):
+    main, request, schema = way.main, way.request, g.main_schemas[-1]
+    if TableOptions(schema.options).flag("data-evolution.enabled"):
         raise UnsupportedFeatureError(
             f"{main.name}: data-evolution.enabled is set; its column files can't be published by reference. Write the "
-            f"corrected rows to main instead",
-            table=main.name,
+            f"corrected rows to main instead"
         )
-    check_deletion_vectors(main.name, theirs=g.branch_schemas[-1], ours=g.main_schemas[-1])
-    name = bucket_namer(main_schema)
-    merge: FileMerge | None = None
-    if isinstance(request, FastForward):
-        what = "replacing it" if isinstance(request, ReplaceMain) else "a fast-forward"
-        changes = fast_forward_buckets(main.name, g.sides, name, discard_main=request.discard_main, what=what)
-    elif merges_by_file(main_schema):
-        merge = _merge_by_file(request, main, branch, g)
-        changes = merge.changes
-    else:
-        changes = merge_buckets(main.name, g.sides, name, key_scope(main_schema))
+    check_deletion_vectors(main.name, theirs=g.branch_schemas[-1], ours=schema)
+    name = bucket_namer(schema)
+    planned = way.plan(g, pending)
+    changes, by_file = planned.changes, planned.merge is not None
     check_bucket_counts(main.name, g.sides, changes, name)
-    by_id = {s.id: s for s in g.branch_schemas}
-    base_schema = by_id.get(g.base.schema_id) or main.schema(g.base.schema_id)
-    own = merge.known if merge is not None else ()
-    used = {e.file.schema_id for c in changes for e in c.add if e.identifier not in own}
-    logs, taken = (base_schema, g.main_schemas, g.branch_schemas), None
-    if isinstance(request, ReplaceMain):
-        taken = replacement(context, request, branch, logs, used, g.head, g.theirs, pending)
-        schemas = taken.schemas
-    else:
-        schemas = plan_schemas(main.name, *logs, used, context.now_ms, g.withdrawn)
-    tags = _tags(context, request, branch, g, changes, merge)
-    high = _too_high(context, request, g, changes, name)
-    if changes or schemas.new or pending is not None:
-        _check_approved(main, request, g.head, changes, merge)
+    high = _too_high(way, g, changes, name)
+    if changes or planned.schemas.new or pending is not None:
+        _check_approved(main, request, g.head, changes, by_file=by_file)
+    summary = {**_summary(request, g, changes, planned.schemas), **planned.summary}
+    if high:
+        summary["folds"] = sorted(map(name, high))[:MAX_LISTED]
+    tracked = TableOptions(schema.options).row_tracking
+    removed = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
     decision = Decision(
         target=main,
-        source=branch,
+        source=way.branch,
         head=g.head,
         wanted=g.theirs,
         since=g.base.id,
         changes=changes,
-        schemas=schemas,
+        schemas=planned.schemas,
         new_schemas_pending=pending is not None,
         preconditions=(
-            _precondition(main.branch_name, g.head, main_schema),
-            _precondition(request.branch, g.theirs, by_id[g.branch_schemas[-1].id]),
+            _precondition(main.branch_name, g.head, schema),
+            _precondition(request.branch, g.theirs, g.branch_schemas[-1]),
         ),
-        properties={**_properties(request, g), **about, **tags.properties, **(taken.properties if taken else {})},
-        summary={
-            **_summary(request, g, changes, schemas),
-            **(taken.summary if taken else tags.summary),
-            **_kept(merge, name),
-            **({"folds": sorted(map(name, high))[:MAX_LISTED]} if high else {}),
-        },
+        properties={**_properties(request, g), **about, **planned.properties},
+        summary=summary,
         reason=f"publishes branch {request.branch}",
-        watermark=g.theirs.watermark if isinstance(request, FastForward) else None,
-        id_space=_id_space(main, g, changes, spare=spare.after(g.head), by_file=merge is not None)
-        if TableOptions(main_schema.options).row_tracking
-        else None,
+        watermark=planned.watermark,
+        id_space=_id_space(main, g, changes, spare=spare.after(g.head), by_file=by_file) if tracked else None,
         already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
-        known={i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
-        | (merge.known if merge is not None else frozenset()),
-        merge=merge,
-        # On top of a later commit of main, main would not have the state that the tags are on.
-        follows=None if isinstance(request, FastForward) or tags.on_head else _follows(g, merge),
+        known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
+        merge=planned.merge,
+        follows=planned.follows,
     )
     return decision, high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tags:
-    """What a publish says of the branch's tags: nothing unless it was asked for."""
-
-    properties: Mapping[str, str] = field(default_factory=dict)
-    summary: Mapping[str, object] = field(default_factory=dict)
-    on_head: bool = False
-
-
-def _tags(
-    context: Context,
-    request: PublishBranch,
-    branch: Table,
-    g: _Gathered,
-    changes: Sequence[BucketChange],
-    merge: FileMerge | None,
-) -> _Tags:
-    if not request.tags or isinstance(request, ReplaceMain):
-        return _Tags()
-    # A merge by file also keeps the deletion vectors that main has put on other files of a bucket.
-    is_state = _becomes(branch, g, changes) and (merge is None or not g.sides.ours.index)
-    tags = tags_for_main(context, request.tag_conflict, branch, g.theirs, is_state=is_state)
-    carried = CarriedOver(branch=request.branch, branch_snapshot=g.theirs.id, tags=tags.carried)
-    return _Tags(
-        properties={TAGS_PROPERTY: carried.to_text()} if tags.carried else {},
-        summary={"tags": [t.name for t in tags.carried], "tags_that_stay": list(tags.stay)},
-        on_head=any(t.snapshot is None for t in tags.carried),
-    )
-
-
-def _becomes(branch: Table, g: _Gathered, changes: Sequence[BucketChange]) -> bool:
-    """Whether these changes make main's head what the branch is, file by file."""
-    left = difference(branch, g.head, g.theirs)
-    made = {c.bucket: (_names(c.add), _names(c.delete)) for c in changes}
-    return all(
-        made.get(b) == (_names(left.added.get(b, {}).values()), _names(left.removed.get(b, {}).values()))
-        for b in left.buckets
-    )
-
-
-def _names(entries: Iterable[ManifestEntry]) -> set[str]:
-    return {e.file.file_name for e in entries}
-
-
-def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: _Gathered) -> FileMerge:
-    if not g.is_known:
-        raise ConflictError(
-            f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of the "
-            f"branch that it was made from: snapshots have expired, or that branch went on before it was published. "
-            f"Rows could be doubled, so nothing was published. Make a new branch from main's head and correct it again",
-            table=main.name,
-            details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
-        )
-    return merge_branch_files(
-        main,
-        branch,
-        base=g.base,
-        head=g.head,
-        theirs=g.theirs,
-        differences=(g.sides.theirs, g.sides.ours),
-        last=g.standing,
-        schema=g.main_schemas[-1],
-        keep_appended=isinstance(request, MergeBranch) and request.keep_appended,
-        rewrite=request.rewrite,
-    )
-
-
-def _kept(merge: FileMerge | None, name: Callable[[BucketKey], str]) -> dict[str, object]:
-    """Say which rows of main stay beside the branch's, and which of its compactions are taken back."""
-    out: dict[str, object] = {}
-    if merge is not None and merge.kept:
-        out["appended_on_main"] = describe_appended(merge.kept, name)
-    if merge is not None and merge.restored:
-        out["compactions_taken_back"] = merge.restored
-    return out
-
-
-def _follows(g: _Gathered, merge: FileMerge | None) -> Follows:
-    if merge is not None:
-        return FileReach(files=merge.relies_on, partitions=merge.replaced)
-    return BucketReach(buckets=frozenset(g.sides.theirs.buckets | g.sides.theirs_real))
-
-
-def _properties(request: PublishBranch, g: _Gathered) -> dict[str, str]:
+def _properties(request: PublishBranch, g: Gathered) -> dict[str, str]:
     return {
         BRANCH_PROPERTY: request.branch,
         BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
@@ -448,7 +270,7 @@ def _properties(request: PublishBranch, g: _Gathered) -> dict[str, str]:
 
 
 def _summary(
-    request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], schemas: SchemaMapping
+    request: PublishBranch, g: Gathered, changes: Sequence[BucketChange], schemas: SchemaMapping
 ) -> dict[str, object]:
     return {
         "branch": request.branch,
@@ -465,25 +287,23 @@ def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondit
     return Precondition(branch=branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id)
 
 
-def _too_high(
-    context: Context, request: PublishBranch, g: _Gathered, changes: Sequence[BucketChange], name: Any
-) -> dict[BucketKey, int]:
+def _too_high(way: Merge, g: Gathered, changes: Sequence[BucketChange], name: Any) -> dict[BucketKey, int]:
     """Check what numbers and hash indexes allow; return the buckets to fold first, with the highest number allowed.
 
     The base's manifests are read only if the replaced files are not sufficient.
     """
-    schema = g.main_schemas[-1]
-    check_snapshot_numbers(context.table.name, changes, schema, g.head.id + 1, name)
+    main, request, schema = way.main, way.request, g.main_schemas[-1]
+    check_snapshot_numbers(main.name, changes, schema, g.head.id + 1, name)
     if not schema.primary_keys:
         return {}
     if not request.writers_stopped:
-        if not keys_stay(context.table.branch(request.branch), g.base, g.theirs, g.sides):
-            check_moving_keys(context.table.name, changes, schema, name)
+        if not keys_stay(way.branch, g.base, g.theirs, g.sides):
+            check_moving_keys(main.name, changes, schema, name)
         form = StoredPartitions(schema).canonical
-        check_hash_indexes(context.table.name, changes, g.sides.theirs, read_index(context.table, g.head), form, name)
+        check_hash_indexes(main.name, changes, g.sides.theirs, read_index(main, g.head), form, name)
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}
-    return too_high(changes, base_highest(context.table, g.base, g.sides.theirs, changes))
+    return too_high(changes, base_highest(main, g.base, g.sides.theirs, changes))
 
 
 def base_highest(
@@ -500,11 +320,11 @@ def base_highest(
 
 
 def _check_approved(
-    main: Table, request: PublishBranch, head: Snapshot, changes: Sequence[BucketChange], merge: FileMerge | None
+    main: Table, request: PublishBranch, head: Snapshot, changes: Sequence[BucketChange], *, by_file: bool
 ) -> None:
     """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
     approved = request.approved_main_snapshot
-    if approved is None or approved == head.id or (merge is not None and approved < head.id):
+    if approved is None or approved == head.id or (by_file and approved < head.id):
         return
     taken = {c.bucket for c in changes}
     since = snapshots_between(main, approved, head.id)
@@ -522,7 +342,7 @@ def _check_approved(
     )
 
 
-def _id_space(table: Table, g: _Gathered, changes: Sequence[BucketChange], *, spare: int, by_file: bool) -> IdSpace:
+def _id_space(table: Table, g: Gathered, changes: Sequence[BucketChange], *, spare: int, by_file: bool) -> IdSpace:
     """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
 
     It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
@@ -540,7 +360,7 @@ def _id_space(table: Table, g: _Gathered, changes: Sequence[BucketChange], *, sp
     )
 
 
-def _published_versions(g: _Gathered, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
+def _published_versions(g: Gathered, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
     if g.last is None:
         return ()
     if not by_file:

@@ -91,21 +91,21 @@ def gather_sides(
     their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
     between = snapshots_between(main, base.id, head.id)
     since = _main_since(main, base, head) if between is None else between
-    last, standing, is_known = last_publish_of(main, branch, since), None, True
+    history = snapshots_between(branch, base.id, theirs.id)
     if merges_by_file(schema) and not whole:
         found = _recognised(main, branch, since)
-        is_known = found is not None
-        last = next((found[s.id] for s in reversed(since) if s.id in found), None) if found is not None else last
         standing = _standing(since, found or {})
-        is_known = is_known and (between is not None or not _is_lost(branch, base, standing, our_diff, marked))
+        lost = between is None and _is_lost(branch, base, standing, our_diff, marked)
+        newest = (found[s.id] for s in reversed(since) if s.id in found) if found is not None else ()
+        last = _with_history(next(iter(newest), None), history)
+        sides = Sides(theirs=their_diff, ours=our_diff, theirs_real=their_diff.buckets, ours_real=our_diff.buckets)
+        return Compared(sides=sides, last=last, standing=standing, is_known=found is not None and not lost)
+    last = _with_history(last_publish_of(main, branch, since), history)
     neutral = neutral_kinds(schema)
     taken, untouched, published = _of_last_publish(main, branch, base, head, our_diff, last, neutral)
-    history = snapshots_between(branch, base.id, theirs.id)
     if last is not None:
-        then = last.branch.id
-        goes_back = history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
-        gone = published | their_diff.buckets if goes_back else published - untouched
-        last = replace(last, gone=frozenset(gone), goes_back=goes_back)
+        gone = published | their_diff.buckets if last.goes_back else published - untouched
+        last = replace(last, gone=frozenset(gone))
     withdrawn = taken - their_diff.buckets
     candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
     given_back = _given_back(main, head, published, published - our_diff.buckets, last, neutral)
@@ -116,7 +116,17 @@ def gather_sides(
         theirs_real=real | withdrawn,
         ours_real=(really_changed(main, between, candidates, neutral) - untouched) | given_back,
     )
-    return Compared(sides=sides, last=last, standing=standing, is_known=is_known)
+    return Compared(sides=sides, last=last, standing=None, is_known=True)
+
+
+def _with_history(last: LastPublish | None, history: Sequence[Snapshot] | None) -> LastPublish | None:
+    """Say whether the branch was rolled back since; ``history``: its snapshots, None: some have expired."""
+    if last is None:
+        return None
+    then = last.branch.id
+    return replace(
+        last, goes_back=history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
+    )
 
 
 def _of_last_publish(
