@@ -13,7 +13,7 @@ from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.report_plan import GroupReport, report_groups
 from airflow_paimon.core.chain.schema_checks import SAME_OPTIONS, branch_problems, chain_layout, schema_problems
 from airflow_paimon.core.chain.setup_plan import time_column_problems
-from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
+from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
@@ -102,7 +102,7 @@ def _check_partitions(table: Table, layout: ChainLayout, names: Sequence[str], b
     state = ChainState(layout=layout, main=plan_scan(table), snapshot=snapshot, delta=delta)
     groups = report_groups(layout, state.partitions)
     provenances = gather_provenances(table, state)
-    stale = find_stale(state, provenances, history_of(state))
+    stale = find_stale(state, provenances)
     findings = [*before, *_buckets(state), *_shadowing(state), *(_stale(layout, s) for s in stale)]
     findings += _hidden(state, provenances)
     for group in groups:

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_paimon.core.chain.expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions, TimeLines, Values
 from airflow_paimon.core.chain.provenance_plan import Provenance
-from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
+from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, chain_views
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.commit.conditions import Condition, HeadState
@@ -23,7 +23,6 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import cutoff_at, expiry_age, expiry_limit
-from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import VALUES_TIME, ExpirePartitions
 from airflow_paimon.core.table.options import TableOptions
@@ -36,7 +35,7 @@ from airflow_paimon.core.table.table import Table
 def stale_needs(main: Table, state: ChainState) -> dict[Values, dict[Values, datetime]]:
     """Return, by group, each stale snapshot partition that can be rebuilt, with the time of its first live input."""
     provenances = gather_provenances(main, state)
-    stale = find_stale(state, provenances, history_of(state)) if provenances else ()
+    stale = find_stale(state, provenances)
     held = state.partitions
     layout, snapshots = state.layout, TimeLines(state.layout, held.snapshot)
     out: dict[Values, dict[Values, datetime]] = {}
@@ -132,21 +131,9 @@ class _ChainExpiry:
         return frozenset(d.key for d in step.drops if group_of(d.key) in moved) if moved else frozenset()
 
     def plan_on(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
-        held: list[_Held] = []
-        plans: list[ScanPlan] = []
-        preconditions = []
-        for view, head in ((self.snapshot, snapshot_head), (self.delta, delta_head)):
-            schema = view.schema()
-            plans.append(plan_snapshot(view, head, schema))
-            held.append({h.values: h for h in held_partitions(plans[-1])})
-            preconditions.append(
-                Precondition(
-                    branch=view.branch_name,
-                    snapshot_id=head.id if head else None,
-                    identity=head.identity if head else None,
-                    schema_id=schema.id,
-                )
-            )
+        heads = ((self.snapshot, snapshot_head), (self.delta, delta_head))
+        plans = [plan_snapshot(view, head, view.schema()) for view, head in heads]
+        held = [{h.values: h for h in held_partitions(plan)} for plan in plans]
         snapshots, deltas = held
         groups = plan_chain_expiry(
             self.layout,
@@ -162,7 +149,7 @@ class _ChainExpiry:
         )
         return ExpiryPlan(
             cutoff=cutoff,
-            preconditions=tuple(preconditions),
+            preconditions=tuple(p.precondition for p in plans),
             steps=tuple(s for s in steps if s.drops),
             report=_report(self.layout, groups, snapshots, deltas),
             anchors={(a := snapshots[g.anchor]).key: a.digest for g in groups if g.segments and g.anchor is not None},

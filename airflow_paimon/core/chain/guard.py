@@ -19,7 +19,7 @@ from airflow_paimon.core.chain.provenance import ASSUMED, files_digest, is_prove
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.schema_checks import chain_layout
 from airflow_paimon.core.chain.staleness import provenances_in
-from airflow_paimon.core.chain.state import chain_views, splits_by_partition
+from airflow_paimon.core.chain.state import chain_views, partitions_in, splits_by_partition
 from airflow_paimon.core.chain.write_plan import (
     CHECKED_BY_CALLER,
     Affected,
@@ -146,11 +146,6 @@ class LostPartitions:
             f"{self.why}; {then}",
             details={"partitions": texts, "snapshot": snapshot_id},
         )
-
-
-def partitions_in(plan: ScanPlan) -> frozenset[Values]:
-    """Return the partitions that have a live file."""
-    return frozenset(s.values for s in plan.splits)
 
 
 def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:

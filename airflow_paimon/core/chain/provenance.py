@@ -29,6 +29,7 @@ from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
 from airflow_paimon.core.table.paths import PRIVATE_DIR
@@ -56,12 +57,6 @@ def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
     return {values: names_digest(ranges) for values, ranges in found.items()}
 
 
-def read_identities(state: ChainState) -> dict[str, str]:
-    """Return the identity of the snapshot at which each branch was read, by branch name."""
-    plans = (state.main, state.snapshot, state.delta)
-    return {p.table.branch_name: p.snapshot.identity for p in plans if p.snapshot is not None}
-
-
 def state_digests(state: ChainState, branch: Branch) -> dict[Values, str]:
     """Return a digest of each partition's files in a branch."""
     return {v: files_digest(splits) for v, splits in splits_by_partition(state.plan(branch)).items()}
@@ -76,21 +71,9 @@ def record_provenance(table: Table, layout: ChainLayout, built: Provenance) -> N
         return
 
 
-def read_provenance(table: Table, layout: ChainLayout, values: Values, files: str) -> Provenance | None:
-    """Read the provenance of a partition with these files; None without a readable record."""
-    return _read_one(table, layout, _path(layout, values, files))
-
-
-def _read_one(table: Table, layout: ChainLayout, path: str) -> Provenance | None:
+def _parse(layout: ChainLayout, data: bytes | None) -> Provenance | None:
     try:
-        return _parse(layout, table.store.read(path))
-    except NotFoundError:
-        return None
-
-
-def _parse(layout: ChainLayout, data: bytes) -> Provenance | None:
-    try:
-        return _from_json(layout, parse_json(data))
+        return None if data is None else _from_json(layout, parse_json(data))
     except (ValueError, KeyError, TypeError, PaimonError):
         return None
 
@@ -127,10 +110,8 @@ class Records:
         return {p: r for p, r in zip(paths, self._read(paths), strict=True) if r is not None}
 
     def _read(self, paths: Sequence[str]) -> list[Provenance | None]:
-        try:
-            return [_parse(self._layout, data) for data in self._table.store.read_many(paths)] if paths else []
-        except NotFoundError:  # one was pruned meanwhile
-            return [_read_one(self._table, self._layout, path) for path in paths]
+        content = read_present(self._table.store, paths)  # without those that were pruned meanwhile
+        return [_parse(self._layout, content.get(path)) for path in paths]
 
 
 def _listed(table: Table, layout: ChainLayout, groups: Collection[Values]) -> Iterable[str]:
@@ -217,7 +198,12 @@ _LONGEST = 10_000
 
 def records_of(table: Table, layout: ChainLayout) -> RecordOf:
     """Look up records by the files of a partition, whether or not it still exists."""
-    return lambda part: read_provenance(table, layout, part.values, part.files)
+
+    def record_of(part: Part) -> Provenance | None:
+        path = _path(layout, part.values, part.files)
+        return _parse(layout, read_present(table.store, [path]).get(path))
+
+    return record_of
 
 
 def is_proven(built: Provenance | None) -> bool:

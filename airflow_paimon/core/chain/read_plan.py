@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -65,17 +64,12 @@ def every_partition(values: Sequence[Values]) -> Sequence[Values]:
 
 
 def plan_chain_read(
-    layout: ChainLayout,
-    partitions: Partitions,
-    wanted: Choose = every_partition,
-    *,
-    gap_policy: GapPolicy = "empty",
-    until: datetime | None = None,
+    layout: ChainLayout, partitions: Partitions, wanted: Choose = every_partition, *, gap_policy: GapPolicy = "empty"
 ) -> list[PartitionRead]:
     """Plan a full read: main's partition, else the snapshot branch's, else the chain; each target on its own.
 
     ``wanted`` chooses targets, not the parts of their chains. With ``carry_forward`` the gaps of each group's
-    grid are targets too; ``until`` extends the grids.
+    grid are targets too.
 
     Raises:
         InvalidInputError: a partition that may belong to a requested chain is without a partition time.
@@ -84,29 +78,9 @@ def plan_chain_read(
     targets = wanted(sorted(partitions.all, key=layout.text_of))
     reads = [_plan_partition(partitions, target, chains) for target in targets]
     if gap_policy == "carry_forward":
-        for gap in wanted(find_gaps(layout, partitions, until=until)):
-            chain = chains.of(gap)
-            if chain.anchor is not None or chain.deltas:
-                reads.append(chain)
+        chained = map(chains.of, wanted(find_gaps(layout, partitions)))
+        reads += [chain for chain in chained if chain.anchor is not None or chain.deltas]
     return reads
-
-
-def plan_incremental_read(partitions: Partitions, wanted: Choose = every_partition) -> list[PartitionRead]:
-    """Plan a read of the changes as they are stored (``t$branch_delta``)."""
-    return [PartitionRead(target=v, source=Source.DELTA) for v in wanted(sorted(partitions.delta, key=repr))]
-
-
-def plan_hybrid_read(
-    layout: ChainLayout,
-    partitions: Partitions,
-    wanted: Choose = every_partition,
-    *,
-    gap_policy: GapPolicy = "empty",
-    until: datetime | None = None,
-) -> list[PartitionRead]:
-    """Plan a full read and a read of the changes as they are stored: a union, in which a row can occur twice."""
-    full = plan_chain_read(layout, partitions, wanted, gap_policy=gap_policy, until=until)
-    return full + plan_incremental_read(partitions, wanted)
 
 
 def plan_reads(
@@ -117,17 +91,16 @@ def plan_reads(
     mode: ChainReadMode = "full",
     gap_policy: GapPolicy = "empty",
 ) -> list[PartitionRead]:
-    """Plan a read of this mode. An incremental read shows no gaps: ``gap_policy`` doesn't matter to it."""
-    if mode == "incremental":
-        return plan_incremental_read(partitions, wanted)
-    plan = plan_hybrid_read if mode == "hybrid" else plan_chain_read
-    return plan(layout, partitions, wanted, gap_policy=gap_policy)
+    """Plan a read of this mode: a full read, the changes as they are stored (``t$branch_delta``), or their union, in
+    which a row can occur twice. An incremental read shows no gaps: ``gap_policy`` doesn't matter to it.
+    """
+    full = [] if mode == "incremental" else plan_chain_read(layout, partitions, wanted, gap_policy=gap_policy)
+    changes = () if mode == "full" else wanted(sorted(partitions.delta, key=repr))
+    return full + [PartitionRead(target=v, source=Source.DELTA) for v in changes]
 
 
-def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | None = None) -> list[Values]:
+def find_gaps(layout: ChainLayout, partitions: Partitions) -> list[Values]:
     """Return the gaps of each group's grid (the steps from its first partition to its last): steps in no branch.
-
-    ``until``: extend grids that end earlier.
 
     Raises:
         InvalidInputError: a partition is without a partition time.
@@ -136,8 +109,8 @@ def find_gaps(layout: ChainLayout, partitions: Partitions, *, until: datetime | 
     gaps = []
     for group in lines.groups:
         times = lines.of(group).times
-        present, last = frozenset(times), times[-1] if until is None else max(times[-1], until)
-        steps = layout.clock.times_between(times[0], last)
+        present = frozenset(times)
+        steps = layout.clock.times_between(times[0], times[-1])
         gaps += [layout.values_at(group, moment) for moment in steps if moment not in present]
     return sorted(gaps, key=layout.text_of)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_paimon.core.branches.create import schema_bytes
 from airflow_paimon.core.chain.layout import ChainLayout
 from airflow_paimon.core.chain.schema_checks import chain_layout
 from airflow_paimon.core.chain.setup_plan import (
@@ -144,7 +145,7 @@ def _plan(
     main = look_at_branch(table, MAIN)
     branches = [look_at_branch(table, n) for n in names]
     _check_names([b.name for b in branches if b.schema is None])
-    history = _schema_files(table) if any(b.schema is None for b in branches) else {}
+    history = schema_bytes(table, table.schema_ids()) if any(b.schema is None for b in branches) else {}
     plan, target = plan_conversion(table.name, main, branches, wanted, history, lineage, now_ms)
     _check_partitions(table, target, [MAIN, *names])
     return plan
@@ -175,11 +176,6 @@ def look_at_branch(table: Table, name: str) -> BranchNow:
         return BranchNow(name=name)
     shared = to_share or (name != MAIN and head is not None and branch_point(table, view) is not None)
     return BranchNow(name=name, schema=view.schema(ids[-1]), has_data=head is not None, head=head, shared=shared)
-
-
-def _schema_files(table: Table) -> dict[int, bytes]:
-    ids = table.schema_ids()
-    return dict(zip(ids, table.store.read_many([table.paths.schema(i) for i in ids]), strict=True))
 
 
 def _check_partitions(table: Table, target: TableSchema, names: Sequence[str]) -> None:

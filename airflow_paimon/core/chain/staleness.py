@@ -7,7 +7,7 @@ is stale itself. Partitions without a record are not checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,10 +22,6 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
-
-Touched = Callable[[Branch, int | None, str | None], frozenset[Values] | None]
-"""The partitions that commits other than compaction changed after a snapshot (id and, if known, identity); None:
-unknown, or another snapshot has that id now."""
 
 _NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 
@@ -47,7 +43,7 @@ class StalePartition:
 
 def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, ...]:
     """Find the stale snapshot partitions of a chain table."""
-    return find_stale(state, gather_provenances(table, state), history_of(state))
+    return find_stale(state, gather_provenances(table, state))
 
 
 def gather_provenances(table: Table, state: ChainState, asked: Set[Values] | None = None) -> dict[Values, Provenance]:
@@ -110,20 +106,10 @@ def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, li
     return out
 
 
-def history_of(state: ChainState) -> Touched:
-    """Return a function that searches the branches' histories, up to the snapshots read, with cached results."""
-    known: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
-
-    def ask(branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
-        asked = branch, since, identity
-        if asked not in known:
-            known[asked] = _touched_since(state.plan(branch), since, identity)
-        return known[asked]
-
-    return ask
-
-
 def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> frozenset[Values] | None:
+    """The partitions that commits other than compaction changed after a snapshot (id and, if known, identity); None:
+    unknown, or another snapshot has that id now.
+    """
     if since is None or plan.snapshot is None or since > plan.snapshot.id:
         return None
     if identity is not None:
@@ -136,14 +122,13 @@ def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> f
     buckets = touched(plan.table, [s for s in commits if s.commit_kind not in _NEUTRAL])
     if buckets is None:
         return None
-    return _decoded(plan, (b.partition for b in buckets))
+    types = partition_types(plan.schema)
+    return frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
 
 
-def find_stale(
-    state: ChainState, provenances: Mapping[Values, Provenance], history: Touched
-) -> tuple[StalePartition, ...]:
+def find_stale(state: ChainState, provenances: Mapping[Values, Provenance]) -> tuple[StalePartition, ...]:
     """Check every snapshot partition with known provenance, group by group in chronological order."""
-    return _Judge(state, provenances, history).all()
+    return _Judge(state, provenances).all() if provenances else ()
 
 
 @dataclass(slots=True)
@@ -165,10 +150,11 @@ class _Findings:
 
 
 class _Judge:
-    def __init__(self, state: ChainState, provenances: Mapping[Values, Provenance], history: Touched) -> None:
+    def __init__(self, state: ChainState, provenances: Mapping[Values, Provenance]) -> None:
+        self.state = state
         self.layout: ChainLayout = state.layout
         self.provenances = provenances
-        self.history = history
+        self.touched: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
         self.live = {b: state_digests(state, b) for b in (Branch.SNAPSHOT, Branch.DELTA)}
         self.vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
         names = (state.layout.snapshot_branch, state.layout.delta_branch)
@@ -255,10 +241,11 @@ class _Judge:
         if self.live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
             return False
         name = self.names[branch]
-        known = self.history(branch, built.snapshots.get(name), built.identities.get(name))
+        known = self._touched(branch, built.snapshots.get(name), built.identities.get(name))
         return known is None or part.values in known
 
-
-def _decoded(plan: ScanPlan, partitions: Iterable[bytes]) -> frozenset[Values]:
-    types = partition_types(plan.schema)
-    return frozenset(decode_row(p, types) for p in set(partitions))
+    def _touched(self, branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
+        asked = branch, since, identity
+        if asked not in self.touched:
+            self.touched[asked] = _touched_since(self.state.plan(branch), since, identity)
+        return self.touched[asked]

@@ -30,29 +30,33 @@ class ChainState:
         return {Branch.MAIN: self.main, Branch.SNAPSHOT: self.snapshot, Branch.DELTA: self.delta}[branch]
 
     @property
+    def plans(self) -> tuple[ScanPlan, ScanPlan, ScanPlan]:
+        return self.main, self.snapshot, self.delta
+
+    @property
     def partitions(self) -> Partitions:
-        held = (frozenset(s.values for s in p.splits) for p in (self.main, self.snapshot, self.delta))
-        return Partitions(**dict(zip(("main", "snapshot", "delta"), held, strict=True)))
+        main, snapshot, delta = map(partitions_in, self.plans)
+        return Partitions(main=main, snapshot=snapshot, delta=delta)
 
     @property
     def snapshot_ids(self) -> dict[str, int | None]:
         """The snapshot id at which each branch was read, by branch name."""
-        return {
-            p.table.branch_name: p.snapshot.id if p.snapshot else None for p in (self.main, self.snapshot, self.delta)
-        }
+        return {p.table.branch_name: p.snapshot.id if p.snapshot else None for p in self.plans}
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """The identity of the snapshot at which each branch was read, by branch name."""
+        return {p.table.branch_name: p.snapshot.identity for p in self.plans if p.snapshot is not None}
 
     @property
     def preconditions(self) -> tuple[Precondition, ...]:
         """The preconditions of a plan made from this state."""
-        return tuple(
-            Precondition(
-                branch=p.table.branch_name,
-                snapshot_id=p.snapshot.id if p.snapshot else None,
-                identity=p.snapshot.identity if p.snapshot else None,
-                schema_id=p.schema.id,
-            )
-            for p in (self.main, self.snapshot, self.delta)
-        )
+        return tuple(p.precondition for p in self.plans)
+
+
+def partitions_in(plan: ScanPlan) -> frozenset[Values]:
+    """Return the partitions that have a live file."""
+    return frozenset(s.values for s in plan.splits)
 
 
 def chain_views(table: Table) -> tuple[ChainLayout, Table, Table]:

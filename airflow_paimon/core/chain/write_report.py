@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_paimon.core.chain.guard import chain_role
 from airflow_paimon.core.chain.layout import Branch, TimeLines, Values
-from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances, history_of
+from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, gather_chain
 from airflow_paimon.core.chain.write_plan import OnStale, affected
 from airflow_paimon.core.errors import InvalidInputError
@@ -76,5 +76,5 @@ def _stale_behind(main: Table, state: ChainState, changed: frozenset[Values]) ->
     found = affected(changed, TimeLines(layout, held.snapshot), TimeLines(layout, held.delta | held.snapshot))
     groups = {layout.group_of(v) for v in changed}
     asked = {v for v in held.snapshot if layout.group_of(v) in groups}
-    judged = find_stale(state, gather_provenances(main, state, asked), history_of(state))
+    judged = find_stale(state, gather_provenances(main, state, asked))
     return tuple(s for s in judged if s.values in found.rebuilt)

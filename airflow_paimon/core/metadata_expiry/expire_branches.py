@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
+from airflow_paimon.core.branches.delete import check_deletable_branch, gather_removal, remove_branch
 from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, BRANCH_PROPERTY
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
@@ -51,7 +51,9 @@ def _expire_branches(context: Context, request: ExpireBranches, rules: BranchRul
     kept: list[dict[str, Any]] = []
     later: list[dict[str, Any]] = []
     soon: list[dict[str, Any]] = []
-    for name in sorted({*table.branch_names(), *_half_gone(table)}):
+    records = (read_lineage(table, name) for name in recorded_branches(table))
+    half_gone = [r.branch for r in records if r is not None and r.state == DELETED]  # only the record is left
+    for name in sorted({*table.branch_names(), *half_gone}):
         age = _age(table, name)
         if age is None or name.startswith(STAGING_BRANCH_PREFIX) or not is_asked_for(age, rules):
             continue
@@ -109,12 +111,6 @@ def _age(table: Table, name: str) -> BranchAge | None:
     )
 
 
-def _half_gone(table: Table) -> list[str]:
-    """Branches of whose deletion only the record is left."""
-    records = (read_lineage(table, name) for name in recorded_branches(table))
-    return [r.branch for r in records if r is not None and r.state == DELETED]
-
-
 def _described(age: BranchAge) -> dict[str, Any]:
     record = age.record
     expires = record.expires_ms if record is not None else None
@@ -147,21 +143,16 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
                 drop=rules.drop_unpublished,
             )
         if why is None and not context.request.dry_run:
-            _require_same(table, age, record, removal)
+            # As it was when its expiry was decided? remove_branch looks again before it deletes.
+            if removal.head != age.head or removal.record is None or Lineage.from_bytes(removal.record) != record:
+                raise ConflictError(
+                    f"{table.name}: branch {age.name!r} was changed while it was being looked at; the next run decides "
+                    f"again"
+                )
             remove_branch(table, removal)
     except (ConflictError, UnsafeOperationError, NotFoundError) as error:
         return error.message
     return why
-
-
-def _require_same(table: Table, age: BranchAge, record: Lineage, removal: Removal) -> None:
-    """Check that the branch is still as it was when its expiry was decided; ``remove_branch`` checks again before
-    deleting.
-    """
-    if removal.head != age.head or removal.record is None or Lineage.from_bytes(removal.record) != record:
-        raise ConflictError(
-            f"{table.name}: branch {age.name!r} was changed while it was being looked at; the next run decides again"
-        )
 
 
 def _commits(table: Table, age: BranchAge, record: Lineage) -> list[Snapshot]:
@@ -182,14 +173,10 @@ def _on_main(table: Table, name: str, record: Lineage, head: Snapshot) -> bool |
     if _holds_files(table, name, record, head):
         return True
     known = [*(t.snapshot for t in table.tags() if protects(t.name) == name), *table.snapshots()]
-    publishes = [s.id for s in known if _is_publish_of(s, name, head)]
+    published = {BRANCH_PROPERTY: name, BRANCH_IDENTITY_PROPERTY: head.identity}
+    publishes = [s.id for s in known if published.items() <= s.properties.items()]
     undone = is_undone(table, max(publishes)) if publishes else True
     return None if undone is None else not undone
-
-
-def _is_publish_of(snapshot: Snapshot, name: str, head: Snapshot) -> bool:
-    properties = snapshot.properties
-    return properties.get(BRANCH_PROPERTY) == name and properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity
 
 
 def _holds_files(table: Table, name: str, record: Lineage, head: Snapshot) -> bool:

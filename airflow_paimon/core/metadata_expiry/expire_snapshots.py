@@ -94,13 +94,18 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         dead += [*changelogs, *plan.expired]
         decoupled = keeps_changelogs(options)
         if decoupled:
-            before |= {r.path: (_as_changelog(view, r),) for r in plan.expired}
+            reason = "the changelog lives longer than the snapshot"
+            changelog = view.paths.changelog
+            before |= {
+                r.path: (Replace(path=changelog(r.snapshot.id), data=r.data, reason=reason),) for r in plan.expired
+            }
         after += _hints(view, plan, changelogs, decoupled=decoupled)
+    unread = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
     return Choice(
         dead=tuple(dead),
         reason="older than is to be kept",
         consumers=tuple(unused),
-        first=tuple(_without_consumer(context.table.branch(c.branch), c) for c in unused),
+        first=tuple(Delete(path=consumer_path(context.table.branch(c.branch), c.name), reason=unread) for c in unused),
         before=before,
         after=tuple(after),
         report=_report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
@@ -127,15 +132,11 @@ def _unused_consumers(context: Context, roots: Roots, view: Table, options: Tabl
     return [c for c in own if c.modified_ms is not None and c.modified_ms < before]
 
 
-def _without_consumer(view: Table, consumer: Consumer) -> Delete:
-    reason = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
-    return Delete(path=consumer_path(view, consumer.name), reason=reason)
-
-
 def _by_branch(some: Sequence[Consumer] | Sequence[Root]) -> dict[str, list[str]]:
-    return {
-        branch: [one.name for one in some if one.branch == branch] for branch in dict.fromkeys(o.branch for o in some)
-    }
+    found: dict[str, list[str]] = {}
+    for one in some:
+        found.setdefault(one.branch, []).append(one.name)
+    return found
 
 
 def _parent(table: Table, branch: str) -> str:
@@ -170,11 +171,6 @@ def _expired_changelogs(context: Context, roots: Roots, view: Table, options: Ta
     in_order = [known[i] for i in sorted(known)]
     gone = plan_branch(branch, in_order, changelog_rule(options, context.now_ms), pins).expired
     return [r for r in gone if r.kind == CHANGELOG]
-
-
-def _as_changelog(view: Table, root: Root) -> Replace:
-    path = view.paths.changelog(root.snapshot.id)
-    return Replace(path=path, data=root.data, reason="the changelog lives longer than the snapshot")
 
 
 def _hints(view: Table, plan: BranchExpiry, changelogs: Sequence[Root], *, decoupled: bool) -> list[Action]:
@@ -254,7 +250,8 @@ def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagR
     for branch in branches:
         view = table.branch(branch)
         tags = roots.of(branch, TAG)
-        spent = [r for r in tags if r.name.startswith(rule.prefix) and _is_spent(view, r)]
+        kept = [r for r in tags if r.name.startswith(rule.prefix) and r.name.startswith(KEEP_TAG_PREFIX)]
+        spent = [r for r in kept if r.tag is not None and keep_tag_needed(view, r.tag) is None]
         for root in (*spent, *expired_tags(tags, rule, _file_times(view) if rule.include_unlimited else {})):
             assert root.tag is not None
             try:
@@ -264,12 +261,6 @@ def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagR
                 needed.setdefault(branch, {})[root.name] = error.message
     report = {"expired": _by_branch(dead), "needed": needed}
     return Choice(dead=tuple(dead), reason="its retention has passed, or it is older than asked for", report=report)
-
-
-def _is_spent(view: Table, root: Root) -> bool:
-    """Whether it is a tag that kept files which came back, and has done its work."""
-    tag = root.tag
-    return tag is not None and tag.name.startswith(KEEP_TAG_PREFIX) and keep_tag_needed(view, tag) is None
 
 
 def _file_times(view: Table) -> dict[str, datetime]:

@@ -8,7 +8,7 @@ roots are looked at again: nothing can be made any more from what lies in the tr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -26,13 +26,13 @@ from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import LEAST_GRACE, Expiry
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import batches, read_present
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 _TRIES = 5
-_AT_ONCE, _FEW = 64, 8
+_FEW = 8
 _LISTED = 20
 
 
@@ -216,13 +216,13 @@ def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
     if not _still_unused(table, choice.consumers):
         return False
     carry_out(table, choice.first)
-    for some in _batches(choice.dead, _AT_ONCE):
+    for some in batches(choice.dead):
         there = _as_chosen(table, some)
         if there is None:
             return False
         steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
         side_by_side(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
-        for few in _batches(there, _FEW):  # after another look, as Paimon's rollback makes ids free for new snapshots
+        for few in batches(there, _FEW):  # after another look, as Paimon's rollback makes ids free for new snapshots
             still = _as_chosen(table, few)
             if still is None:
                 return False
@@ -238,10 +238,6 @@ def _as_chosen(table: Table, roots: Sequence[Root]) -> list[Root] | None:
     now = read_present(table.store, [r.path for r in roots])
     there = [r for r in roots if r.path in now]
     return there if all(now[r.path] == r.data for r in there) else None
-
-
-def _batches(roots: Sequence[Root], size: int) -> Iterator[Sequence[Root]]:
-    return (roots[start : start + size] for start in range(0, len(roots), size))
 
 
 def _still_unused(table: Table, consumers: Sequence[Consumer]) -> bool:

@@ -6,22 +6,19 @@ that can hold them: a manifest that all roots share says the same about all of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import read_index_manifest
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
 from airflow_paimon.core.table.table import Table
 
-T = TypeVar("T")
-
-_AT_ONCE = 64
 MOST_READERS = 3
 """How many of the roots that read a file are listed."""
 
@@ -84,7 +81,7 @@ def read_names(table: Table, roots: Sequence[Root], known: KnownLists | None = N
     known = known or KnownLists()
     named = {one.name: one for root in roots for one in (*_state_lists(root), *_changelog_list(root))}
     lasting = {one.name for root in roots if not root.is_changelog for one in _changelog_list(root)}
-    for some in _batches([one for name, one in named.items() if name not in known.lists]):
+    for some in batches([one for name, one in named.items() if name not in known.lists]):
         try:
             rows = read_named_lists(table, some)
         except FormatError:
@@ -157,7 +154,7 @@ def _changelog_list(root: Root) -> list[NamedList]:
 
 def _read_indexes(table: Table, roots: Sequence[Root], found: dict[str, tuple[IndexEntry, ...]]) -> None:
     whose = {r.snapshot.index_manifest: r for r in reversed(roots) if r.snapshot.index_manifest and not r.is_changelog}
-    for some in _batches([name for name in whose if name and name not in found]):
+    for some in batches([name for name in whose if name and name not in found]):
         try:
             blobs = table.store.read_many([manifest_path(name) for name in some])
         except NotFoundError:
@@ -288,7 +285,7 @@ def _own(names: RootNames, common: set[str]) -> tuple[list[ManifestFile], bool]:
 def _restricted(table: Table, manifests: Sequence[ManifestFile], files: Set[str]) -> _Entries:
     """Read manifests, keeping only the entries of some files."""
     found: _Entries = {}
-    for some in _batches(manifests):
+    for some in batches(manifests):
         for manifest, columns in zip(some, read_columns(table, some), strict=True):
             if not files.isdisjoint(columns.file_names):
                 rows = zip(columns.kinds, columns.identifiers(), strict=True)
@@ -308,7 +305,3 @@ def _net(entries: _Entries, manifests: Iterable[ManifestFile]) -> tuple[set[File
         else:
             deleted.add(key)
     return added, deleted
-
-
-def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.branches.delete import all_views
@@ -37,6 +37,7 @@ from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RemoveOrphanFiles
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, STREAMS_DIR
@@ -50,7 +51,6 @@ _LEAST = {
     "records_older_than": ("7 d", "a retry of such an operation may still come"),
 }
 _BATCH = 1000
-_AT_ONCE = 64
 _LISTED = 100
 _EXAMPLES = 20
 _OLD_RECORD = "an operation record that no retry will look for"
@@ -71,17 +71,19 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
         require_committable(table)
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
-    files = _sorted_files(table)
+    files = sort_files(_stored(table), _prefixes(table))
     look = _Look(table, RootReader(table))
     used = look.used({c.file.name for c in files.candidates})
     found = find_orphans(files.candidates, used, before_ms)
     records = old_records(table, now_ms - records_age_ms)
     streams = stream_leftovers(table, now_ms - records_age_ms)
-    plan = _plan(request, found, records, streams)
+    orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
+    old = [Delete(path=path, reason=_OLD_RECORD) for path in records]
+    old += [Delete(path=path, reason=_OLD_STREAM) for path in streams]
+    plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
     if not request.dry_run:
         found = _delete(table, look, found)
-        _delete_in_order(table, records, _OLD_RECORD)
-        _delete_in_order(table, streams, _OLD_STREAM)
+        execute(table, replace(plan, actions=tuple(old)))
     details = _details(found, files, before_ms, len(records)) | {
         "stream_records": len(streams),
         "warnings": unfinished_warnings(look.roots),
@@ -99,10 +101,9 @@ def _age_ms(request: RemoveOrphanFiles, name: str) -> int:
     return age_ms
 
 
-def _sorted_files(table: Table) -> Sorted:
-    prefixes = _prefixes(table)
+def _stored(table: Table) -> Iterator[Stored]:
     infos = (i for i in table.store.files("") if not i.name.startswith(f"{PRIVATE_DIR}/"))
-    return sort_files((Stored(i.name, i.size, i.modified_ms) for i in infos), prefixes)
+    return (Stored(i.name, i.size, i.modified_ms) for i in infos)
 
 
 def _prefixes(table: Table) -> Prefixes:
@@ -152,32 +153,18 @@ def _named(table: Table, roots: Sequence[Root], wanted: set[str]) -> set[str]:
         found |= wanted & {e.file_name for e in names.index}
         found |= wanted & {names.statistics or ""}
         manifests |= {m.file_name: m for m in (*names.manifests, *names.changelog)}
-    todo = list(manifests.values())
-    for start in range(0, len(todo), _AT_ONCE):
-        for columns in read_columns(table, todo[start : start + _AT_ONCE]):
+    for some in batches(list(manifests.values())):
+        for columns in read_columns(table, some):
             found |= wanted.intersection(columns.file_names)
-            for extra in columns.extra_files:
-                found |= wanted.intersection(extra)
+            found |= wanted.intersection(name for extra in columns.extra_files for name in extra)
     return found
-
-
-def _plan(request: RemoveOrphanFiles, found: Orphans, records: Sequence[str], streams: Sequence[str]) -> Plan:
-    actions = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
-    actions += [Delete(path=path, reason=_OLD_RECORD) for path in records]
-    actions += [Delete(path=path, reason=_OLD_STREAM) for path in streams]
-    return Plan(operation=request.operation, table=request.table, actions=tuple(actions))
-
-
-def _delete_in_order(table: Table, paths: Sequence[str], reason: str) -> None:
-    actions = tuple(Delete(path=path, reason=reason) for path in paths)
-    execute(table, Plan(operation="remove_orphan_files", table=table.name, actions=actions))
 
 
 def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
     """Delete the orphans, after another look at the roots before each batch; return what was deleted."""
     deleted: list[Candidate] = []
     used: set[str] = set()
-    for batch in _batches(found.files):
+    for batch in batches(found.files, _BATCH):
         used |= look.used({c.file.name for c in found.files})
         free = [c for c in batch if c.file.name not in used]
         failed = delete_files(table, [c.file.path for c in free])
@@ -188,11 +175,7 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
             )
         deleted += free
         log.info("%s: deleted %s of %s orphan files", table.name, len(deleted), len(found.files))
-    return Orphans(files=tuple(deleted), young=found.young, held=found.held)
-
-
-def _batches(files: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
-    return (files[i : i + _BATCH] for i in range(0, len(files), _BATCH))
+    return replace(found, files=tuple(deleted))
 
 
 def _details(found: Orphans, files: Sorted, before_ms: int, records: int) -> dict[str, Any]:

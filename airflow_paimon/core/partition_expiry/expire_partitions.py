@@ -20,7 +20,6 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     expiry_rule,
     plan_partition_expiry,
 )
-from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import ExpirePartitions
 from airflow_paimon.core.requests.result import OperationResult
@@ -63,8 +62,8 @@ class _OrdinaryExpiry:
 
     def plan(self, cutoff: datetime) -> ExpiryPlan:
         head = self.view.latest_snapshot()
-        held = held_partitions(plan_snapshot(self.view, head, self.schema))
-        found = plan_partition_expiry(self.schema, held, self.rule, cutoff, self.limit)
+        scan = plan_snapshot(self.view, head, self.schema)
+        found = plan_partition_expiry(self.schema, held_partitions(scan), self.rule, cutoff, self.limit)
         what = "last updated" if self.rule.strategy == "update-time" else "its time is"
         drops = tuple(PartitionDrop.of(h, f"{what} {t}, before {cutoff}") for h, t in found.expired)
         warnings = _reappearing(self.schema, self.view) if drops else []
@@ -80,14 +79,8 @@ class _OrdinaryExpiry:
             "unreadable": [h.text for h in found.unreadable[:_LISTED]],
             "warnings": warnings,
         }
-        precondition = Precondition(
-            branch=self.branch,
-            snapshot_id=head.id if head else None,
-            identity=head.identity if head else None,
-            schema_id=self.schema.id,
-        )
         steps = (DropStep(branch=self.branch, drops=drops),) if drops else ()
-        return ExpiryPlan(cutoff=cutoff, preconditions=(precondition,), steps=steps, report=report)
+        return ExpiryPlan(cutoff=cutoff, preconditions=(scan.precondition,), steps=steps, report=report)
 
     def conditions(self, plan: ExpiryPlan, step: DropStep) -> Sequence[Condition]:
         """None: the commit compares the partitions' own files."""

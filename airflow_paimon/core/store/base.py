@@ -5,11 +5,13 @@ Names are literal: ``dt=12%3A00`` is the name of the folder as stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,19 @@ class Store(Protocol):
         ...
 
 
-_AT_ONCE = 64
+AT_ONCE = 64
+"""How many small files are read at once."""
+
+
+def batches(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
+    """Divide values into batches, each of which is read, written or deleted at once."""
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
     """Read files by path; leave out those that are gone."""
     found: dict[str, bytes] = {}
-    for start in range(0, len(paths), _AT_ONCE):
-        some = paths[start : start + _AT_ONCE]
+    for some in batches(paths):
         try:
             found |= zip(some, store.read_many(some), strict=True)
         except NotFoundError:

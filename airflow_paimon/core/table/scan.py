@@ -19,6 +19,7 @@ from airflow_paimon.core.format.manifest_io import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
@@ -45,6 +46,17 @@ class ScanPlan:
     splits: tuple[BucketSplit, ...] = ()
     index_entries: tuple[IndexEntry, ...] = field(default=())
     stored_schema: TableSchema | None = None
+
+    @property
+    def precondition(self) -> Precondition:
+        """The precondition of what is planned from it: the branch is as it was read."""
+        head = self.snapshot
+        return Precondition(
+            branch=self.table.branch_name,
+            snapshot_id=head.id if head else None,
+            identity=head.identity if head else None,
+            schema_id=self.schema.id,
+        )
 
 
 def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], list[ManifestFile]]:

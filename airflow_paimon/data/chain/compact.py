@@ -21,7 +21,7 @@ from airflow_paimon.core.chain.compaction_plan import (
 )
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain.provenance import prune_records, read_provenances, state_digests
-from airflow_paimon.core.chain.staleness import find_stale, history_of
+from airflow_paimon.core.chain.staleness import find_stale
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
@@ -216,7 +216,7 @@ class _Run:
             live = state_digests(state, Branch.SNAPSHOT)
             own = {v: live[v] for v in self._results if v in live}
             built = read_provenances(self._context.table, state.layout, own)
-            self._again |= {s.values for s in find_stale(state, built, history_of(state)) if not s.lost}
+            self._again |= {s.values for s in find_stale(state, built) if not s.lost}
 
     def _round(self, state: ChainState, number: int) -> None:
         finished = frozenset(v for v in self._results if v not in self._again)

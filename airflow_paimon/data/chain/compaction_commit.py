@@ -14,14 +14,13 @@ from airflow_paimon.core.chain.provenance import (
     Fence,
     files_digest,
     is_proven,
-    read_identities,
     record_provenance,
     records_of,
     vectors_digests,
     what_is_lacking,
 )
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
-from airflow_paimon.core.chain.staleness import find_stale, gather_provenances, history_of
+from airflow_paimon.core.chain.staleness import find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
 from airflow_paimon.core.commit.conditions import HeadState
@@ -149,7 +148,7 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
     full = state.partitions.snapshot
     asked = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
     provenances = gather_provenances(table, state, asked)
-    stale = find_stale(state, provenances, history_of(state)) if provenances else ()
+    stale = find_stale(state, provenances)
     held = state.partitions
     lost: dict[Values, str] = {}
     unproven: dict[Values, str] = {}
@@ -300,7 +299,7 @@ class CompactionCommits:
             anchor=None if plan.anchor is None else inputs.part(Branch.SNAPSHOT, plan.anchor),
             deltas=tuple(inputs.part(Branch.DELTA, d) for d in plan.deltas),
             snapshots=inputs.state.snapshot_ids,
-            identities=read_identities(inputs.state),
+            identities=inputs.state.identities,
             origin=self._request.operation_id or self._request.operation,
             created_at=self._context.now_iso,
         )

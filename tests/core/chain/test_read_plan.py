@@ -14,8 +14,7 @@ from airflow_paimon.core.chain.read_plan import (
     Source,
     find_gaps,
     plan_chain_read,
-    plan_hybrid_read,
-    plan_incremental_read,
+    plan_reads,
 )
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.types import parse_type
@@ -200,15 +199,10 @@ def test_a_gap_carries_the_state_before_it_forward() -> None:
     assert set(one) == {"20250812"}
 
 
-def test_the_grid_is_a_groups_own_and_reaches_to_the_bound_that_the_caller_gives() -> None:
+def test_the_grid_is_a_groups_own() -> None:
     layout = layout_of("region", "dt", group=1)
     partitions = Partitions(snapshot=held("CN/20250810", "US/20250810"), delta=held("CN/20250812"))
     assert find_gaps(layout, partitions) == [("CN", "20250811")]
-    until = datetime(2025, 8, 12)
-    assert find_gaps(layout, partitions, until=until) == [("CN", "20250811"), ("US", "20250811"), ("US", "20250812")]
-    # apache/paimon 7532: the group without a delta of the day
-    reads = planned(layout, partitions, gap_policy="carry_forward", until=until)
-    assert chain_of(reads["US/20250812"]) == ("US/20250810", [])
 
 
 def test_a_gap_before_any_snapshot_or_delta_stays_empty() -> None:
@@ -222,10 +216,10 @@ def test_incremental_and_hybrid_reads() -> None:
     def one(values: Sequence[Values]) -> Sequence[Values]:
         return [v for v in values if v == ("20250811",)]
 
-    changes = plan_incremental_read(DAYS, one)
+    changes = plan_reads(layout, DAYS, one, mode="incremental")
     assert changes == [PartitionRead(target=("20250811",), source=Source.DELTA)]
-    assert plan_hybrid_read(layout, DAYS, one) == plan_chain_read(layout, DAYS, one) + changes
-    assert [r.target[0] for r in plan_incremental_read(DAYS)] == sorted(v[0] for v in DAYS.delta)
+    assert plan_reads(layout, DAYS, one, mode="hybrid") == plan_chain_read(layout, DAYS, one) + changes
+    assert [r.target[0] for r in plan_reads(layout, DAYS, mode="incremental")] == sorted(v[0] for v in DAYS.delta)
 
 
 @pytest.mark.parametrize("strange", ["someday", "2025-08-01", ""])
