@@ -16,6 +16,7 @@ from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
 
 
@@ -181,7 +182,7 @@ def snapshots(table: Table, limit: int) -> Listing:
             s.id,
             _moment(s.time_millis),
             s.commit_kind.value,
-            s.properties.get("airflow-paimon.operation") or s.operation,
+            s.properties.get(OPERATION_PROPERTY) or s.operation,
             s.total_record_count,
             s.delta_record_count,
             s.schema_id,

@@ -22,6 +22,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.partitions import choose_partitions, partition_text
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS = 5
 """How often files are planned again because other commits changed them."""
 
-DETAILS = "airflow-paimon.details"
 _COUNTS = (
     "partitions", "files_before", "files_after", "bytes_before", "bytes_after", "rows", "deleted_rows", "expired_rows",
 )  # fmt: skip
@@ -144,9 +144,9 @@ class _Run:
                 snapshot = self._table.snapshot(number)
             except NotFoundError:
                 continue
-            if snapshot.commit_user == tried.operation_id and DETAILS in snapshot.properties:
+            if snapshot.commit_user == tried.operation_id and DETAILS_PROPERTY in snapshot.properties:
                 self._before = min(self._before or number, number - 1) or None
-                self._add(snapshot, json.loads(snapshot.properties[DETAILS]))
+                self._add(snapshot, json.loads(snapshot.properties[DETAILS_PROPERTY]))
 
     def _chunks(self, groups: Sequence[Group]) -> Iterator[list[Group]]:
         """Divide into commits: many small groups of files, or few large ones."""
@@ -174,7 +174,7 @@ class _Run:
             "deleted_rows": sum(o.deleted_rows for o in outputs),
             "expired_rows": sum(o.expired_rows for o in outputs),
         }
-        properties = {"airflow-paimon.operation": "compact", DETAILS: json.dumps(details)}
+        properties = {OPERATION_PROPERTY: "compact", DETAILS_PROPERTY: json.dumps(details)}
         try:
             receipt = planned.commit(self._table, chunk, messages, self._identity(tried, chunk), properties)
         except REFUSALS as error:

@@ -17,6 +17,7 @@ from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import read_delta_lists, selected_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -100,7 +101,7 @@ def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, identity: Com
     """Merge the buckets and commit them; None = another commit has changed one."""
     outputs = _outputs(planned, run(planned.works(planned.groups)))
     messages = [m for o in outputs for m in o.messages]
-    properties = {"airflow-paimon.operation": "compact"}
+    properties = {OPERATION_PROPERTY: "compact"}
     try:
         receipt = planned.commit(table, planned.groups, messages, identity, properties)
     except REFUSALS as error:

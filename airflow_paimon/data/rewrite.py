@@ -27,6 +27,7 @@ from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_scan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -198,7 +199,7 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     log.info("%s: folding %d buckets", branch.label, len(limits))
     messages = folded(write, plan, limits)
     try:
-        properties = {"airflow-paimon.operation": FOLD}
+        properties = {OPERATION_PROPERTY: FOLD}
         commit_buckets(branch, messages, CommitOptions(properties=properties), vectors=plan.index_entries)
     except REFUSALS:
         discard_files(write, messages)

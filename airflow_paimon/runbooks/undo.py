@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted, escape, table
 
@@ -43,7 +44,7 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _about(publish: Published) -> str:
     what = f"branch {publish.branch}" if publish.branch else f"an undo to snapshot {publish.target}"
-    by = publish.snapshot.properties.get("airflow-paimon.approved-by")
+    by = publish.snapshot.properties.get(APPROVED_BY_PROPERTY)
     return (
         f"The publish to undo is snapshot {publish.snapshot.id}: {publish.operation} of {what}, "
         f"{f'approved by {by}' if by else 'not approved by anybody'}"

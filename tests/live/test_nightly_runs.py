@@ -14,9 +14,9 @@ import pytest
 from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.commit.held_partitions import held_partitions
 from airflow_paimon.core.requests.findings import INFO
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.compaction_commit import DETAILS
 from tests.airflow.processes import running, wait_until, writing_end
 from tests.conftest import REPO_ROOT
 from tests.data.chain.tables import Row, chain_table, day_is, seen
@@ -142,7 +142,7 @@ def full(table: Table) -> list[str]:
 
 def compacted_by_commit(table: Table) -> list[str]:
     """The partitions that compactions have committed, in order: once for each commit."""
-    found = [s.properties.get(DETAILS) for s in table.branch("snapshot").snapshots()]
+    found = [s.properties.get(DETAILS_PROPERTY) for s in table.branch("snapshot").snapshots()]
     return [json.loads(text)["partition"] for text in found if text]
 
 

@@ -33,22 +33,18 @@ from airflow_paimon.core.table.paths import (
     manifest_path,
     published_tag,
 )
+from airflow_paimon.core.table.properties import (
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    CAME_BACK_PROPERTY,
+    TRY_PROPERTY,
+    UNDO_RETENTION_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
 from airflow_paimon.core.table.scan import read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
-BRANCH_PROPERTY = "airflow-paimon.branch"
-BRANCH_SNAPSHOT_PROPERTY = "airflow-paimon.branch-snapshot"
-BRANCH_IDENTITY_PROPERTY = "airflow-paimon.branch-identity"
-TARGET_PROPERTY = "airflow-paimon.target-snapshot"
-"""The snapshot to which a rollback went back."""
-KEEP_LATER_PROPERTY = "airflow-paimon.keep-later"
-"""Snapshot property of a rollback: whether it restored only what the publish after its target had changed."""
-TRY_PROPERTY = "airflow-paimon.try"
-"""Snapshot property of a publish or rollback: what the names of its held tags begin with, see ``held_tag``."""
-UNDO_TAG_PROPERTY = "airflow-paimon.undo-tag"
-UNDO_RETENTION_PROPERTY = "airflow-paimon.undo-retention"
-CAME_BACK_PROPERTY = "airflow-paimon.files-came-back"
-"""Snapshot property: it holds files that an earlier snapshot of the same branch had and a later one lacked."""
 _HALF = 16
 _HELD_AT_MOST = timedelta(days=7)
 

@@ -26,6 +26,7 @@ from airflow_paimon.core.requests.requests import RepairTable
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -108,7 +109,7 @@ def rebuild_hash_indexes(view: Table, partitions: Collection[bytes], keys: KeyHa
             entries=(),
             index_entries=[*kept, *new],
             schema=schema,
-            properties={"airflow-paimon.operation": "repair_table"},
+            properties={OPERATION_PROPERTY: "repair_table"},
             operation=Operation.WRITE,
         )
 

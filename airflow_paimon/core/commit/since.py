@@ -16,6 +16,7 @@ from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.properties import KEYS_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_paimon.core.commit.draft import CommitMessage
 
 
-KEYS_STAY = {"airflow-paimon.keys": "stay"}
+KEYS_STAY = {KEYS_PROPERTY: "stay"}
 """Snapshot property of a commit after which every key that is left is in the bucket that it was in."""
 
 

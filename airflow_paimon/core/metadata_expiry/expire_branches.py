@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.branches.delete import check_deletable_branch, gather_removal, remove_branch
-from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, BRANCH_PROPERTY
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -28,6 +27,7 @@ from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
 from airflow_paimon.core.table.lineage import DELETED, Lineage, read_lineage, recorded_branches, verified_lineage
 from airflow_paimon.core.table.paths import MAIN, STAGING_BRANCH_PREFIX, BranchPaths, protects
+from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, BRANCH_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 

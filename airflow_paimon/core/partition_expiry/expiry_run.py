@@ -43,6 +43,7 @@ from airflow_paimon.core.plan import DropPartition, Plan, Precondition
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.properties import CUTOFF_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
@@ -294,11 +295,11 @@ def _landed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> 
 def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit:
     view = context.table.branch(step.branch)
     properties = {
-        "airflow-paimon.operation": context.request.operation,
-        "airflow-paimon.cutoff": plan.cutoff.isoformat(),
+        OPERATION_PROPERTY: context.request.operation,
+        CUTOFF_PROPERTY: plan.cutoff.isoformat(),
     }
     if context.request.operation_id:
-        properties["airflow-paimon.operation-id"] = context.request.operation_id
+        properties[OPERATION_ID_PROPERTY] = context.request.operation_id
     options = CommitOptions(
         identity=dataclasses.replace(_step_identity(context, step, number), since=_since(view, plan)),
         properties=properties,
@@ -346,7 +347,7 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
         before, dropped = view.snapshot(commit.before or 0), view.snapshot(commit.snapshot)
         chosen = StoredPartitions(view.schema()).those(map(bytes.fromhex, keys))
         options = CommitOptions(
-            properties={"airflow-paimon.operation": context.request.operation}, guard_options=source.guard_options
+            properties={OPERATION_PROPERTY: context.request.operation}, guard_options=source.guard_options
         )
         receipt = restore_partitions(view, before, dropped, chosen, options, beside_appends=True)
     except (ConflictError, NotFoundError) as error:

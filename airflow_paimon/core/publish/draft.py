@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_paimon.core.branches.retention_tags import CAME_BACK_PROPERTY, index_files, plan_keep_tags
+from airflow_paimon.core.branches.retention_tags import index_files, plan_keep_tags
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -28,13 +28,11 @@ from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.live_files import index_origin
+from airflow_paimon.core.table.properties import CAME_BACK_PROPERTY, ROW_IDS_PROPERTY, ROW_VERSIONS_PROPERTY
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
-
-ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
-ROW_VERSIONS_PROPERTY = "airflow-paimon.row-versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

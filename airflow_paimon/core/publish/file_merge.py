@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_paimon.core.branches.retention_tags import TARGET_PROPERTY
 from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -29,6 +28,7 @@ from airflow_paimon.core.publish.sides import LastPublish, gather_sides
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.history import Difference, branch_point, difference, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.properties import TARGET_PROPERTY
 from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions

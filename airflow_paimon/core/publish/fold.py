@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 Fold = Callable[[Table, Mapping[BucketKey, int]], None]
@@ -50,4 +51,4 @@ def is_folded(branch: Table, head: Snapshot, approved: int) -> bool:
     """Whether only folds of interrupted publishes came after the approved snapshot: they have changed no row."""
     later = [branch.find_snapshot(i) for i in range(approved + 1, head.id + 1)]
     known = branch.find_snapshot(approved) is not None
-    return known and all(s is not None and s.properties.get("airflow-paimon.operation") == FOLD for s in later)
+    return known and all(s is not None and s.properties.get(OPERATION_PROPERTY) == FOLD for s in later)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.commit.committer import Draft
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
@@ -18,6 +17,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import within_reach
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.table.scan import BucketKey, read_delta_lists, read_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.publish.published import publishes
-from airflow_paimon.core.publish.safeguards import FOUR_EYES_PROPERTY
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Publish, RollbackTo
 from airflow_paimon.core.table.options import FOUR_EYES_OPTION
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import FOUR_EYES_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 

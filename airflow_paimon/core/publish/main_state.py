@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.publish.published import undone_snapshots
 from airflow_paimon.core.publish.replace_main import carried_over
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, protects
+from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 _NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)

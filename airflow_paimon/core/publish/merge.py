@@ -10,11 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
-from airflow_paimon.core.branches.retention_tags import (
-    BRANCH_IDENTITY_PROPERTY,
-    BRANCH_PROPERTY,
-    BRANCH_SNAPSHOT_PROPERTY,
-)
 from airflow_paimon.core.branches.tags import expire_undo_tags
 from airflow_paimon.core.chain.guard import check_chain_publish, refuse_chain_branch
 from airflow_paimon.core.chain.write_report import report_write
@@ -69,6 +64,12 @@ from airflow_paimon.core.table.history import (
 )
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import (
+    BASE_SNAPSHOT_PROPERTY,
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+)
 from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -265,7 +266,7 @@ def _properties(request: PublishBranch, g: Gathered) -> dict[str, str]:
         BRANCH_PROPERTY: request.branch,
         BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
         BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
-        "airflow-paimon.base-snapshot": str(g.base.id),
+        BASE_SNAPSHOT_PROPERTY: str(g.base.id),
     }
 
 

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import create_branch
-from airflow_paimon.core.branches.retention_tags import BRANCH_IDENTITY_PROPERTY, UNDO_TAG_PROPERTY
 from airflow_paimon.core.commit.committer import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
@@ -22,8 +21,6 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.publish.replace_main_plan import (
-    REPLACED_PROPERTY,
-    TAGS_PROPERTY,
     CarriedOver,
     CarriedTag,
     CarriedTags,
@@ -44,6 +41,12 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between
 from airflow_paimon.core.table.lineage import KEPT_MAIN
 from airflow_paimon.core.table.paths import check_branch_name
+from airflow_paimon.core.table.properties import (
+    BRANCH_IDENTITY_PROPERTY,
+    REPLACED_PROPERTY,
+    TAGS_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 

@@ -27,11 +27,8 @@ from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.schema_plan import holds, is_immutable
 from airflow_paimon.core.table.options import OWN_OPTIONS, PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
+from airflow_paimon.core.table.properties import REPLACED_PROPERTY
 
-REPLACED_PROPERTY = "airflow-paimon.replace-main"
-"""Snapshot property: JSON of a ``CarriedOver``."""
-TAGS_PROPERTY = "airflow-paimon.branch-tags"
-"""The same, of a merge or fast-forward that brings the branch's tags and nothing else beside the rows."""
 _NAMES_BRANCH = (
     "scan.fallback-branch",
     "scan.primary-branch",

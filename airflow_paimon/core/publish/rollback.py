@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_paimon.core.branches.retention_tags import KEEP_LATER_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -44,6 +43,7 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.properties import KEEP_LATER_PROPERTY, TARGET_PROPERTY, UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -154,7 +154,7 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
         replaced = view.snapshot(target.id).identity != target.identity
     except NotFoundError:
         replaced = False
-    undo_tag = publish.properties.get("airflow-paimon.undo-tag")
+    undo_tag = publish.properties.get(UNDO_TAG_PROPERTY)
     if replaced or (tag is not None and tag.startswith(UNDO_TAG_PREFIX) and undo_tag != tag):
         raise UnsafeOperationError(
             f"{view.label}: snapshot {publish.id} is not the publish that {tag or f'snapshot {target.id}'} is the undo "

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_paimon.core.branches.retention_tags import (
-    TRY_PROPERTY,
-    UNDO_RETENTION_PROPERTY,
-    UNDO_TAG_PROPERTY,
     try_name,
 )
 from airflow_paimon.core.commit.committer import CommitIdentity
@@ -27,13 +24,20 @@ from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import parse_retention
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.properties import (
+    APPROVED_BY_PROPERTY,
+    FOUR_EYES_PROPERTY,
+    OPERATION_ID_PROPERTY,
+    OPERATION_PROPERTY,
+    REQUESTED_BY_PROPERTY,
+    TRY_PROPERTY,
+    UNDO_RETENTION_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.scan import BucketKey, read_entries, read_lists
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-
-FOUR_EYES_PROPERTY = "airflow-paimon.four-eyes"
-"""Snapshot property of a publish or rollback: somebody else than who asked for it has approved it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +71,17 @@ class PublishMarks:
         request = context.request
         assert isinstance(request, Publish)
         out = {
-            "airflow-paimon.operation": request.operation,
+            OPERATION_PROPERTY: request.operation,
             UNDO_TAG_PROPERTY: self.undo_tag,
             UNDO_RETENTION_PROPERTY: request.undo_retention,
             TRY_PROPERTY: self.name,
         }
         if request.operation_id:
-            out["airflow-paimon.operation-id"] = request.operation_id
+            out[OPERATION_ID_PROPERTY] = request.operation_id
         if request.approved_by:
-            out["airflow-paimon.approved-by"] = request.approved_by
+            out[APPROVED_BY_PROPERTY] = request.approved_by
         if request.requested_by:
-            out["airflow-paimon.requested-by"] = request.requested_by
+            out[REQUESTED_BY_PROPERTY] = request.requested_by
         if self.four_eyes:
             out[FOUR_EYES_PROPERTY] = "true"
         return out

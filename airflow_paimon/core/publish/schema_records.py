@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_paimon.core.branches.retention_tags import BRANCH_PROPERTY
 from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.json_value import parse_json
@@ -34,6 +33,7 @@ from airflow_paimon.core.plan import Delete, FileAction, Plan, PutNew
 from airflow_paimon.core.publish.replace_main_plan import same_version
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.properties import BRANCH_PROPERTY
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 

@@ -6,19 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_paimon.core.branches.retention_tags import (
-    BRANCH_IDENTITY_PROPERTY,
-    BRANCH_PROPERTY,
-    BRANCH_SNAPSHOT_PROPERTY,
-    KEEP_LATER_PROPERTY,
-    TARGET_PROPERTY,
-)
 from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import Sides, neutral_kinds, within_reach
-from airflow_paimon.core.publish.draft import ROW_IDS_PROPERTY, ROW_VERSIONS_PROPERTY
 from airflow_paimon.core.publish.file_merge_plan import merges_by_file
 from airflow_paimon.core.row_tracking.row_ids_plan import (
     PublishedVersion,
@@ -30,6 +22,15 @@ from airflow_paimon.core.row_tracking.row_ids_plan import (
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between, touched
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import (
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    KEEP_LATER_PROPERTY,
+    ROW_IDS_PROPERTY,
+    ROW_VERSIONS_PROPERTY,
+    TARGET_PROPERTY,
+)
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 

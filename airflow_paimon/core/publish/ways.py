@@ -26,7 +26,7 @@ from airflow_paimon.core.publish.replace_main import (
     replacement,
     tags_for_main,
 )
-from airflow_paimon.core.publish.replace_main_plan import TAGS_PROPERTY, CarriedOver
+from airflow_paimon.core.publish.replace_main_plan import CarriedOver
 from airflow_paimon.core.publish.safeguards import bucket_namer
 from airflow_paimon.core.publish.sides import LastPublish
 from airflow_paimon.core.requests.context import Context
@@ -34,6 +34,7 @@ from airflow_paimon.core.requests.requests import FastForward, MergeBranch, Publ
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
 from airflow_paimon.core.table.history import before_first, branch_point, difference
 from airflow_paimon.core.table.lineage import verified_lineage
+from airflow_paimon.core.table.properties import TAGS_PROPERTY
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 

@@ -24,6 +24,7 @@ from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.plan import Plan, PutNew, Replace
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 _ROLLBACK = "rollback_to"
@@ -67,7 +68,7 @@ def current_generation(view: Table, record: ReplayRecord | None) -> int:
             f"{view.label}: its snapshots {record.head + 1} to {snapshots[0].id - 1} have expired since it was last "
             f"replayed, so it can't be told whether it was rolled back meanwhile. Replay into a new branch"
         )
-    back = [s.id for s in snapshots if s.properties.get("airflow-paimon.operation") == _ROLLBACK]
+    back = [s.id for s in snapshots if s.properties.get(OPERATION_PROPERTY) == _ROLLBACK]
     return max([0 if record is None else record.generation, *back])
 
 

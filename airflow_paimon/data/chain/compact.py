@@ -31,9 +31,10 @@ from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets, plan_buckets
-from airflow_paimon.data.chain.compaction_commit import DETAILS, CompactionCommits, InputSnapshots, known_of, plan_row
+from airflow_paimon.data.chain.compaction_commit import CompactionCommits, InputSnapshots, known_of, plan_row
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +110,8 @@ def _landed(snapshot: Table, tried: Attempt) -> list[tuple[Snapshot, dict[str, A
             one = snapshot.snapshot(snapshot_id)
         except NotFoundError:
             continue
-        if one.commit_user == tried.operation_id and DETAILS in one.properties:
-            found.append((one, json.loads(one.properties[DETAILS])))
+        if one.commit_user == tried.operation_id and DETAILS_PROPERTY in one.properties:
+            found.append((one, json.loads(one.properties[DETAILS_PROPERTY])))
     return found
 
 

@@ -34,13 +34,13 @@ from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import readable_value
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import BucketSplit, bucket_folder
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, choose_outputs, splits_of
 
 log = logging.getLogger(__name__)
 
-DETAILS = "airflow-paimon.details"
 """Snapshot property with the partition's part of the result, from which a retry returns the first try's result."""
 
 OPEN_COST_BYTES = 1 << 20
@@ -306,7 +306,7 @@ class CompactionCommits:
         record_provenance(self._context.table, inputs.layout, record)
 
     def _properties(self, row: Mapping[str, Any]) -> dict[str, str]:
-        properties = {"airflow-paimon.operation": self._request.operation, DETAILS: json.dumps(row)}
+        properties = {OPERATION_PROPERTY: self._request.operation, DETAILS_PROPERTY: json.dumps(row)}
         if self._request.operation_id:
-            properties["airflow-paimon.operation-id"] = self._request.operation_id
+            properties[OPERATION_ID_PROPERTY] = self._request.operation_id
         return properties

@@ -22,10 +22,15 @@ from airflow_paimon.core.requests.partitions import PartitionChoice, choose_part
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import (
+    DETAILS_PROPERTY,
+    MODE_PROPERTY,
+    OPERATION_ID_PROPERTY,
+    OPERATION_PROPERTY,
+)
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.jobs.correction_sources import text_digest
 
-DETAILS = "airflow-paimon.details"
 """Snapshot property with the result's details: a retry gives the first try's result."""
 
 
@@ -146,7 +151,7 @@ def correct_idempotently(
 
 def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
-    details = json.loads(landed.properties.get(DETAILS, "{}")) | {"replayed": True}
+    details = json.loads(landed.properties.get(DETAILS_PROPERTY, "{}")) | {"replayed": True}
     details |= report_write(context.table.branch(request.branch), landed)
     return context.result(
         None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
@@ -161,11 +166,11 @@ def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]
 def properties(request: CorrectBranch, details: dict[str, object]) -> dict[str, str]:
     """Return the snapshot properties of a correction."""
     out = {
-        "airflow-paimon.operation": request.operation,
-        "airflow-paimon.mode": request.mode,
-        DETAILS: json.dumps(details),
+        OPERATION_PROPERTY: request.operation,
+        MODE_PROPERTY: request.mode,
+        DETAILS_PROPERTY: json.dumps(details),
     }
-    return out | ({"airflow-paimon.operation-id": request.operation_id} if request.operation_id else {})
+    return out | ({OPERATION_ID_PROPERTY: request.operation_id} if request.operation_id else {})
 
 
 def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:

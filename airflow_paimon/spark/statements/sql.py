@@ -15,6 +15,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPERATION = "sql"
-DETAILS = "airflow-paimon.details"
 """Snapshot property with the result's details, by which a retry gives the first try's result."""
 
 
@@ -96,7 +96,7 @@ def sql(
 
     def report(landed: Snapshot | None) -> Mapping[str, Any]:
         if landed is not None and not figures:
-            figures.update(json.loads(landed.properties.get(DETAILS, "{}")) or _inserted(table, landed))
+            figures.update(json.loads(landed.properties.get(DETAILS_PROPERTY, "{}")) or _inserted(table, landed))
         return report_write(table, landed)
 
     run = in_tasks_if_large(spark, table.name)
@@ -223,4 +223,4 @@ def _figures(table: Table, before: Snapshot | None, after: Snapshot | None) -> M
 
 
 def _properties(outcome: Outcome) -> Mapping[str, str]:
-    return {"airflow-paimon.operation": OPERATION, DETAILS: json.dumps(dict(outcome.details()))}
+    return {OPERATION_PROPERTY: OPERATION, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
