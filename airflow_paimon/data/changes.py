@@ -20,7 +20,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.streaming.changes_plan import Content, Unit
 from airflow_paimon.core.streaming.position_plan import Position
 from airflow_paimon.core.streaming.stream import StepUnits, Stream
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
 from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
@@ -117,7 +117,7 @@ def _reads(stream: Stream, step: StepUnits, columns: Sequence[str]) -> list[Chan
 def _side(
     stream: Stream, snapshot: Snapshot | None, splits: Sequence[BucketSplit], columns: Sequence[str]
 ) -> tuple[TableRead, dict[int, ReadSplit]]:
-    index = tuple(stream.deletions(snapshot)) if snapshot is not None and splits else ()
+    index = tuple(read_index(stream.table, snapshot)) if snapshot is not None and splits else ()
     scan = ScanPlan(stream.table, snapshot, stream.schema, tuple(splits), index)
     read, planned = plan_read(scan, columns=columns, time_travel=True, layered=True, in_key_order=True)
     return read, {id(s.bucket): s for s in planned}

@@ -115,6 +115,10 @@ class CreatePlan:
     show: Plan
     finish: Plan
 
+    @property
+    def branch(self) -> str:
+        return str(self.fill.summary["branch"])
+
     def whole(self, before: Iterable[Action] = ()) -> Plan:
         """Return the creation as one plan, for people and for the dry run."""
         steps = (self.claim, self.protect, self.fill, self.show, self.finish)

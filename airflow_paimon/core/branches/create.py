@@ -32,6 +32,7 @@ from airflow_paimon.core.plan import Action, Delete, Plan, PutNew
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import (
     CREATING,
@@ -253,7 +254,7 @@ def _check_claim(table: Table, plan: CreatePlan, source: BranchSource) -> None:
     """
     claim = plan.claim.actions[0]
     assert isinstance(claim, PutNew)
-    tag = _protective_path(plan.protect, claim.path.rpartition("/")[2].removesuffix(".json"), source)
+    tag = _protective_path(plan.protect, plan.branch, source)
     if not _holds(table, claim) or (tag is not None and not table.store.exists(tag)):
         raise ConflictError(f"{table.name}: the branch was deleted while it was being created; run it again")
 
@@ -268,18 +269,13 @@ def _withdraw(table: Table, plan: CreatePlan) -> None:
 
 def _has_same_base(table: Table, plan: CreatePlan) -> bool:
     """Whether the current record names the same base snapshot."""
-    claim = plan.claim.actions[0]
-    assert isinstance(claim, PutNew)
-    now = read_lineage(table, claim.path.rpartition("/")[2].removesuffix(".json"))
+    now = read_lineage(table, plan.branch)
     base = plan.fill.preconditions[0]
     return now is not None and (now.snapshot_id, now.identity) == (base.snapshot_id, base.identity)
 
 
 def _holds(table: Table, action: PutNew) -> bool:
-    try:
-        return table.store.read(action.path) == action.data
-    except NotFoundError:
-        return False
+    return read_if_there(table.store, action.path) == action.data
 
 
 def _removal(context: Context, name: str, plan: CreatePlan, source: BranchSource, record: Lineage) -> Removal:

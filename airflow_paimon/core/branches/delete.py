@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from airflow_paimon.core.branches.branch_plan import DeletePlan, plan_delete_branch
-from airflow_paimon.core.branches.ownership import refuse_protected
+from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
@@ -15,6 +15,7 @@ from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DeleteBranch
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import (
     CREATING,
     DELETED,
@@ -145,7 +146,7 @@ def gather_removal(
         files = table.store.walk(BranchPaths(name).root.rstrip("/"))
         schemas = _contents(table, {i: view.paths.schema(i) for i in view.schema_ids()})
     except NotFoundError as error:
-        raise _another(table, name) from error
+        raise being_changed(table, name) from error
     if record is None:
         record = Lineage(branch=name, created_at=now_iso, known_origin=False)
     if record.state == RENAMING or (record.state == CREATING and record.peer is not None):
@@ -188,7 +189,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
     """
     _refuse_if_written(table, removal)
     if branch_record(table, removal.branch) != removal.record:
-        raise _another(table, removal.branch)
+        raise being_changed(table, removal.branch)
     execute(table, removal.plan.hide)
     try:
         _refuse_if_written(table, removal)
@@ -203,7 +204,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
 
     def still_ours(_: Action) -> None:
         if not is_marked(table, removal.branch, mark):
-            raise _another(table, removal.branch)
+            raise being_changed(table, removal.branch)
 
     execute(table, removal.plan.remove, still_ours)
     execute(table, removal.plan.end)
@@ -215,24 +216,17 @@ def _give_way(table: Table, removal: Removal) -> NoReturn:
     if now is not None and now.state == READY:
         schemas = [a for a in removal.plan.undo.actions if isinstance(a, PutNew)]
         execute(table, replace(removal.plan.undo, actions=tuple(schemas)))
-    raise _another(table, removal.branch)
+    raise being_changed(table, removal.branch)
 
 
 def branch_record(table: Table, name: str) -> bytes | None:
     """Return a branch's record without verifying it."""
-    try:
-        return table.store.read(lineage_path(name))
-    except NotFoundError:
-        return None
+    return read_if_there(table.store, lineage_path(name))
 
 
 def is_marked(table: Table, name: str, mark: Action) -> bool:
     """Whether a branch's record is still the one written by this operation: no other one is changing the branch."""
     return isinstance(mark, Replace | PutNew) and branch_record(table, name) == mark.data
-
-
-def _another(table: Table, name: str) -> ConflictError:
-    return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")
 
 
 def _refuse_if_written(table: Table, removal: Removal) -> None:
@@ -241,11 +235,8 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
     newest = view.latest_snapshot_id()
     if newest is None:
         return  # nothing is left to be lost
-    try:
-        same = table.store.read(view.paths.snapshot(newest)) == removal.snapshots.get(newest)
-    except NotFoundError:
-        same = False
-    if not same:
+    now = read_if_there(table.store, view.paths.snapshot(newest))
+    if now is None or now != removal.snapshots.get(newest):
         raise ConflictError(
             f"{table.name}: branch {removal.branch!r} was written meanwhile; nothing was deleted. Stop its "
             f"writers and run it again"

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage, require_ready
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN
@@ -39,6 +40,11 @@ def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Li
         f"(--force); alter_branch with unprotect ends the protection",
         details={"branch": branch, "protected_by": record.protected_by, "reason": record.reason},
     )
+
+
+def being_changed(table: Table, name: str) -> ConflictError:
+    """Return the error for a branch whose record another operation has changed meanwhile."""
+    return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")
 
 
 def checked_retention(text: str | None, table: str) -> str | None:
@@ -126,20 +132,12 @@ def _write(table: Table, view: Table, plan: Plan, before: Lineage | None) -> Non
     (action,) = plan.actions
     assert isinstance(action, Replace | PutNew)
     if read_lineage(table, view.branch_name) != before:
-        raise _changed(table, view.branch_name)
+        raise being_changed(table, view.branch_name)
     execute(table, plan)
     if not view.exists():
-        try:
-            ours = table.store.read(action.path) == action.data
-        except NotFoundError:
-            ours = False
-        if ours:
+        if read_if_there(table.store, action.path) == action.data:
             undo = Delete(path=action.path, reason="the branch was deleted or renamed meanwhile")
             execute(table, Plan(operation=plan.operation, table=table.name, actions=(undo,)))
-        raise _changed(table, view.branch_name)
+        raise being_changed(table, view.branch_name)
     if read_lineage(table, view.branch_name) != Lineage.from_bytes(action.data):
-        raise _changed(table, view.branch_name)
-
-
-def _changed(table: Table, name: str) -> ConflictError:
-    return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")
+        raise being_changed(table, view.branch_name)

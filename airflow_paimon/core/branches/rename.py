@@ -12,14 +12,13 @@ from airflow_paimon.core.branches.delete import (
     protective_paths,
     refuse_parent,
 )
-from airflow_paimon.core.branches.ownership import refuse_protected
+from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
-    NotFoundError,
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.tag import parse_tag
@@ -27,6 +26,7 @@ from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RenameBranch
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import (
     CREATING,
     READY,
@@ -100,7 +100,7 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
         if plan.claim and not is_marked(table, old, plan.claim.actions[-1]):
             if not rename.resumed and is_marked(table, new, plan.claim.actions[-2]):
                 execute(table, plan.withdraw)
-            raise _another(table, old)
+            raise being_changed(table, old)
         execute(table, plan.hide)
         if rename.copied:
             late = plan
@@ -126,20 +126,16 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
         gone = Delete(path=lineage_path(new), reason="record of a deleted branch")
         execute(table, replace(rename.plan.claim, actions=(gone,)))
     if branch_record(table, old) != rename.record:
-        raise _another(table, old)
+        raise being_changed(table, old)
     try:
         execute(table, rename.plan.claim)
     except AlreadyExistsError as error:
-        raise _another(table, old) from error
+        raise being_changed(table, old) from error
     try:
         refuse_parent(table, old)
     except UnsafeOperationError:
         execute(table, rename.plan.undo)
         raise
-
-
-def _another(table: Table, old: str) -> ConflictError:
-    return ConflictError(f"{table.name}: branch {old!r} is being changed by another operation; run it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +196,10 @@ def _protective(table: Table, old: str, new: str) -> dict[str, tuple[str, bytes]
     found: dict[str, tuple[str, bytes] | None] = {}
     for path, data in zip(paths, table.store.read_many(paths), strict=True):
         target = path.replace(protective_tag(old), protective_tag(new))
-        there = _content(table, target)
+        there = read_if_there(table.store, target)
         if there not in (None, data):  # a tag of that name keeps other files
             number = parse_tag(data, path).snapshot.id
             target = target.rpartition("/")[0] + f"/{TAG_PREFIX}{published_tag(new, number)}"
-            there = _content(table, target)
+            there = read_if_there(table.store, target)
         found[path] = None if there == data else (target, data)
     return found
-
-
-def _content(table: Table, path: str) -> bytes | None:
-    try:
-        return table.store.read(path)
-    except NotFoundError:
-        return None

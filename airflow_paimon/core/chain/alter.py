@@ -52,15 +52,14 @@ def _plan(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{table.label}: a chain table is altered through its main branch")
     main = look_at_branch(table.require(), MAIN)
-    assert main.schema is not None
-    options = TableOptions(main.schema.options)
+    options = TableOptions(main.current.options)
     if not (options.chain_table and options.snapshot_branch and options.delta_branch):
         raise InvalidInputError(
             f"{table.name} is not a chain table (option chain-table.enabled): alter an ordinary table with "
             f"alter_table; create_chain_table makes it a chain table"
         )
     branches = [look_at_branch(table, name) for name in (options.snapshot_branch, options.delta_branch)]
-    earlier = [i for i in table.schema_ids() if i < main.schema.id]
+    earlier = [i for i in table.schema_ids() if i < main.current.id]
     previous = table.schema(earlier[-1]) if earlier else None
     return plan_alter(table.name, main, branches, previous, changes, now_ms)
 

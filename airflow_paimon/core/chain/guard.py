@@ -18,7 +18,7 @@ from airflow_paimon.core.chain.layout import Branch, ChainLayout, TimeLines, Val
 from airflow_paimon.core.chain.provenance import ASSUMED, files_digest, is_proven, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.schema_checks import chain_layout
-from airflow_paimon.core.chain.staleness import provenances_in
+from airflow_paimon.core.chain.staleness import NEUTRAL, provenances_in
 from airflow_paimon.core.chain.state import chain_views, partitions_in, splits_by_partition
 from airflow_paimon.core.chain.write_plan import (
     CHECKED_BY_CALLER,
@@ -188,7 +188,6 @@ def listed(texts: Sequence[str]) -> str:
     return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
 
 
-_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 _Held = dict[Values, tuple[BucketSplit, ...]]
 
 
@@ -244,51 +243,36 @@ class ChainGuard:
     """The guard of chain tables (a ``CommitGuard`` of ``core/commit/guards.py``)."""
 
     def check(self, table: Table, head: Snapshot | None, draft: Draft) -> DropCheck | None:
-        """See ``guard_chain``."""
+        """Check a commit, and write the records that must precede it. Returns the check to run when it has landed.
+
+        Raises:
+            UnsafeOperationError: a dropped anchor is required, or rows would be hidden. InvalidInputError: the branches
+                or the numbers of buckets differ. NotFoundError: the other branch does not exist.
+        """
         options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
-        return guard_chain(table, head, draft.schema, draft.entries, draft.kind, options)
+        role, is_checked = chain_role(table, draft.schema), options.checked_by_caller
+        if role is None or role == Branch.MAIN or draft.kind in NEUTRAL or not draft.entries:
+            return None
+        adds = {e.kind == FileKind.ADD for e in draft.entries}
+        if is_checked and role == Branch.SNAPSHOT and adds == {True}:
+            return None  # made full by compaction: nothing is dropped, and its chain had one number of buckets
+        main = table.branch(MAIN)
+        main_schema = main.schema()
+        if chain_role(main, main_schema) is None:
+            return None  # being set up: not read as a chain yet
+        layout = chain_views(main)[0] if True in adds else chain_layout(main_schema, main.label)
+        change = _change(table, head, draft.schema, draft.entries)
+        if role == Branch.SNAPSHOT:
+            other = _guard_snapshot(main, layout, change, head, is_checked)
+        else:
+            on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")
+            other = _guard_delta(main, layout, change, on_stale, head, is_checked)
+        if is_checked or change.before.keys() <= change.after:
+            return None
+        return DropCheck(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
 
 
 CHAIN_GUARD = ChainGuard()
-
-
-def guard_chain(
-    table: Table,
-    head: Snapshot | None,
-    schema: TableSchema,
-    entries: Sequence[ManifestEntry],
-    kind: CommitKind,
-    options: ChainOptions,
-) -> DropCheck | None:
-    """Check a commit, and write the records that must precede it. Returns the check to run when it has landed.
-
-    Raises:
-        UnsafeOperationError: a dropped anchor is required, or rows would be hidden. InvalidInputError: the branches or
-            the numbers of buckets differ. NotFoundError: the other branch does not exist.
-    """
-    is_checked = options.checked_by_caller
-    role = chain_role(table, schema)
-    if role is None or role == Branch.MAIN or kind in _NEUTRAL or not entries:
-        return None
-    if is_checked and role == Branch.SNAPSHOT and all(e.kind == FileKind.ADD for e in entries):
-        return (
-            None  # a partition that compaction made full: nothing is dropped, and its chain had one number of buckets
-        )
-    main = table.branch(MAIN)
-    main_schema = main.schema()
-    if chain_role(main, main_schema) is None:
-        return None  # being set up: not read as a chain yet
-    adds = any(e.kind == FileKind.ADD for e in entries)
-    layout = chain_views(main)[0] if adds else chain_layout(main_schema, main.label)
-    change = _change(table, head, schema, entries)
-    if role == Branch.SNAPSHOT:
-        other = _guard_snapshot(main, layout, change, head, is_checked)
-    else:
-        on_stale = options.on_stale or ("refuse" if kind == CommitKind.APPEND else "record")
-        other = _guard_delta(main, layout, change, on_stale, head, is_checked)
-    if is_checked or change.before.keys() <= change.after:
-        return None
-    return DropCheck(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
 
 
 @dataclass(frozen=True, slots=True)

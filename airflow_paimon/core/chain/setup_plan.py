@@ -87,6 +87,12 @@ class BranchNow:
     head: int | None = None
     shared: bool = False
 
+    @property
+    def current(self) -> TableSchema:
+        """The schema of a branch that exists."""
+        assert self.schema is not None, self.name
+        return self.schema
+
 
 def plan_new_chain(
     table: str, schema: TableSchema, branches: Sequence[BranchNow], lineage: Mapping[str, Lineage]
@@ -99,13 +105,12 @@ def plan_new_chain(
     """
     _check(table, schema, {b.name: schema for b in branches})
     for found in (b for b in branches if b.schema is not None):
-        assert found.schema is not None
-        if found.has_data or not same_schema(found.schema, schema):
+        if found.has_data or not same_schema(found.current, schema):
             raise AlreadyExistsError(
                 f"{table}: there is no such table, but its folder has a branch {found.name!r} with another schema, "
                 f"left by an interrupted set-up; repeat that request, or remove the folder"
             )
-        schema = found.schema  # including its time stamp: all three are the same bytes
+        schema = found.current  # including its time stamp: all three are the same bytes
     actions: list[Action] = []
     for found in branches:
         if found.schema is None:
@@ -132,7 +137,6 @@ def plan_conversion(
     Raises:
         InvalidInputError: a rule is broken, or it is already a chain table with other settings.
     """
-    assert main.schema is not None
     for branch in branches:
         _check_branch(table, branch)
     target = _with_options(table, main, wanted, now_ms)
@@ -142,7 +146,7 @@ def plan_conversion(
     }
     _check(table, target, targets)
     standing = [(b, targets[b.name]) for b in branches if b.schema is not None] + [(main, target)]
-    new_id = max(_own_id(b, t) for b, t in standing)
+    new_id = max(b.current.id + (t is not b.schema) for b, t in standing)
     actions: list[Action] = []
     for branch in branches:
         actions += _branch_actions(branch, replace(targets[branch.name], id=new_id), history, lineage[branch.name])
@@ -163,8 +167,7 @@ def same_schema(one: TableSchema, other: TableSchema) -> bool:
 
 def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_ms: int) -> TableSchema:
     """Return the schema with all options; the same object if it already has them."""
-    schema = branch.schema
-    assert schema is not None
+    schema = branch.current
     missing = {k: v for k, v in wanted.items() if _said(schema, k) != v.strip()}
     if not missing:
         return schema
@@ -190,12 +193,6 @@ def _branch_options(main: TableSchema, wanted: Mapping[str, str]) -> dict[str, s
 
 def _said(schema: TableSchema, key: str) -> str:
     return schema.options.get(key, "").strip()
-
-
-def _own_id(branch: BranchNow, target: TableSchema) -> int:
-    """The id of the schema version that this branch has or gets."""
-    assert branch.schema is not None
-    return branch.schema.id if target is branch.schema else branch.schema.id + 1
 
 
 def _check_branch(table: str, branch: BranchNow) -> None:
@@ -359,21 +356,15 @@ def plan_alter(
     base = _find_base(table, everyone, previous, changes, has_data, now_ms)
     targets = {b.name: _target(table, b, base, changes, has_data, now_ms) for b in everyone}
     _check_targets(table, targets, main, branches)
-    standing = [_schema(b) for b in everyone]
-    new_id = max(s.id if targets[b.name] is s else s.id + 1 for b, s in zip(everyone, standing, strict=True))
+    new_id = max(b.current.id + (targets[b.name] is not b.schema) for b in everyone)
     actions: list[Action] = [
-        _put(b.name, replace(targets[b.name], id=new_id), f"{len(changes)} changes; main comes last")
+        _schema_action(b.name, replace(targets[b.name], id=new_id), f"{len(changes)} changes; main comes last")
         for b in everyone
         if targets[b.name] is not b.schema
     ]
-    relied = tuple(Precondition(branch=b.name, snapshot_id=b.head, schema_id=_schema(b).id) for b in everyone)
+    relied = tuple(Precondition(branch=b.name, snapshot_id=b.head, schema_id=b.current.id) for b in everyone)
     summary = {"branches": [b.name for b in everyone if targets[b.name] is not b.schema], "schema_id": new_id}
     return Plan(operation=ALTER, table=table, preconditions=relied, actions=tuple(actions), summary=summary)
-
-
-def _schema(branch: BranchNow) -> TableSchema:
-    assert branch.schema is not None
-    return branch.schema
 
 
 def _check_options(table: str, changes: Sequence[SchemaChange], has_data: bool) -> None:
@@ -400,8 +391,8 @@ def _find_base(
     Raises:
         InvalidInputError: the changes break a rule, or a branch has another schema.
     """
-    newest = _schema(everyone[-1])
-    candidates = [newest, *(_schema(b) for b in everyone[:-1]), *([previous] if previous is not None else [])]
+    newest = everyone[-1].current
+    candidates = [newest, *(b.current for b in everyone[:-1]), *([previous] if previous is not None else [])]
     first_error: InvalidInputError | None = None
     for before in candidates:
         try:
@@ -409,9 +400,9 @@ def _find_base(
         except InvalidInputError as error:
             first_error = first_error or error
             continue
-        if all(_schema(b).content in (before.content, after.content) for b in everyone):
+        if all(b.current.content in (before.content, after.content) for b in everyone):
             return _Base(before=before, after=after)
-    other = [b.name for b in everyone if _schema(b).content != newest.content]
+    other = [b.name for b in everyone if b.current.content != newest.content]
     if first_error is not None and not other:
         raise InvalidInputError(f"{table}: {first_error.message}") from first_error
     raise InvalidInputError(
@@ -424,7 +415,7 @@ def _target(
     table: str, branch: BranchNow, base: _Base, changes: Sequence[SchemaChange], has_data: bool, now_ms: int
 ) -> TableSchema:
     """Return the branch's next version; the same object when it already has the changes."""
-    schema = _schema(branch)
+    schema = branch.current
     columns_done = schema.content == base.after.content and base.after.content != base.before.content
     left = [c for c in changes if isinstance(c, SetOption | RemoveOption)] if columns_done else list(changes)
     try:
@@ -433,12 +424,8 @@ def _target(
         raise InvalidInputError(
             f"{table}: branch {branch.name!r} refuses the change, so nothing was changed: {error.message}"
         ) from None
-    same = (target.fields, target.primary_keys, dict(target.options)) == (
-        schema.fields,
-        schema.primary_keys,
-        dict(schema.options),
-    )
-    return schema if same else target
+    before, after = ((s.fields, s.primary_keys, dict(s.options)) for s in (schema, target))
+    return schema if before == after else target
 
 
 def _check_targets(
@@ -449,14 +436,10 @@ def _check_targets(
         own = schema_problems(main_schema) + set_up_problems(main_schema)
         return own + branch_problems(main_schema, *(schemas[b.name] for b in branches))
 
-    known = problems({b.name: _schema(b) for b in (main, *branches)})
+    known = problems({b.name: b.current for b in (main, *branches)})
     new = [p for p in problems(targets) if p not in known]
     if new:
         raise InvalidInputError(
             f"{table}: nothing was changed, as the result would not be a valid chain table: {'; '.join(new)}",
             details={"problems": new},
         )
-
-
-def _put(branch: str, schema: TableSchema, reason: str) -> Action:
-    return PutNew(path=BranchPaths(branch).schema(schema.id), data=schema.to_bytes(), same_ok=True, reason=reason)

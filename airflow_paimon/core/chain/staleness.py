@@ -23,7 +23,7 @@ from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
 
-_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
+NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, li
     out = []
     types = partition_types(plan.schema)
     for snapshot in commits or ():
-        if snapshot.commit_kind in _NEUTRAL:
+        if snapshot.commit_kind in NEUTRAL:
             continue
         put: dict[Values, list[str]] = {}
         for entries in read_entries(plan.table, read_delta_list(plan.table, snapshot)):
@@ -119,7 +119,7 @@ def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> f
     commits = snapshots_between(plan.table, since, plan.snapshot.id)
     if commits is None:
         return None
-    buckets = touched(plan.table, [s for s in commits if s.commit_kind not in _NEUTRAL])
+    buckets = touched(plan.table, [s for s in commits if s.commit_kind not in NEUTRAL])
     if buckets is None:
         return None
     types = partition_types(plan.schema)

@@ -20,7 +20,7 @@ from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_tra
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.option_checks import opening_faults
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
@@ -50,10 +50,8 @@ def _left_behind(view: Table, ids: list[int]) -> list[int]:
     Their writers take them back at once, unless they are killed: no later snapshot is based on them.
     """
     gaps = [b for a, b in pairwise(ids) if b != a + 1]
-    try:
-        hint = hint_number(view.store.read(view.paths.earliest_hint))
-    except NotFoundError:
-        return []
+    data = read_if_there(view.store, view.paths.earliest_hint)
+    hint = None if data is None else hint_number(data)
     return [i for i in ids if gaps and hint is not None and i < hint and hint <= gaps[-1] and i < gaps[-1]]
 
 
@@ -169,11 +167,9 @@ def _hints(view: Table, ids: list[int]) -> Iterator[Finding]:
     )
     for path, right in hints:
         name = path.rsplit("/", 1)[-1]
-        try:
-            text = view.store.read(path).decode("utf-8", "replace").strip()
-        except NotFoundError:
-            continue
-        if right is None or text == str(right):
+        data = read_if_there(view.store, path)
+        text = "" if data is None else data.decode("utf-8", "replace").strip()
+        if data is None or right is None or text == str(right):
             continue
         stale = hint_number(text) in ids
         which = "newest" if name == "LATEST" else "oldest"

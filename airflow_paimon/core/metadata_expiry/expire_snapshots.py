@@ -28,6 +28,7 @@ from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import ExpireSnapshots, ExpireTags, Expiry
 from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.consumers import Consumer, consumer_path
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
@@ -187,10 +188,8 @@ def _hints(view: Table, plan: BranchExpiry, changelogs: Sequence[Root], *, decou
 
 def _is_below(view: Table, first: int) -> bool:
     """Whether an interrupted expiry has left the hint at a snapshot that is gone."""
-    try:
-        hint = hint_number(view.store.read(view.paths.earliest_hint))
-    except NotFoundError:
-        return False
+    data = read_if_there(view.store, view.paths.earliest_hint)
+    hint = None if data is None else hint_number(data)
     return hint is not None and hint < first
 
 

@@ -134,6 +134,11 @@ def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
     return found
 
 
+def read_if_there(store: Store, path: str) -> bytes | None:
+    """Read a file; None if there is none."""
+    return read_present(store, [path]).get(path)
+
+
 def object_name(path: str) -> str:
     """Check the relative path of an object and give it back.
 

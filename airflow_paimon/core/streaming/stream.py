@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.manifest_io import read_manifest_list
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -35,7 +34,7 @@ from airflow_paimon.core.streaming.position_plan import (
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import plan_snapshot, read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.scan import plan_snapshot, read_delta_list, read_entries
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
@@ -247,10 +246,6 @@ class Stream:
         selection = stored.those(b.partition for b in wanted)
         splits = plan_snapshot(self.table, snapshot, self.schema, selection).splits
         return [s for s in splits if BucketKey(stored.canonical(s.partition), s.bucket) in wanted]
-
-    def deletions(self, snapshot: Snapshot | None) -> list[IndexEntry]:
-        """Return the index entries of a snapshot."""
-        return read_index(self.table, snapshot)
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
