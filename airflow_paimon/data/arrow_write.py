@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
-from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
     Receipt,

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.streaming.changes_plan import Content, Unit
-from airflow_paimon.core.streaming.position_plan import Position
 from airflow_paimon.core.streaming.stream import StepUnits, Stream
+from airflow_paimon.core.streaming.stream_plan import Content, Position, Unit
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, read_index
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions
-from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit import files as commit_files
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions

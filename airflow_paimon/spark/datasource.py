@@ -25,10 +25,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.layout import GapPolicy
 from airflow_paimon.core.chain.read_plan import ChainReadMode
 from airflow_paimon.core.chain.write_plan import OnStale
-from airflow_paimon.core.chain.write_report import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
@@ -37,7 +37,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
-from airflow_paimon.core.streaming.changes_plan import ROW_KIND_OPTION
+from airflow_paimon.core.streaming.stream_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN

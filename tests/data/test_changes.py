@@ -27,10 +27,9 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.streaming.changes_plan import stream_rules
 from airflow_paimon.core.streaming.consumers import claim_consumer, keep_from, refresh_consumer
-from airflow_paimon.core.streaming.position_plan import Offset, Position, parse_offset, parse_start
 from airflow_paimon.core.streaming.stream import Stream
+from airflow_paimon.core.streaming.stream_plan import Offset, Position, parse_offset, parse_start, stream_rules
 from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow

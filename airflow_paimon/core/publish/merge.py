@@ -11,8 +11,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
 from airflow_paimon.core.branches.tags import expire_undo_tags
-from airflow_paimon.core.chain.guard import check_chain_publish, refuse_chain_branch
-from airflow_paimon.core.chain.write_report import report_write
+from airflow_paimon.core.chain.guard import check_chain_publish, refuse_chain_branch, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.errors import (
     ConflictError,

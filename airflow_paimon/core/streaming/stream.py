@@ -9,17 +9,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeO
 from airflow_paimon.core.format.manifest_io import read_manifest_list
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.streaming.changes_plan import (
-    Source,
-    StreamRules,
-    Unit,
-    changes_of,
-    units_of_difference,
-    units_of_entries,
-    units_of_state,
-    units_within,
-)
-from airflow_paimon.core.streaming.position_plan import (
+from airflow_paimon.core.streaming.stream_plan import (
     AFTER_SNAPSHOT,
     ALL,
     FROM_SNAPSHOT,
@@ -27,9 +17,17 @@ from airflow_paimon.core.streaming.position_plan import (
     FROM_TIMESTAMP,
     LATEST,
     Position,
+    Source,
     Start,
     Step,
+    StreamRules,
+    Unit,
+    changes_of,
     steps_between,
+    units_of_difference,
+    units_of_entries,
+    units_of_state,
+    units_within,
 )
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_paimon.core.chain.write_report import report_write
+from airflow_paimon.core.chain.guard import report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (

@@ -15,8 +15,6 @@ from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.streaming.changes_plan import Overwrites, StreamRules
-from airflow_paimon.core.streaming.position_plan import FROM_TIMESTAMP, Position, Start
 from airflow_paimon.core.streaming.replay_plan import Goal, named_snapshots, named_tables, split_statements
 from airflow_paimon.core.streaming.replays import (
     ReplayRecord,
@@ -29,6 +27,7 @@ from airflow_paimon.core.streaming.replays import (
     stream_key,
 )
 from airflow_paimon.core.streaming.stream import Stream
+from airflow_paimon.core.streaming.stream_plan import FROM_TIMESTAMP, Overwrites, Position, Start, StreamRules
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN

@@ -13,8 +13,7 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch
-from airflow_paimon.core.streaming.changes_plan import READ_OVERWRITE
-from airflow_paimon.core.streaming.position_plan import Offset, Position, Start
+from airflow_paimon.core.streaming.stream_plan import READ_OVERWRITE, Offset, Position, Start
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.spark.datasource import NAME

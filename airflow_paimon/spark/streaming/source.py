@@ -16,22 +16,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.streaming.changes_plan import (
+from airflow_paimon.core.streaming.consumers import check_consumer_id, claim_consumer, keep_from, refresh_consumer
+from airflow_paimon.core.streaming.stream import StepUnits, Stream, UnitsKey
+from airflow_paimon.core.streaming.stream_plan import (
     READ_APPEND_OVERWRITE,
     READ_OVERWRITE,
     ROW_KIND_OPTION,
-    stream_rules,
-)
-from airflow_paimon.core.streaming.consumers import check_consumer_id, claim_consumer, keep_from, refresh_consumer
-from airflow_paimon.core.streaming.position_plan import (
     START_OPTIONS,
     Offset,
     Position,
     Start,
     parse_offset,
     parse_start,
+    stream_rules,
 )
-from airflow_paimon.core.streaming.stream import StepUnits, Stream, UnitsKey
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.changes import ChangeRead, plan_changes, rows_of_changes
