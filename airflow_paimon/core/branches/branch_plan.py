@@ -87,9 +87,7 @@ def plan_protect(operation: str, table: str, branch: str, source: BranchSource, 
     ``known``: the existing tag of that name. On the same snapshot it is used; on another one it is stale, or belongs to
     a concurrent creator: then this tag gets a unique name, as another branch's protection must not be removed.
     """
-    if source.snapshot is None:
-        return Plan(operation=operation, table=table)
-    if known is not None and known.snapshot.identity == source.snapshot.identity:
+    if source.snapshot is None or (known is not None and known.snapshot.identity == source.snapshot.identity):
         return Plan(operation=operation, table=table)
     name = protective_tag(branch) if known is None else published_tag(branch, source.snapshot.id)
     reason = f"keeps the files of snapshot {source.snapshot.id} of {source.branch} while branch {branch} lives"
@@ -261,11 +259,9 @@ def plan_delete_branch(
 
 def _record_action(path: str, record: Lineage | None, reason: str) -> Action:
     """Write a record, or delete it if the branch gets none."""
-    return (
-        Delete(path=path, reason=reason)
-        if record is None
-        else Replace(path=path, data=record.to_bytes(), reason=reason)
-    )
+    if record is None:
+        return Delete(path=path, reason=reason)
+    return Replace(path=path, data=record.to_bytes(), reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,17 +150,14 @@ def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
     """Judge a state by a condition. Pure: the only definition of "caught up"."""
     if state.branch_head is None:
         return Verdict(state=state, waiting_for=(f"branch {state.branch} has no snapshot yet",))
+    wanted, head = condition.min_snapshot_id, state.branch_head.snapshot_id
+    behind = wanted is not None and head < wanted
     missing = [
-        *_snapshot_behind(condition, state.branch_head),
+        *([f"snapshot {wanted} (the branch is at {head})"] if behind else []),
         *_lags_behind(condition, state, state.branch_head),
         *(text for files in state.partitions for text in _partition_behind(condition, files)),
     ]
     return Verdict(state=state, waiting_for=tuple(missing))
-
-
-def _snapshot_behind(condition: CatchUpCondition, head: Head) -> Iterable[str]:
-    if condition.min_snapshot_id is not None and head.snapshot_id < condition.min_snapshot_id:
-        yield f"snapshot {condition.min_snapshot_id} (the branch is at {head.snapshot_id})"
 
 
 def _lags_behind(condition: CatchUpCondition, state: CatchUpState, head: Head) -> Iterable[str]:

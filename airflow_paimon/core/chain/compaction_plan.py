@@ -10,7 +10,7 @@ See docs/chain-tables.md, Compaction.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -256,7 +256,9 @@ class _GroupPlanner:
     def plan(self) -> list[PartitionCompaction]:
         if self._targets.max_chain_length is not None:
             return self._pending(self._targets.max_chain_length)
-        asked = self._asked() | {self._layout.time_of(v) for v in self._targets.again if self._is_mine(v)}
+        asked = self._asked() | {
+            self._layout.time_of(v) for v in self._targets.again if self._layout.group_of(v) == self._group
+        }
         moments = sorted(asked | set(self._snapshot))
         return [p for t in moments if (p := self._one(t, asked=t in asked)) is not None]
 
@@ -365,9 +367,6 @@ class _GroupPlanner:
         anchor = self._known.anchors.get(values)
         return anchor is not None and self._layout.time_of(anchor) in self._written
 
-    def _is_mine(self, values: Values) -> bool:
-        return self._layout.group_of(values) == self._group
-
     def _asked(self) -> set[datetime]:
         """Return the times that the request names, with the gaps among them."""
         targets = self._targets
@@ -384,7 +383,7 @@ class _GroupPlanner:
                 asked.add(moment)
             else:
                 grid = self._grid() if targets.gap_policy == "carry_forward" else set()
-                asked |= {t for t in stored | grid if _has(self._values(t), spec)}
+                asked |= {t for t in stored | grid if _fits(spec, self._values(t))}
         return asked
 
     def _grid(self) -> set[datetime]:
@@ -397,7 +396,3 @@ class _GroupPlanner:
 
     def _values(self, moment: datetime) -> Values:
         return self._snapshot.get(moment) or self._layout.values_at(self._group, moment)
-
-
-def _has(values: Values, spec: Iterable[tuple[int, object]]) -> bool:
-    return all(values[at] == value for at, value in spec)

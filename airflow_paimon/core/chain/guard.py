@@ -13,7 +13,7 @@ write reports the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,6 @@ from airflow_paimon.core.chain.staleness import NEUTRAL, StalePartition, find_st
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, partitions_in, splits_by_partition
 from airflow_paimon.core.chain.write_plan import (
     CHECKED_BY_CALLER,
-    Affected,
     BuiltFrom,
     ChainOptions,
     OnStale,
@@ -267,11 +266,8 @@ class ChainGuard:
             return None  # being set up: not read as a chain yet
         layout = chain_views(main)[0] if True in adds else chain_layout(main_schema, main.label)
         change = _change(table, head, draft.schema, draft.entries)
-        if role == Branch.SNAPSHOT:
-            other = _guard_snapshot(main, layout, change, head, is_checked)
-        else:
-            on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")
-            other = _guard_delta(main, layout, change, on_stale, head, is_checked)
+        on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")
+        other = _guard(main, layout, role, change, head, None if is_checked else on_stale)
         if is_checked or change.before.keys() <= change.after:
             return None
         return DropCheck(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
@@ -312,46 +308,34 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
     return _Change(plan, before, after, added, frozenset(touched))
 
 
-def _guard_snapshot(
-    main: Table, layout: ChainLayout, change: _Change, head: Snapshot | None, is_checked: bool
+def _guard(
+    main: Table, layout: ChainLayout, role: Branch, change: _Change, head: Snapshot | None, on_stale: OnStale | None
 ) -> ScanPlan:
-    before = frozenset(change.before)
-    delta = plan_scan(main.branch(layout.delta_branch))
-    deltas = splits_by_partition(delta)
-    anchors, chained = TimeLines(layout, before), TimeLines(layout, deltas)
-    _check_buckets(change, change.before, deltas, anchors, chained, Branch.SNAPSHOT)
-    if before - change.after:
+    """Check a change of the snapshot or the delta branch, and record the inputs of what it may make stale. Returns what
+    the other branch holds. ``on_stale`` None: the caller finds out itself what becomes stale.
+    """
+    is_snapshot = role == Branch.SNAPSHOT
+    own, others = layout.snapshot_branch, layout.delta_branch
+    own, others = (own, others) if is_snapshot else (others, own)
+    other = plan_scan(main.branch(others))
+    theirs = splits_by_partition(other)
+    snapshots, deltas = (change.before, theirs) if is_snapshot else (theirs, change.before)
+    anchors, chained = TimeLines(layout, snapshots), TimeLines(layout, deltas)
+    _check_buckets(change, snapshots, deltas, anchors, chained, role)
+    if is_snapshot and change.before.keys() - change.after:
         records = records_in(main, layout, change.plan)
-        needed = required_anchors(layout, before, change.after, frozenset(deltas), records)
+        needed = required_anchors(layout, frozenset(snapshots), change.after, frozenset(deltas), records)
         if needed:
             raise anchors_needed(main, layout, needed)
-    if change.touched & change.after and not is_checked:
-        found = affected(change.touched & change.after, anchors, chained)
-        behind = Affected(hidden=(), rebuilt={v: p for v, p in found.rebuilt.items() if v not in change.touched})
-        ids = {layout.snapshot_branch: _id(head), layout.delta_branch: _id(delta.snapshot)}
-        _assume(main, layout, behind, change.plan, deltas, ids)
-    return delta
-
-
-def _id(snapshot: Snapshot | None) -> int | None:
-    return None if snapshot is None else snapshot.id
-
-
-def _guard_delta(
-    main: Table, layout: ChainLayout, change: _Change, on_stale: OnStale, head: Snapshot | None, is_checked: bool
-) -> ScanPlan:
-    snapshot = plan_scan(main.branch(layout.snapshot_branch))
-    snapshots = splits_by_partition(snapshot)
-    anchors, chained = TimeLines(layout, snapshots), TimeLines(layout, change.before)
-    _check_buckets(change, snapshots, change.before, anchors, chained, Branch.DELTA)
-    found = affected(change.touched, anchors, chained)
-    if is_checked:
-        return snapshot
-    if found.hidden and on_stale == "refuse":
+    if on_stale is None:
+        return other
+    found = affected(change.touched & change.after if is_snapshot else change.touched, anchors, chained)
+    if found.hidden and not is_snapshot and on_stale == "refuse":
         raise _hidden(main, layout, found.hidden)
-    ids = {layout.delta_branch: _id(head), layout.snapshot_branch: _id(snapshot.snapshot)}
-    _assume(main, layout, found, snapshot, change.before, ids)
-    return snapshot
+    rebuilt = {v: parts for v, parts in found.rebuilt.items() if not is_snapshot or v not in change.touched}
+    ids = {own: head.id if head else None, others: other.snapshot.id if other.snapshot else None}
+    _assume(main, layout, rebuilt, change.plan if is_snapshot else other, deltas, ids)
+    return other
 
 
 def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> UnsafeOperationError:
@@ -369,17 +353,17 @@ def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> Unsaf
 def _assume(
     main: Table,
     layout: ChainLayout,
-    found: Affected,
+    rebuilt: Mapping[Values, tuple[Values | None, tuple[Values, ...]]],
     snapshot: ScanPlan,
     deltas: _Held,
     ids: dict[str, int | None],
 ) -> None:
     """Record, for partitions that another engine built, that they were built from the current deltas."""
-    if not found.rebuilt:
+    if not rebuilt:
         return
     snapshots = splits_by_partition(snapshot)
-    recorded = provenances_in(main, layout, snapshot, found.rebuilt.keys())
-    for values, (anchor, parts) in found.rebuilt.items():
+    recorded = provenances_in(main, layout, snapshot, rebuilt.keys())
+    for values, (anchor, parts) in rebuilt.items():
         if values in recorded:
             continue
         own = None if anchor is None else Part(values=anchor, files=files_digest(snapshots[anchor]))
@@ -462,7 +446,9 @@ def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
     role = chain_role(table, table.schema())
     if role is None or landed is None:
         return {}
-    main, changed = table.branch(MAIN), _changed_partitions(table, landed)
+    main, types = table.branch(MAIN), partition_types(table.schema())
+    buckets = touched(table, [landed]) or ()  # none of an expired snapshot, as its files are unknown
+    changed = frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
     if not changed or chain_role(main, main.schema()) is None:
         return {}
     state = gather_chain(main)
@@ -475,12 +461,6 @@ def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
     stale = _stale_behind(main, state, changed)
     rows = [{"partition": text(s.values), "reason": s.reason, "cascade": s.cascade} for s in stale]
     return {"stale": rows} if rows else {}
-
-
-def _changed_partitions(table: Table, landed: Snapshot) -> frozenset[Values]:
-    """Empty for an expired snapshot, as its files are unknown."""
-    types = partition_types(table.schema())
-    return frozenset(decode_row(p, types) for p in {b.partition for b in touched(table, [landed]) or ()})
 
 
 def _stale_behind(main: Table, state: ChainState, changed: frozenset[Values]) -> tuple[StalePartition, ...]:

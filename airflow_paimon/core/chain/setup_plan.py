@@ -13,9 +13,10 @@ differ; the branches can always be read and written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from airflow_paimon.core.branches.branch_plan import is_protective
 from airflow_paimon.core.chain.schema_checks import branch_problems, chain_keys, chain_layout, schema_problems
@@ -140,10 +141,9 @@ def plan_conversion(
     for branch in branches:
         _check_branch(table, branch)
     target = _with_options(table, main, wanted, now_ms)
-    targets = {
-        b.name: target if b.schema is None else _with_options(table, b, _branch_options(target, wanted), now_ms)
-        for b in branches
-    }
+    # An existing branch gets the options that were asked for, and the chain options that main already has.
+    options = {k: target.options[k] for k in (_ENABLED, *_BY_ARGUMENT) if k in target.options} | dict(wanted)
+    targets = {b.name: target if b.schema is None else _with_options(table, b, options, now_ms) for b in branches}
     _check(table, target, targets)
     standing = [(b, targets[b.name]) for b in branches if b.schema is not None] + [(main, target)]
     new_id = max(b.current.id + (t is not b.schema) for b, t in standing)
@@ -183,12 +183,6 @@ def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_
         return apply_changes(schema, changes, has_data=branch.has_data, now_ms=now_ms)
     except InvalidInputError as error:
         raise InvalidInputError(f"{label}: {error.message}") from None
-
-
-def _branch_options(main: TableSchema, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The options for an existing branch: the requested ones, and the chain options that main already has."""
-    known = {k: main.options[k] for k in (_ENABLED, *_BY_ARGUMENT) if k in main.options}
-    return {**known, **wanted}
 
 
 def _said(schema: TableSchema, key: str) -> str:
@@ -322,12 +316,7 @@ _WITH_DATA: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Base:
-    """A schema version that the branches have, or had, in common, and the result of the changes on it."""
-
-    before: TableSchema
-    after: TableSchema
+_Apply = Callable[[TableSchema, Sequence[SchemaChange]], TableSchema]
 
 
 def plan_alter(
@@ -353,8 +342,9 @@ def plan_alter(
         if branch.schema is None:
             raise NotFoundError(f"{table}: branch {branch.name!r} does not exist; run check_chain_table")
     _check_options(table, changes, has_data)
-    base = _find_base(table, everyone, previous, changes, has_data, now_ms)
-    targets = {b.name: _target(table, b, base, changes, has_data, now_ms) for b in everyone}
+    apply = partial(apply_changes, has_data=has_data, now_ms=now_ms)
+    base = _find_base(table, everyone, previous, changes, apply)
+    targets = {b.name: _target(table, b, base, changes, apply) for b in everyone}
     _check_targets(table, targets, main, branches)
     new_id = max(b.current.id + (targets[b.name] is not b.schema) for b in everyone)
     actions: list[Action] = [
@@ -383,10 +373,9 @@ def _find_base(
     everyone: Sequence[BranchNow],
     previous: TableSchema | None,
     changes: Sequence[SchemaChange],
-    has_data: bool,
-    now_ms: int,
-) -> _Base:
-    """Find the version that every branch has, unchanged or with the changes.
+    apply: _Apply,
+) -> tuple[TableSchema, TableSchema]:
+    """Find the version that every branch has, unchanged or with the changes; return it without and with them.
 
     Raises:
         InvalidInputError: the changes break a rule, or a branch has another schema.
@@ -396,12 +385,12 @@ def _find_base(
     first_error: InvalidInputError | None = None
     for before in candidates:
         try:
-            after = apply_changes(before, changes, has_data=has_data, now_ms=now_ms)
+            after = apply(before, changes)
         except InvalidInputError as error:
             first_error = first_error or error
             continue
         if all(b.current.content in (before.content, after.content) for b in everyone):
-            return _Base(before=before, after=after)
+            return before, after
     other = [b.name for b in everyone if b.current.content != newest.content]
     if first_error is not None and not other:
         raise InvalidInputError(f"{table}: {first_error.message}") from first_error
@@ -412,14 +401,18 @@ def _find_base(
 
 
 def _target(
-    table: str, branch: BranchNow, base: _Base, changes: Sequence[SchemaChange], has_data: bool, now_ms: int
+    table: str,
+    branch: BranchNow,
+    base: tuple[TableSchema, TableSchema],
+    changes: Sequence[SchemaChange],
+    apply: _Apply,
 ) -> TableSchema:
     """Return the branch's next version; the same object when it already has the changes."""
     schema = branch.current
-    columns_done = schema.content == base.after.content and base.after.content != base.before.content
+    columns_done = schema.content == base[1].content != base[0].content
     left = [c for c in changes if isinstance(c, SetOption | RemoveOption)] if columns_done else list(changes)
     try:
-        target = apply_changes(schema, left, has_data=has_data, now_ms=now_ms)
+        target = apply(schema, left)
     except InvalidInputError as error:
         raise InvalidInputError(
             f"{table}: branch {branch.name!r} refuses the change, so nothing was changed: {error.message}"

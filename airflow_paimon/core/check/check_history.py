@@ -273,7 +273,7 @@ def operation_findings(view: Table) -> Iterator[Finding]:
         at_risk="Paimon 2.0 can't read them: its reads, writes, streams, tags or expiry of the branch fail",
         repair=f"leave the field out of {len(found)} files; their state stays the same",
         actions=tuple(action for action, _ in found),
-        by_name_only=not all(_is_ours(snapshot) for _, snapshot in found),
+        by_name_only=not all((s.writer_version or "").startswith(WRITER) for _, s in found),
     )
 
 
@@ -306,10 +306,6 @@ def _tags(view: Table) -> Iterator[tuple[Replace, Snapshot]]:
 
 def _is_unreadable(snapshot: Snapshot) -> bool:
     return snapshot.operation is not None and snapshot.operation not in Operation.__members__
-
-
-def _is_ours(snapshot: Snapshot) -> bool:
-    return (snapshot.writer_version or "").startswith(WRITER)
 
 
 def _replacement(path: str, data: bytes, readable: bytes) -> Replace:

@@ -6,7 +6,7 @@ Hash indexes of dynamic buckets are built anew from the keys of the files: one s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from airflow_paimon.core.check.check import find_all
@@ -56,20 +56,16 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
         files = replace(plan, actions=tuple(a for a in actions if a not in rebuilt))
         execute(context.table, files)
         execute(context.table, taken_away(context.table, files))
-        if keys is not None:
-            _rebuild(context, rebuilt, keys)
+        for branch in sorted({a.branch for a in rebuilt}):
+            partitions = {a.partition for a in rebuilt if a.branch == branch}
+            if keys is not None:
+                rebuild_hash_indexes(context.table.branch(branch), partitions, keys)
         if any(f.kind == WITHOUT_PUBLISH for f in chosen):  # a writer may have used the columns at this moment
             reconcile_records(context.table)
     left = [f.to_json() for f in findings if f not in chosen]
     after = context.table.latest_snapshot_id()
     details = {"repaired": [f.to_json() for f in chosen], "left": left}
     return context.result(plan, branch=MAIN, changed=bool(actions), before=before, after=after, details=details)
-
-
-def _rebuild(context: Context, actions: Sequence[RebuildIndexes], keys: KeyHashes) -> None:
-    for branch in sorted({a.branch for a in actions}):
-        partitions = {a.partition for a in actions if a.branch == branch}
-        rebuild_hash_indexes(context.table.branch(branch), partitions, keys)
 
 
 def _choose(context: Context, request: RepairTable, findings: list[Finding]) -> list[Finding]:

@@ -222,7 +222,7 @@ def _add_changelog(
     named = {m.file_name for n in living for m in (*n.changelog, *n.manifests)}
     for one in found:
         own = [m for m in one.changelog if m.file_name not in named]
-        if own and not _all_present(table, own):
+        if not all(table.store.exists(manifest_path(m.file_name)) for m in own):
             continue
         entries = [e for part in read_entries(table, own) for e in part if e.kind == FileKind.ADD] if own else []
         new = {e.file.file_name for e in entries} - candidates.files.keys()
@@ -260,10 +260,6 @@ def _check_present(table: Table, names: RootNames | None) -> None:
         raise FormatError(
             f"{table.name}: manifest {lost[0]} of {names.root.label} is missing; nothing was deleted. Run check_table"
         )
-
-
-def _all_present(table: Table, manifests: Sequence[ManifestFile]) -> bool:
-    return all(table.store.exists(manifest_path(m.file_name)) for m in manifests)
 
 
 def _reap(

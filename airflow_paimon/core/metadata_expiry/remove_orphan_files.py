@@ -208,16 +208,12 @@ def stream_leftovers(table: Table, before_ms: int) -> list[str]:
     """
     recorded = recorded_branches(table)
     branches = {MAIN, *table.branch_names(), *recorded}
-    found = _streams(table, branches, before_ms)
+    old = [i.name for i in table.store.list(STREAMS_DIR) if i.modified_ms is not None and i.modified_ms < before_ms]
+    queries = [n.removesuffix(".json") for n in old if n.endswith(".json") and not n.startswith(".")]
+    found = [f"{STREAMS_DIR}/{q}.json" for q in queries if branch_of_stream(table, q) not in branches]
     if all(read_lineage(table, name) is not None for name in recorded):
         found += _replays(table, branches, before_ms)
     return found
-
-
-def _streams(table: Table, branches: set[str], before_ms: int) -> list[str]:
-    old = [i.name for i in table.store.list(STREAMS_DIR) if i.modified_ms is not None and i.modified_ms < before_ms]
-    queries = [n.removesuffix(".json") for n in old if n.endswith(".json") and not n.startswith(".")]
-    return [f"{STREAMS_DIR}/{q}.json" for q in queries if branch_of_stream(table, q) not in branches]
 
 
 def _replays(table: Table, branches: set[str], before_ms: int) -> list[str]:

@@ -65,15 +65,8 @@ class PartitionDrop:
 
     @classmethod
     def of(cls, held: HeldPartition, reason: str) -> PartitionDrop:
-        return cls(
-            key=held.key,
-            text=held.text,
-            files=held.files,
-            rows=held.rows,
-            bytes=held.bytes,
-            digest=held.digest,
-            reason=reason,
-        )
+        same = {name: getattr(held, name) for name in ("key", "text", "files", "rows", "bytes", "digest")}
+        return cls(**same, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +372,10 @@ def _result(
     details = {
         **plan.report,
         "cutoff": plan.cutoff.isoformat(sep=" "),
-        "expired": {b: [d.text for s in steps if s.branch == b for d in s.drops][:_LISTED] for b in _branches(steps)},
+        "expired": {
+            b: [d.text for s in steps if s.branch == b for d in s.drops][:_LISTED]
+            for b in dict.fromkeys(s.branch for s in steps)
+        },
         **totals(steps),
         "commits": [c.to_json() for c in made],
         "note": FILES_STAY,
@@ -396,7 +392,3 @@ def _result(
         after=own[-1].snapshot if own else head,
         details=details,
     )
-
-
-def _branches(steps: Sequence[DropStep]) -> list[str]:
-    return list(dict.fromkeys(s.branch for s in steps))

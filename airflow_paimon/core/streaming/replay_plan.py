@@ -43,7 +43,8 @@ def named_snapshots(flag: str, texts: Sequence[str], sources: Sequence[str]) -> 
         if not equals and len(sources) == 1:
             name = sources[0]
         if name not in sources:
-            raise InvalidInputError(f"{flag} {text!r} names no source; write name=ID, with a name of {_list(sources)}")
+            names = ", ".join(sources) or "--source"
+            raise InvalidInputError(f"{flag} {text!r} names no source; write name=ID, with a name of {names}")
         if not (number.isascii() and number.isdigit() and int(number) > 0) or name in found:
             raise InvalidInputError(f"{flag} {text!r}: give one snapshot id for each source, such as {name}=7")
         found[name] = int(number)
@@ -82,7 +83,3 @@ def split_statements(text: str) -> list[str]:
 
 def _is_blank(token: str) -> bool:
     return token.isspace() or token.startswith(("--", "/*"))
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names) or "--source"

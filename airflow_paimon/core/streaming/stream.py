@@ -85,14 +85,10 @@ class Stream:
         return _all_of(head) if start.mode == LATEST else _none_of(head)
 
     def _origin_at(self, start: Start) -> Position:
-        if start.tag is not None:
-            found = self.table.tag(start.tag).snapshot
-        elif start.mode == FROM_SNAPSHOT:
-            return self._before(start.snapshot_id or 1)
-        else:
-            found = self.table.snapshot(start.snapshot_id or 1)
+        number, tag = start.snapshot_id or 1, None if start.tag is None else self.table.tag(start.tag).snapshot
         if start.mode == FROM_SNAPSHOT:
-            return self._before(found.id)
+            return self._before(number if tag is None else tag.id)
+        found = self.table.snapshot(number) if tag is None else tag
         return _none_of(found) if start.mode == FROM_SNAPSHOT_FULL else _all_of(found)
 
     def _before(self, snapshot_id: int) -> Position:
