@@ -101,7 +101,7 @@ def _check_partitions(table: Table, layout: ChainLayout, names: Sequence[str], b
     snapshot, delta = (plan_scan(table.branch(n)) for n in names)
     state = ChainState(layout=layout, main=plan_scan(table), snapshot=snapshot, delta=delta)
     groups = report_groups(layout, state.partitions)
-    provenances = gather_provenances(table, state)
+    provenances = gather_provenances(table, layout, state.snapshot)
     stale = find_stale(state, provenances)
     findings = [*before, *_buckets(state), *_shadowing(state), *(_stale(layout, s) for s in stale)]
     findings += _hidden(state, provenances)

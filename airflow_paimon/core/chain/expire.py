@@ -34,12 +34,12 @@ from airflow_paimon.core.table.table import Table
 
 def stale_needs(main: Table, state: ChainState) -> dict[Values, dict[Values, datetime]]:
     """Return, by group, each stale snapshot partition that can be rebuilt, with the time of its first live input."""
-    provenances = gather_provenances(main, state)
+    provenances = gather_provenances(main, state.layout, state.snapshot)
     stale = find_stale(state, provenances)
     held = state.partitions
     layout, snapshots = state.layout, TimeLines(state.layout, held.snapshot)
     out: dict[Values, dict[Values, datetime]] = {}
-    for one in _to_rebuild(layout, stale, provenances, held.delta):
+    for one in _to_rebuild(layout, stale, held.delta):
         group = layout.group_of(one.values)
         inputs = _live_inputs(one, provenances[one.values], held.snapshot, held.delta)
         _, nearest = snapshots.of(group).before(layout.time_of(one.values))
@@ -51,10 +51,7 @@ def stale_needs(main: Table, state: ChainState) -> dict[Values, dict[Values, dat
 
 
 def _to_rebuild(
-    layout: ChainLayout,
-    stale: Sequence[StalePartition],
-    provenances: Mapping[Values, Provenance],
-    deltas: frozenset[Values],
+    layout: ChainLayout, stale: Sequence[StalePartition], deltas: frozenset[Values]
 ) -> list[StalePartition]:
     """Leave out partitions that are stale only because inputs are gone: they can't be rebuilt.
 

@@ -22,7 +22,7 @@ from airflow_paimon.core.chain.layout import Branch, ChainLayout, TimeLines, Val
 from airflow_paimon.core.chain.provenance import ASSUMED, files_digest, is_proven, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.schema_checks import chain_layout
-from airflow_paimon.core.chain.staleness import NEUTRAL, StalePartition, find_stale, gather_provenances, provenances_in
+from airflow_paimon.core.chain.staleness import NEUTRAL, StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, partitions_in, splits_by_partition
 from airflow_paimon.core.chain.write_plan import (
     CHECKED_BY_CALLER,
@@ -160,7 +160,7 @@ def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFro
     def built_from(values: Values) -> tuple[Values | None, tuple[Values, ...]] | None:
         group = layout.group_of(values)
         if group not in known:
-            known[group] = provenances_in(main, layout, snapshot, {v for v in full if layout.group_of(v) == group})
+            known[group] = gather_provenances(main, layout, snapshot, {v for v in full if layout.group_of(v) == group})
         found = known[group].get(values)
         if found is None or (found.anchor is None and not is_proven(found)):
             return None
@@ -362,7 +362,7 @@ def _assume(
     if not rebuilt:
         return
     snapshots = splits_by_partition(snapshot)
-    recorded = provenances_in(main, layout, snapshot, rebuilt.keys())
+    recorded = gather_provenances(main, layout, snapshot, rebuilt.keys())
     for values, (anchor, parts) in rebuilt.items():
         if values in recorded:
             continue
@@ -469,5 +469,5 @@ def _stale_behind(main: Table, state: ChainState, changed: frozenset[Values]) ->
     found = affected(changed, TimeLines(layout, held.snapshot), TimeLines(layout, held.delta | held.snapshot))
     groups = {layout.group_of(v) for v in changed}
     asked = {v for v in held.snapshot if layout.group_of(v) in groups}
-    judged = find_stale(state, gather_provenances(main, state, asked))
+    judged = find_stale(state, gather_provenances(main, layout, state.snapshot, asked))
     return tuple(s for s in judged if s.values in found.rebuilt)

@@ -8,7 +8,7 @@ See docs/chain-tables.md, Set up.
 from __future__ import annotations
 
 from airflow_paimon.core.chain.layout import ChainLayout
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.table.options import TableOptions
@@ -40,10 +40,7 @@ def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
     if not TableOptions(schema.options).chain_table:
         problems = problems[:1]  # the other rules don't matter for an ordinary table
     if problems:
-        raise InvalidInputError(
-            f"{label} can't be used as a chain table: {'; '.join(problems)}",
-            details={"problems": problems},
-        )
+        raise _refusal(InvalidInputError, label, problems)
     options = TableOptions(schema.options)
     clock, _ = _clock(schema)
     assert clock is not None and options.snapshot_branch is not None and options.delta_branch is not None
@@ -56,6 +53,10 @@ def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
         group_width=len(schema.partition_keys) - len(clock.columns),
         clock=clock,
     )
+
+
+def _refusal(error: type[PaimonError], label: str, problems: list[str]) -> PaimonError:
+    return error(f"{label} can't be used as a chain table: {'; '.join(problems)}", details={"problems": problems})
 
 
 def schema_problems(schema: TableSchema) -> list[str]:
@@ -195,9 +196,5 @@ def check_chain_branches(
     problems = branch_problems(main, snapshot, delta)
     if problems:
         missing = snapshot is None or delta is None
-        error = NotFoundError if missing else InvalidInputError
-        raise error(
-            f"{label} can't be used as a chain table: {'; '.join(problems)}",
-            details={"problems": problems},
-        )
+        raise _refusal(NotFoundError if missing else InvalidInputError, label, problems)
     return layout

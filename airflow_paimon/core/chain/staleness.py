@@ -43,21 +43,16 @@ class StalePartition:
 
 def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, ...]:
     """Find the stale snapshot partitions of a chain table."""
-    return find_stale(state, gather_provenances(table, state))
+    return find_stale(state, gather_provenances(table, state.layout, state.snapshot))
 
 
-def gather_provenances(table: Table, state: ChainState, asked: Set[Values] | None = None) -> dict[Values, Provenance]:
+def gather_provenances(
+    table: Table, layout: ChainLayout, snapshot: ScanPlan, asked: Set[Values] | None = None
+) -> dict[Values, Provenance]:
     """Read the provenance of the live (or the given) snapshot partitions; those without a record are left out.
 
     A partition that only compaction has rewritten since keeps its record.
     """
-    return provenances_in(table, state.layout, state.snapshot, asked)
-
-
-def provenances_in(
-    table: Table, layout: ChainLayout, snapshot: ScanPlan, asked: Set[Values] | None = None
-) -> dict[Values, Provenance]:
-    """Like ``gather_provenances``, for one snapshot of the snapshot branch."""
     held = splits_by_partition(snapshot)
     digests = {v: files_digest(splits) for v, splits in held.items() if asked is None or v in asked}
     if not digests:

@@ -7,7 +7,7 @@ repeated; the trash entries go last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -48,17 +48,19 @@ def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root], know
     names = read_names(table, living, known)
     found, unreadable = _dead_names(table, dead, known)
     candidates, schemas = _Candidates(), _Schemas(table)
+    holders: list[Holder] = []  # the dead roots that had the candidates
     own, held = _divided(found, names)
     for one, other, change in _changes(table, own, names):
         if change is None:
             _check_present(table, _of(other, names))
             unreadable.append(one)
         else:
-            candidates.add_data(schemas.of(one.root), one, change)
+            candidates.add(schemas.of(one.root), change.values())
+            holders.append(Holder(names=one, files=frozenset(change)))
     _add_changelog(table, candidates, found, names, schemas)
     files = set(candidates.files) - candidates.unheld
     may_be_in = candidates.may_be_in(table)
-    readers = readers_of(table, files, names, holders=candidates.holders, may_be_in=may_be_in)
+    readers = readers_of(table, files, names, holders=holders, may_be_in=may_be_in)
     if candidates.unheld:
         readers |= readers_of(table, candidates.unheld, names, may_be_in=may_be_in)
     reap = _reap(candidates, readers, [*found, *(n for n in unreadable if n not in found)], names)
@@ -116,15 +118,9 @@ class _Candidates:
     files: dict[str, list[DeadFile]] = field(default_factory=dict)
     changelog: set[str] = field(default_factory=set)
     unheld: set[str] = field(default_factory=set)
-    holders: list[Holder] = field(default_factory=list)
     partitions: set[bytes] = field(default_factory=set)
     buckets: set[int] = field(default_factory=set)
     external: int = 0
-
-    def add_data(self, schema: TableSchema, one: RootNames, gone: Mapping[FileId, ManifestEntry]) -> None:
-        """Add the data files that a dead root has and its heir lacks."""
-        self.add(schema, gone.values())
-        self.holders.append(Holder(names=one, files=frozenset(gone)))
 
     def add(self, schema: TableSchema, entries: Iterable[ManifestEntry]) -> None:
         for entry in entries:

@@ -147,7 +147,7 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
     layout = state.layout
     full = state.partitions.snapshot
     asked = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
-    provenances = gather_provenances(table, state, asked)
+    provenances = gather_provenances(table, layout, state.snapshot, asked)
     stale = find_stale(state, provenances)
     held = state.partitions
     lost: dict[Values, str] = {}

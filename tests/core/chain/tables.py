@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from airflow_paimon.core.chain.layout import Branch, Values
 from airflow_paimon.core.chain.provenance import files_digest, record_provenance, state_digests
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
+from airflow_paimon.core.chain.staleness import gather_provenances
 from airflow_paimon.core.chain.state import ChainState, gather_chain
 from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.files import (
@@ -153,3 +154,7 @@ def as_another_engine(table: Table, what: Callable[[], object]) -> None:
         table.store.create(table.paths.schema(following.id), following.to_bytes())
         if number == 1:
             what()
+
+
+def provenances(table: Table, state: ChainState, asked: Set[Values] | None = None) -> dict[Values, Provenance]:
+    return gather_provenances(table, state.layout, state.snapshot, asked)

@@ -18,11 +18,11 @@ from airflow_paimon.core.chain.provenance import (
     record_provenance,
 )
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
-from airflow_paimon.core.chain.staleness import gather_provenances, stale_partitions
+from airflow_paimon.core.chain.staleness import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain, splits_by_partition
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.table.table import Table
-from tests.core.chain.tables import DAILY, add, build, make_chain
+from tests.core.chain.tables import DAILY, add, build, make_chain, provenances
 from tests.core.chain.test_write_plan import day, days
 from tests.stores import CountingStore, FaultStore
 
@@ -96,9 +96,7 @@ def test_only_a_crowded_group_is_pruned() -> None:
     assert prune_records(table, now_ms(), groups=[]) == 0
     assert prune_records(table, now_ms(), groups=[()]) == 60
     assert len(table.store.walk(FOLDER)) == 1
-    assert (
-        len(gather_provenances(table, gather_chain(table))) == 1 and stale_partitions(table, gather_chain(table)) == ()
-    )
+    assert len(provenances(table, gather_chain(table))) == 1 and stale_partitions(table, gather_chain(table)) == ()
 
 
 def test_a_failing_clean_up_never_fails_the_operation() -> None:
@@ -119,11 +117,11 @@ def test_a_group_reads_its_own_records() -> None:
     counted = Table(store, table.name)
     state = gather_chain(counted)
     store.tally.reset()
-    assert len(gather_provenances(counted, state, {("b", "20250101")})) == 1
+    assert len(provenances(counted, state, {("b", "20250101")})) == 1
     assert store.tally.calls == {"names": 1, "read_many": 1}
     assert store.tally.log[0][1].endswith(group_folder(state.layout, ("b",)))
     store.tally.reset()
-    assert len(gather_provenances(counted, state)) == 12  # many groups: one listing of all
+    assert len(provenances(counted, state)) == 12  # many groups: one listing of all
     assert store.tally.calls == {"walk": 1, "read_many": 1}
 
 

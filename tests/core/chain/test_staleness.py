@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.chain.staleness import StalePartition, gather_provenances, stale_partitions
+from airflow_paimon.core.chain.staleness import StalePartition, stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.table.table import Table
-from tests.core.chain.tables import DAILY, add, as_another_engine, build, compact, drop, make_chain, overwrite
+from tests.core.chain.tables import (
+    DAILY,
+    add,
+    as_another_engine,
+    build,
+    compact,
+    drop,
+    make_chain,
+    overwrite,
+    provenances,
+)
 from tests.stores import CountingStore
 
 
@@ -31,7 +41,7 @@ def stale(table: Table) -> dict[str, StalePartition]:
 
 def test_what_was_built_from_what_is_there_is_fresh(table: Table) -> None:
     assert stale(table) == {}
-    assert set(gather_provenances(table, gather_chain(table))) == {("20250103",), ("20250105",)}
+    assert set(provenances(table, gather_chain(table))) == {("20250103",), ("20250105",)}
 
 
 def test_a_late_append_makes_a_partition_and_those_built_from_it_stale(table: Table) -> None:
@@ -62,7 +72,7 @@ def test_compaction_of_a_full_partition_keeps_its_record(table: Table) -> None:
     compact(table.branch("snapshot"), "20250103")
     compact(table.branch("snapshot"), "20250103")
     assert stale(table) == {}
-    assert set(gather_provenances(table, gather_chain(table))) == {("20250103",), ("20250105",)}
+    assert set(provenances(table, gather_chain(table))) == {("20250103",), ("20250105",)}
     as_another_engine(table, lambda: add(table.branch("delta"), "20250102"))
     assert set(stale(table)) == {"20250103", "20250105"}
     as_another_engine(table, lambda: add(table.branch("snapshot"), "20250103"))
@@ -146,7 +156,7 @@ def test_a_record_that_cannot_be_read_is_not_a_record(table: Table) -> None:
     names = table.store.walk("_airflow_paimon/chain")
     assert len(names) == 2
     table.store.replace(names[0], b"{")
-    assert len(gather_provenances(table, gather_chain(table))) == 1
+    assert len(provenances(table, gather_chain(table))) == 1
 
 
 def test_records_are_read_together(tmp_path: Path) -> None:
@@ -160,6 +170,6 @@ def test_records_are_read_together(tmp_path: Path) -> None:
     counted = Table(store, table.name)
     state = gather_chain(counted)
     store.tally.reset()
-    assert len(gather_provenances(counted, state)) == len(days)
+    assert len(provenances(counted, state)) == len(days)
     assert store.tally.calls == {"names": 3, "read_many": 1}
     assert stale_partitions(table, state) == ()
