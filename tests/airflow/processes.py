@@ -26,12 +26,15 @@ def running(text: str) -> dict[int, str]:
 
 
 def wait_until(probe: Callable[[], T], what: str, seconds: float, pause: float = 0.05) -> T:
-    """Probe until it gives something true; fail after the given time. A probe that costs something pauses longer."""
-    deadline = time.monotonic() + seconds
+    """Probe until it gives something true. A probe that costs something pauses longer.
+
+    ``seconds`` is ample on a machine that does nothing else; it fails after ten times that, as others are busy.
+    """
+    deadline = time.monotonic() + 10 * seconds
     while True:
         if found := probe():
             return found
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        assert time.monotonic() < deadline, f"{what}: not within {10 * seconds} s"
         time.sleep(pause)
 
 

@@ -205,7 +205,7 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
     worker.start()
     wait_until(lambda: len(running(f"--warehouse={stuck}")) >= 2, "the driver is at work", 120)
     hook.on_kill()
-    worker.join(60)
+    worker.join(600)
     assert failures == [OutcomeUnknownError] and not worker.is_alive()
 
     # a driver that is killed by somebody else

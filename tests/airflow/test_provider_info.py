@@ -89,7 +89,7 @@ def test_airflow_registers_the_provider_and_its_connection_type(airflow_home: Pa
         [sys.executable, "-m", "airflow", "providers", "get", "airflow-paimon", "--full", "--output", "json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert got.returncode == 0, got.stderr
     assert "PaimonHook" in got.stdout

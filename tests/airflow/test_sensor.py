@@ -49,7 +49,7 @@ def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool
             min_snapshot_id="{{ 1 + 1 }}",
             partitions="['dt=1', 'dt=2']",
             poke_interval=0.2,
-            timeout=30,
+            timeout=600,
             deferrable=deferrable,
         )
 

@@ -149,7 +149,7 @@ def test_killing_the_task_ends_what_runs_on_the_server(connected: Path, server: 
     worker.start()
     wait_until(lambda: _running_jobs(server[1]), "the query runs on the server", 180, 0.3)
     hook.on_kill()
-    worker.join(30)
+    worker.join(300)
     wait_until(lambda: not _running_jobs(server[1]), "the server has ended it", 30, 0.3)
     assert failures == [OutcomeUnknownError]
 

@@ -63,7 +63,7 @@ def servers(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def page(url: str, or_none: bool = False) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=30) as answer:
+        with opener.open(url, timeout=300) as answer:
             found: str = answer.read().decode()
     except urllib.error.HTTPError as error:
         if error.code != 404 or not or_none:

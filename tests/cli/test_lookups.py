@@ -300,7 +300,7 @@ def test_failures_are_one_line(
 
 def program(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "airflow_paimon", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **more)
 
 
 def test_as_a_program_without_spark_and_airflow(warehouse: Path, tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_as_a_program_without_spark_and_airflow(warehouse: Path, tmp_path: Path)
 
 def test_a_reader_that_has_seen_enough(warehouse: Path) -> None:
     command = f"{sys.executable} -m airflow_paimon files --warehouse {warehouse} --table d.t | true"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
 
 

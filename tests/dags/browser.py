@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 400.0
 
 
 def find_chromium() -> str | None:

@@ -47,7 +47,7 @@ def writer(warehouse: Path) -> Iterator[list[int]]:
     try:
         yield snapshots
     finally:
-        out, _ = process.communicate(input="end", timeout=60)
+        out, _ = process.communicate(input="end", timeout=600)
     snapshots += json.loads(out)
     assert process.returncode == 0
 

@@ -79,7 +79,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[
         yield Demo(api, found[2], folder)
     finally:
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert "nothing is left running" in rest
 

@@ -42,13 +42,13 @@ def appender(warehouse: Path, folder: Path) -> Iterator[Callable[[], int]]:
 
     with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
         try:
-            until = time.monotonic() + 120
+            until = time.monotonic() + 600
             while committed() < 3 and process.poll() is None and time.monotonic() < until:
                 time.sleep(0.01)
             yield committed
         finally:
             stop.touch()
-            code = process.wait(120)
+            code = process.wait(600)
     assert code == 0
 
 

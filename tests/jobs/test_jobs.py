@@ -42,7 +42,7 @@ def run_job(
         [*(command or [sys.executable]), str(job_path(name)), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, **(env or {})},
     )
     lines = done.stdout.splitlines()
@@ -265,7 +265,7 @@ def test_sigterm_is_reported(warehouse: Path, tmp_path: Path) -> None:
     )
     with open(folder / "schema-0", "wb"):  # opens once the job has the other end
         job.send_signal(signal.SIGTERM)
-        stdout, _ = job.communicate(timeout=30)
+        stdout, _ = job.communicate(timeout=300)
     assert job.returncode == 5
     assert json.loads(stdout)["error"]["kind"] == "outcome-unknown"
 
@@ -319,7 +319,7 @@ def work():
         launch._stop(spark)
 print(work())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.stdout.splitlines()[-1:] == ["the result"], done.stderr
 
 

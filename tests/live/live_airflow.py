@@ -145,7 +145,7 @@ def live_airflow(home: Path) -> Iterator[LiveAirflow]:
     environment.pop("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", None)
     dags.mkdir(parents=True)
     airflow = [sys.executable, "-m", "airflow"]
-    subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=300)
+    subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=900)
     live = LiveAirflow(home, dags, load_program("demo_ui").Api(port), environment)
     try:
         for name in _COMPONENTS:

@@ -23,7 +23,7 @@ from tests.conftest import QUICK_JVM
 
 # What the README says a cluster needs, and PySpark itself.
 NEEDED = ("pyspark", "py4j", "pyarrow", "numpy", "fsspec", "fastavro", "backports")
-_START_S = 60
+_START_S = 600
 _URL = re.compile(r"Starting Spark master at (spark://\S+)")
 
 

@@ -108,7 +108,7 @@ class Page:
         (home / "airflow" / "dags").mkdir(parents=True)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         subprocess.run(
-            ["bash", "-c", line], check=True, timeout=60, env={**os.environ, "HOME": str(home), "PATH": path}
+            ["bash", "-c", line], check=True, timeout=600, env={**os.environ, "HOME": str(home), "PATH": path}
         )
         assert len(list((home / "airflow" / "dags").glob("data_correction*.py"))) == 3
         self.ran.append("cp")

@@ -121,7 +121,7 @@ def killed(spark: SparkSession, warehouse: str, point: tuple[str, str, bool]) ->
             sql(spark, warehouse, MERGE, operation_id="op")
         finally:
             os._exit(3)  # it should not get here
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     found, status = os.waitpid(child, os.WNOHANG)
     while not found and time.monotonic() < end:
         time.sleep(0.02)

@@ -64,7 +64,7 @@ class Baton:
         with self.turn:
             self._draw()
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
             assert not thread.is_alive(), "an operation hangs"
         self.now = -1
 

@@ -255,7 +255,7 @@ def test_processes_lose_no_commit(tmp_path: Path) -> None:
     for worker in workers:
         assert worker.stdout.readline() == "ready\n"
     for worker in workers:
-        worker.communicate("go\n", timeout=60)
+        worker.communicate("go\n", timeout=600)
     assert [w.returncode for w in workers] == [0, 0, 0]
     assert table.snapshot_ids() == list(range(1, 31))
     assert len(names(table)) == 30

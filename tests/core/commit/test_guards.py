@@ -35,7 +35,7 @@ def test_a_commit_is_guarded_when_only_the_committer_was_imported(tmp_path: Path
         except UnsafeOperationError as error:
             print("refused:", error.message)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "refused: d.t: snapshot partition dt=20250101 can't be dropped" in done.stdout
     assert table.branch("snapshot").latest_snapshot_id() == 1

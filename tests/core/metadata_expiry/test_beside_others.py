@@ -46,7 +46,7 @@ def at_work(warehouse: Path, *roles: str) -> Iterator[None]:
 
 def wait_for_writers(table: Table, commits: int) -> None:
     first = table.latest_snapshot_id() or 0
-    for _ in range(1200):
+    for _ in range(12_000):
         if (table.latest_snapshot_id() or 0) >= first + commits:
             return
         time.sleep(0.05)

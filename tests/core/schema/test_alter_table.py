@@ -133,7 +133,7 @@ def test_concurrent_changes_all_take_effect(table: Table) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert {f"c{i}" for i in range(6)} <= set(table.schema().field_names)
     ids = [f.id for f in table.schema().fields]
     assert len(set(ids)) == len(ids) and table.schema_ids() == list(range(7))

@@ -297,7 +297,7 @@ class StoreContract:
         def run(racer: int) -> list[int]:
             won = []
             for key in range(KEYS):
-                start.wait(timeout=60)
+                start.wait(timeout=600)
                 try:
                     store.create(f"snapshot/snapshot-{key}", content(racer))
                 except AlreadyExistsError:
@@ -350,7 +350,7 @@ class SharedStoreContract(StoreContract):
         context = multiprocessing.get_context("fork")
         child = context.Process(target=_answer, args=(store,))
         child.start()
-        child.join(60)
+        child.join(600)
         assert child.exitcode == 0
         assert store.read("answer") == b"parent"
 

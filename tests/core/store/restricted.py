@@ -27,7 +27,7 @@ def run_restricted(restriction: str, code: str) -> str:
     script = f"{imports}\n{restriction}\n{code}"
     root = str(Path(tests.__file__).parent.parent)
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=600, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

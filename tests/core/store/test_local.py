@@ -286,7 +286,7 @@ def test_written_content_is_synced_before_it_gets_its_name(tmp_path: Path) -> No
     code = "import sys; from airflow_paimon.core.store import open_store; open_store(sys.argv[1]).create('d/x', b'1')"
     subprocess.run(
         ["strace", "-f", "-e", "trace=fsync,link,linkat", "-o", str(tmp_path / "calls"), sys.executable, "-c", code,
-         str(tmp_path / "store")], check=True, timeout=60,
+         str(tmp_path / "store")], check=True, timeout=600,
     )  # fmt: skip
     calls = [line.split("(")[0].split()[-1] for line in (tmp_path / "calls").read_text().splitlines() if "(" in line]
     assert calls[-3:] in (["fsync", "link", "fsync"], ["fsync", "linkat", "fsync"])
@@ -305,7 +305,7 @@ def test_folder_deleted_under_a_writer(store: LocalStore) -> None:
             with suppress(StorageError):
                 store.delete_tree("a")
         for done in writes:
-            done.result(timeout=60)
+            done.result(timeout=600)
     store.delete_tree("a")
     assert store.walk("") == []
 

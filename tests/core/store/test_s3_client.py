@@ -123,6 +123,6 @@ except UnsupportedStorageError as error:
 """
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=600
     )
     assert "pip install 'airflow-paimon[s3]'" in done.stdout

@@ -123,7 +123,7 @@ def test_a_compaction_that_is_killed_when_it_has_written_files(spark: SparkSessi
     before = set(tmp_path.rglob("data-*"))
     options = {"table": "d.t", "operation_id": "op"}
     job = replay_kills.start_program("compact", tmp_path / "warehouse", options)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 900
     try:
         while not set(tmp_path.rglob("data-*")) - before and job.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
