@@ -11,8 +11,12 @@ STAMP := $(VENV)/.stamp
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PYTHON ?=
 PYTEST_ARGS ?=
-# Two that compute and one with the tests that wait much (tests/conftest.py) are busy on two cores; each may hold a Spark.
-PYTEST_WORKERS ?= 3
+# Some machines set it for everybody. Each of hundreds of Python programs would then compile Airflow, Spark and the
+# tests anew, which takes longer than what it does.
+unexport PYTHONDONTWRITEBYTECODE
+# One has the tests that wait much (tests/conftest.py), and what the others wait for between them leaves room for a third
+# that computes. Each may hold a Spark and oracles, about 3 GB, so there is one less where the memory is small.
+PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; known = 1} END {if (!known) print 3}' /proc/meminfo 2>/dev/null || echo 3)
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
