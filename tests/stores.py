@@ -153,6 +153,22 @@ class CountingStore(_Wrapper):
         return _WatchedOutput(super().open_output(path), wrote=lambda size: self.tally.add(written=size))  # type: ignore[return-value]
 
 
+class RivalledStore(CountingStore):
+    """Lets somebody else commit right before each of the first ``times`` snapshots that are put."""
+
+    def __init__(self, inner: Any, rival: Callable[[int], object], times: int) -> None:
+        super().__init__(inner)
+        self._rival, self._times, self.lost = rival, times, 0
+        self.requests: list[int] = []
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        if method == "create" and path.startswith("snapshot/") and self.lost < self._times:
+            self.lost += 1
+            self.requests.append(self.tally.requests)
+            self._rival(self.lost)
+        return super()._call(method, path, action)
+
+
 class FaultStore(_Wrapper):
     """Crash or fail at the n-th mutating call, before or after it takes effect; children share the count.
 

@@ -25,6 +25,7 @@ from tests.core.tables import run
 from tests.data.appender import FIRST, appender
 from tests.data.row_statements import Row, statement, with_ids
 from tests.data.tables import make_table
+from tests.stores import RivalledStore
 
 COLUMNS = {"k": "INT", "v": "STRING", "dt": "STRING"}
 KINDS = {
@@ -286,8 +287,6 @@ def test_an_approval_covers_what_main_appends_after_it(tmp_path: Path) -> None:
 
 def test_ids_stay_unique_when_main_is_faster_at_each_attempt(tmp_path: Path) -> None:
     """The third attempt leaves main ids to give out, so that files written again with other ids can be used."""
-    from tests.core.publish.test_publish_follow import _Rivalled
-
     table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], **KINDS["row tracking"])
     write_arrow(table, rows((1, "old"), (2, "old")))
     run(table, "create_branch", branch="fix", snapshot=1)
@@ -296,7 +295,7 @@ def test_ids_stay_unique_when_main_is_faster_at_each_attempt(tmp_path: Path) -> 
     write_arrow(table, rows((999, "appended")))
     values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix"}
     context = open_context(build_request("merge_branch", values))
-    store = _Rivalled(table.store, lambda n: write_arrow(table, rows((1000 + n, "appended"))), 8)
+    store = RivalledStore(table.store, lambda n: write_arrow(table, rows((1000 + n, "appended"))), 8)
     result = perform(type(context)(context.request, Table(store, table.name), context.now_ms, context.started),
                      context.request, None)  # fmt: skip
     assert result.details["attempts"] == 9
@@ -313,8 +312,6 @@ def test_a_publish_that_loses_races_does_not_take_its_own_note_for_an_earlier_on
     tmp_path: Path, operation_id: str | None
 ) -> None:
     """Main's history has expired, and what main adds makes each attempt plan anew; the first try was killed."""
-    from tests.core.publish.test_publish_follow import _Rivalled
-
     table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], **KINDS["row tracking"])
     write_arrow(table, rows((1, "old")))
     run(table, "create_branch", branch="fix", snapshot=1)
@@ -327,7 +324,7 @@ def test_a_publish_that_loses_races_does_not_take_its_own_note_for_an_earlier_on
         mark_published(table.branch("fix"), table.branch("fix").snapshot(2), operation_id)
     values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix", "operation_id": operation_id}
     context = open_context(build_request("merge_branch", values))
-    store = _Rivalled(table.store, lambda n: write_arrow(table, rows((2000 + n, "appended"))), 3)
+    store = RivalledStore(table.store, lambda n: write_arrow(table, rows((2000 + n, "appended"))), 3)
     beside = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
     assert perform(beside, context.request, None).details["attempts"] == 4
     appended = dict.fromkeys((1000, 1001, 2001, 2002, 2003), "appended")

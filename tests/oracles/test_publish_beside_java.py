@@ -12,10 +12,10 @@ from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
-from tests.core.publish.test_publish_follow import _Rivalled
 from tests.core.tables import run
 from tests.data.row_statements import Row, statement, with_ids
 from tests.oracles.drivers import JavaOracle
+from tests.stores import RivalledStore
 
 pytestmark = pytest.mark.oracle
 
@@ -59,7 +59,7 @@ def publish(table: Table, rival: Any) -> None:
     context = open_context(
         build_request("merge_branch", {"warehouse": warehouse_of(table), "table": "d.t", "branch": "fix"})
     )
-    store = _Rivalled(table.store, rival, 3)
+    store = RivalledStore(table.store, rival, 3)
     beside = Context(context.request, Table(store, table.name), context.now_ms, context.started)
     assert perform(beside, context.request, None).details["attempts"] == 4
 

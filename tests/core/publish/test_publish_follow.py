@@ -22,7 +22,7 @@ from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, make_table, message, rewrite, run
-from tests.stores import CountingStore
+from tests.stores import CountingStore, RivalledStore
 
 T = TypeVar("T")
 _RIVALS = 30
@@ -39,22 +39,6 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
-class _Rivalled(CountingStore):
-    """Lets somebody else commit right before each of the first ``times`` snapshots that are put."""
-
-    def __init__(self, inner: Any, rival: Callable[[int], object], times: int) -> None:
-        super().__init__(inner)
-        self._rival, self._times, self.lost = rival, times, 0
-        self.requests: list[int] = []
-
-    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
-        if method == "create" and path.startswith("snapshot/") and self.lost < self._times:
-            self.lost += 1
-            self.requests.append(self.tally.requests)
-            self._rival(self.lost)
-        return super()._call(method, path, action)
-
-
 def publish(
     table: Table, rival: Callable[[int], object], times: int, **values: Any
 ) -> tuple[OperationResult, list[int]]:
@@ -66,7 +50,7 @@ def beside(
 ) -> tuple[OperationResult, list[int]]:
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
-    store = _Rivalled(table.store, rival, times)
+    store = RivalledStore(table.store, rival, times)
     result = perform(
         Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request, None
     )
