@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, task
 
 from airflow_paimon.runbooks import leftovers
+from airflow_paimon.runbooks.fields import shared, switch, texts
 from airflow_paimon.runbooks.form import has_active_runs, in_airflows_terms, refuse_unknown, report_lines
 from airflow_paimon.runbooks.pages import with_links
 
@@ -20,38 +21,15 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 PARAMS = {
-    "table": Param(
-        type="string",
-        minLength=3,
-        title="Table",
-        description="The table, as database.table",
-    ),
-    "branches": Param(
-        None,
-        type=["null", "array"],
-        items={"type": "string"},
-        title="Branches",
-        description="Only these, one a line. Left empty: everything that runs of data_correction left.",
-    ),
-    "drop_unpublished": Param(
-        False,
-        type="boolean",
-        title="Also what was never published",
-        description="On: also branches with commits that main doesn't have, such as those of rejected corrections. "
+    **shared("table"),
+    "branches": texts("Branches", "Only these, one a line. Left empty: everything that runs of data_correction left."),
+    "drop_unpublished": switch(
+        "Also what was never published",
+        "On: also branches with commits that main doesn't have, such as those of rejected corrections. "
         "These rows are gone then.",
     ),
-    "only_list": Param(
-        False,
-        type="boolean",
-        title="Only list",
-        description="Say what there is and what would go, and remove nothing.",
-    ),
-    "paimon_conn_id": Param(
-        "paimon_default",
-        type="string",
-        title="Paimon connection",
-        description="Airflow connection with the warehouse.",
-    ),
+    "only_list": switch("Only list", "Say what there is and what would go, and remove nothing."),
+    **shared("paimon_conn_id"),
 }
 
 

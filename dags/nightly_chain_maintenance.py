@@ -30,6 +30,7 @@ from airflow_paimon.assets import paimon_asset
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
+from airflow_paimon.runbooks.fields import choice, number, shared, switch, text
 from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
 from airflow_paimon.runbooks.pages import with_links
 
@@ -53,85 +54,40 @@ PARAMS = {
         title="Table",
         description="The chain table, as database.table",
     ),
-    "date": Param(
-        None,
-        type=["null", "string"],
-        title="Date",
-        description="Make the partition at this date full, such as 2026-11-20 (or 2026-11-20T05:00:00). Left empty: "
+    "date": text(
+        "Date",
+        "Make the partition at this date full, such as 2026-11-20 (or 2026-11-20T05:00:00). Left empty: "
         "every partition at which a chain has grown too long, and what has become stale.",
     ),
-    "max_chain_length": Param(
+    "max_chain_length": number(
+        "Longest chain",
+        "How many deltas a read may have to merge: with more, a partition is made full. 0: each one.",
         6,
-        type="integer",
         minimum=0,
-        title="Longest chain",
-        description="How many deltas a read may have to merge: with more, a partition is made full. 0: each one.",
     ),
-    "gap_policy": Param(
-        "empty",
-        enum=["empty", "carry_forward"],
-        title="Gaps",
-        description="A group without a delta at the date: empty leaves it out, as Paimon does; carry_forward makes it "
+    "gap_policy": choice(
+        "Gaps",
+        "A group without a delta at the date: empty leaves it out, as Paimon does; carry_forward makes it "
         "full from what comes before.",
+        ["empty", "carry_forward"],
     ),
-    "dry_run": Param(
-        False,
-        type="boolean",
-        title="Dry run",
-        description="Only say what would be compacted and expired, and why.",
-    ),
-    "expiration_time": Param(
-        None,
-        type=["null", "string"],
-        title="Expire after",
-        description="Age at which segments expire, such as 90 d; left empty, the table's option "
+    "dry_run": switch("Dry run", "Only say what would be compacted and expired, and why."),
+    "expiration_time": text(
+        "Expire after",
+        "Age at which segments expire, such as 90 d; left empty, the table's option "
         "partition.expiration-time decides, and without that nothing expires.",
     ),
-    "min_anchors": Param(
-        1,
-        type="integer",
-        minimum=1,
-        section=MORE,
-        title="Anchors to keep",
-        description="Full partitions that each group keeps at least, however old.",
+    "min_anchors": number(
+        "Anchors to keep", "Full partitions that each group keeps at least, however old.", 1, section=MORE
     ),
-    "max_jobs": Param(
+    "max_jobs": number(
+        "Compaction jobs",
+        "With more groups than this to compact, several share a task and its Spark job.",
         16,
-        type="integer",
-        minimum=1,
         maximum=500,
         section=MORE,
-        title="Compaction jobs",
-        description="With more groups than this to compact, several share a task and its Spark job.",
     ),
-    "paimon_conn_id": Param(
-        "paimon_default",
-        type="string",
-        section=MORE,
-        title="Paimon connection",
-        description="Airflow connection with the warehouse.",
-    ),
-    "spark_conn_id": Param(
-        None,
-        type=["null", "string"],
-        section=MORE,
-        title="Spark connection",
-        description="Where Spark jobs run. Empty: as the Paimon connection says, or spark_default.",
-    ),
-    "spark_conf": Param(
-        {},
-        type="object",
-        section=MORE,
-        title="Spark settings",
-        description='Such as {"spark.executor.cores": "4"}, added to those of the Paimon connection.',
-    ),
-    "spark_options": Param(
-        {},
-        type="object",
-        section=MORE,
-        title="Spark options",
-        description='Of spark-submit, such as {"driver_memory": "4g", "num_executors": 8}.',
-    ),
+    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
 }
 
 

@@ -31,6 +31,7 @@ from airflow_paimon.operators.maintenance import (
     TagExpireOperator,
 )
 from airflow_paimon.runbooks import table_maintenance as night
+from airflow_paimon.runbooks.fields import choice, number, shared, switch, text
 from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
 from airflow_paimon.runbooks.pages import with_links
 
@@ -53,25 +54,18 @@ PARAMS = {
         title="Tables",
         description="One name or pattern a line: sales.orders, sales.* or, for all tables of the connection, *",
     ),
-    "older_than": Param(
-        None,
-        type=["null", "string"],
-        title="Expire snapshots after",
-        description="Age at which snapshots expire, such as 7 d. Left empty, each table's own options decide "
+    "older_than": text(
+        "Expire snapshots after",
+        "Age at which snapshots expire, such as 7 d. Left empty, each table's own options decide "
         "(snapshot.time-retained: without it 1 h).",
     ),
-    "orphan_day": Param(
+    "orphan_day": choice(
+        "Orphan files on",
+        "The day, by the run's logical date, on which files that nothing refers to are removed.",
+        [*night.DAYS, night.EVERY_DAY, night.NEVER],
         "sunday",
-        enum=[*night.DAYS, night.EVERY_DAY, night.NEVER],
-        title="Orphan files on",
-        description="The day, by the run's logical date, on which files that nothing refers to are removed.",
     ),
-    "dry_run": Param(
-        False,
-        type="boolean",
-        title="Dry run",
-        description="Only say what would be compacted and deleted.",
-    ),
+    "dry_run": switch("Dry run", "Only say what would be compacted and deleted."),
     "exclude": Param(
         [],
         type="array",
@@ -80,119 +74,73 @@ PARAMS = {
         title="Except",
         description="Names or patterns of tables to leave alone, one a line.",
     ),
-    "compact": Param(
-        True,
-        type="boolean",
-        section=MORE,
-        title="Compact",
-        description="Write small files of append tables together and merge buckets of primary-key tables, with Spark. "
+    "compact": switch(
+        "Compact",
+        "Write small files of append tables together and merge buckets of primary-key tables, with Spark. "
         "Nothing else here needs Spark.",
+        on=True,
+        section=MORE,
     ),
-    "min_files": Param(
+    "min_files": number(
+        "Small files",
+        "Compact partitions of append tables that have at least this many small files.",
         5,
-        type="integer",
         minimum=2,
         section=MORE,
-        title="Small files",
-        description="Compact partitions of append tables that have at least this many small files.",
     ),
-    "max_sorted_runs": Param(
+    "max_sorted_runs": number(
+        "Sorted runs",
+        "Merge buckets of primary-key tables that have more sorted runs than this. 5 leaves those alone "
+        "that their writers merge by themselves. Left empty, all are merged completely.",
         5,
         type=["null", "integer"],
-        minimum=1,
         section=MORE,
-        title="Sorted runs",
-        description="Merge buckets of primary-key tables that have more sorted runs than this. 5 leaves those alone "
-        "that their writers merge by themselves. Left empty, all are merged completely.",
     ),
-    "all_branches": Param(
-        True,
-        type="boolean",
-        section=MORE,
-        title="Branches, too",
-        description="Expire snapshots and tags of all branches; otherwise of main only.",
+    "all_branches": switch(
+        "Branches, too", "Expire snapshots and tags of all branches; otherwise of main only.", on=True, section=MORE
     ),
-    "retain_min": Param(
-        None,
-        type=["null", "integer"],
-        minimum=1,
+    "retain_min": number(
+        "Snapshots to keep",
+        "The newest snapshots that always stay. Empty: snapshot.num-retained.min, without it 10.",
         section=MORE,
-        title="Snapshots to keep",
-        description="The newest snapshots that always stay. Empty: snapshot.num-retained.min, without it 10.",
     ),
-    "retain_max": Param(
-        None,
-        type=["null", "integer"],
-        minimum=1,
+    "retain_max": number(
+        "Snapshots at most",
+        "More expire, whatever their age. Empty: snapshot.num-retained.max, without it no limit.",
         section=MORE,
-        title="Snapshots at most",
-        description="More expire, whatever their age. Empty: snapshot.num-retained.max, without it no limit.",
     ),
-    "grace": Param(
-        "1 h",
-        type="string",
-        section=MORE,
-        title="Grace time",
-        description="How long files of expired snapshots and tags stay for readers that began before, at least 10 min. "
+    "grace": text(
+        "Grace time",
+        "How long files of expired snapshots and tags stay for readers that began before, at least 10 min. "
         "What a night expires, the next one deletes.",
-    ),
-    "writers_stopped": Param(
-        False,
-        type="boolean",
+        "1 h",
         section=MORE,
-        title="Writers are stopped",
-        description="Nobody writes, reads or tags the tables meanwhile: allows a shorter grace time.",
     ),
-    "branches_idle_for": Param(
-        None,
-        type=["null", "string"],
+    "writers_stopped": switch(
+        "Writers are stopped",
+        "Nobody writes, reads or tags the tables meanwhile: allows a shorter grace time.",
         section=MORE,
-        title="Idle branches",
-        description="Also delete branches without a retention that nothing was committed to for as long, such as 60 d. "
+    ),
+    "branches_idle_for": text(
+        "Idle branches",
+        "Also delete branches without a retention that nothing was committed to for as long, such as 60 d. "
         "Protected branches, and those with commits that main doesn't have, stay.",
+        section=MORE,
     ),
-    "notify_before": Param(
+    "notify_before": text(
+        "Announce branches",
+        "The summary lists the branches that expire within this time. Left empty, none.",
         "3 d",
         type=["null", "string"],
         section=MORE,
-        title="Announce branches",
-        description="The summary lists the branches that expire within this time. Left empty, none.",
     ),
-    "orphans_older_than": Param(
+    "orphans_older_than": text(
+        "Age of orphan files",
+        "Longer than any writer takes from its first file to its commit; at least 1 h.",
         "1 d",
-        type="string",
         section=MORE,
-        title="Age of orphan files",
-        description="Longer than any writer takes from its first file to its commit; at least 1 h.",
     ),
-    "paimon_conn_id": Param(
-        "paimon_default",
-        type="string",
-        section=MORE,
-        title="Paimon connection",
-        description="Airflow connection with the warehouse.",
-    ),
-    "spark_conn_id": Param(
-        None,
-        type=["null", "string"],
-        section=MORE,
-        title="Spark connection",
-        description="Where compactions run. Empty: as the Paimon connection says, or spark_default.",
-    ),
-    "spark_conf": Param(
-        {},
-        type="object",
-        section=MORE,
-        title="Spark settings",
-        description='Such as {"spark.executor.cores": "4"}, added to those of the Paimon connection.',
-    ),
-    "spark_options": Param(
-        {},
-        type="object",
-        section=MORE,
-        title="Spark options",
-        description='Of spark-submit, such as {"driver_memory": "4g", "num_executors": 8}.',
-    ),
+    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
 }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 
 from airflow_paimon._compat import (
     AirflowRuntimeError,
@@ -37,6 +39,26 @@ if TYPE_CHECKING:
 RUN_ON = ("spark", "worker")
 _NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"})
 _MOST_LOG_LINES = 200
+
+
+_Arguments = ParamSpec("_Arguments")
+
+
+def keeps_arguments(init: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Keep the arguments that an operator's ``__init__`` names as attributes of the same names.
+
+    Template fields and the request are made of them. The signature is what editors and the reference show.
+    """
+    parameters = inspect.signature(init).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    @functools.wraps(init)
+    def kept(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        init(*args, **kwargs)
+        for name, default in defaults.items():
+            setattr(args[0], name, kwargs.get(name, default))
+
+    return kept
 
 
 class PaimonOperator(StrictTemplates, BaseOperator):
@@ -344,6 +366,31 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}, or left out; got {self.run_on!r}")
         if run_on == "worker" and self._needs_spark(None):
             raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: leave run_on out")
+
+
+class SqlOrFunctionOperator(PaimonOperator):
+    """Takes ``sql`` or ``function``, one of the two; both may be templates, of which one renders to None."""
+
+    template_ext: Sequence[str] = (".sql",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "sql": "sql"}
+    sql: str | None
+    function: str | None
+
+    @keeps_arguments
+    def __init__(self, *, sql: str | None = None, function: str | None = None, **kwargs: Any) -> None:
+        if sql is None and function is None:
+            raise InvalidInputError(f"{type(self).__name__} takes sql or function, one of the two")
+        super().__init__(**kwargs)
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        self.sql = None if is_blank(self.sql) else self.sql
+        self.function = None if is_blank(self.function) else self.function
+        if (self.sql is None) == (self.function is None):
+            raise InvalidInputError(f"{type(self).__name__} takes sql or function, one of the two")
+        return super()._request(hook, context)
+
+    def _texts(self) -> dict[str, str]:
+        return {} if self.sql is None else {"sql": self.sql}
 
 
 def _is_name(value: Any) -> bool:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_paimon.arguments import is_blank
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, RollbackTo
 from airflow_paimon.links import UndoLink
-from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators._base import PaimonOperator, SqlOrFunctionOperator, keeps_arguments
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ __all__ = [
     "RollbackOperator",
 ]
 
-_ONE_OF_TWO = "CorrectBranchOperator takes sql or function, one of the two"
-
 
 class CreateBranchOperator(PaimonOperator):
     """
@@ -58,6 +55,7 @@ class CreateBranchOperator(PaimonOperator):
     operation = "create_branch"
     attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -74,16 +72,6 @@ class CreateBranchOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.tag = tag
-        self.snapshot = snapshot
-        self.from_branch = from_branch
-        self.if_exists = if_exists
-        self.branch_owner = branch_owner
-        self.reason = reason
-        self.retention = retention
-        self.protected = protected
-        self.force = force
 
 
 class AlterBranchOperator(PaimonOperator):
@@ -102,6 +90,7 @@ class AlterBranchOperator(PaimonOperator):
     operation = "alter_branch"
     attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -115,13 +104,6 @@ class AlterBranchOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.branch_owner = branch_owner
-        self.reason = reason
-        self.retention = retention
-        self.protect = protect
-        self.protected_by = protected_by
-        self.unprotect = unprotect
 
 
 class DeleteBranchOperator(PaimonOperator):
@@ -136,6 +118,7 @@ class DeleteBranchOperator(PaimonOperator):
 
     operation = "delete_branch"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -146,10 +129,6 @@ class DeleteBranchOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.expected_branch_snapshot = expected_branch_snapshot
-        self.if_missing = if_missing
-        self.force = force
 
 
 class RenameBranchOperator(PaimonOperator):
@@ -163,11 +142,9 @@ class RenameBranchOperator(PaimonOperator):
 
     operation = "rename_branch"
 
+    @keeps_arguments
     def __init__(self, *, branch: str, to_branch: str, force: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.to_branch = to_branch
-        self.force = force
 
 
 class CreateTagOperator(PaimonOperator):
@@ -183,6 +160,7 @@ class CreateTagOperator(PaimonOperator):
 
     operation = "create_tag"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -194,11 +172,6 @@ class CreateTagOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.tag = tag
-        self.branch = branch
-        self.snapshot = snapshot
-        self.time_retained = time_retained
-        self.if_exists = if_exists
 
 
 class DeleteTagOperator(PaimonOperator):
@@ -212,18 +185,21 @@ class DeleteTagOperator(PaimonOperator):
 
     operation = "delete_tag"
 
+    @keeps_arguments
     def __init__(self, *, tag: str, branch: str = "main", if_missing: str = "fail", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.tag = tag
-        self.branch = branch
-        self.if_missing = if_missing
 
 
 class _PublishOperator(PaimonOperator):
     """What the operators that change main's history share."""
 
     operator_extra_links = (*PaimonOperator.operator_extra_links, UndoLink())
+    undo_retention: str
+    approved_by: str | None
+    requested_by: str | None
+    four_eyes: bool | str
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -236,12 +212,6 @@ class _PublishOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.expected_main_snapshot = expected_main_snapshot
-        self.undo_retention = undo_retention
-        self.approved_by = approved_by
-        self.requested_by = requested_by
-        self.four_eyes = four_eyes
-        self.changelog = changelog
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         """Take the user who triggered the run as the one who asked for it, even if the argument names another."""
@@ -255,6 +225,9 @@ class _PublishOperator(PaimonOperator):
 class _PublishBranchOperator(_PublishOperator):
     """What merge and fast-forward share."""
 
+    writers_stopped: bool | str
+
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -269,14 +242,6 @@ class _PublishBranchOperator(_PublishOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.tags = tags
-        self.tag_conflict = tag_conflict
-        self.branch = branch
-        self.expected_branch_snapshot = expected_branch_snapshot
-        self.approved_main_snapshot = approved_main_snapshot
-        self.rewrite = rewrite
-        self.writers_stopped = writers_stopped
-        self.force = force
 
 
 class MergeBranchOperator(_PublishBranchOperator):
@@ -309,9 +274,9 @@ class MergeBranchOperator(_PublishBranchOperator):
 
     operation = "merge_branch"
 
+    @keeps_arguments
     def __init__(self, *, keep_appended: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.keep_appended = keep_appended
 
 
 class FastForwardOperator(_PublishBranchOperator):
@@ -341,9 +306,9 @@ class FastForwardOperator(_PublishBranchOperator):
 
     operation = "fast_forward"
 
+    @keeps_arguments
     def __init__(self, *, discard_main: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.discard_main = discard_main
 
 
 class ReplaceMainOperator(FastForwardOperator):
@@ -381,6 +346,7 @@ class ReplaceMainOperator(FastForwardOperator):
 
     operation = "replace_main"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -392,11 +358,6 @@ class ReplaceMainOperator(FastForwardOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.keep_old_as = keep_old_as
-        self.options = options
-        self.option = option
-        self.move_consumer = move_consumer
-        self.readers_stopped = readers_stopped
 
 
 class RollbackOperator(_PublishOperator):
@@ -425,6 +386,7 @@ class RollbackOperator(_PublishOperator):
 
     operation = "rollback_to"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -436,11 +398,6 @@ class RollbackOperator(_PublishOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.tag = tag
-        self.snapshot = snapshot
-        self.keep_later = keep_later
-        self.writers_stopped = writers_stopped
 
 
 class DiffBranchesOperator(PaimonOperator):
@@ -458,6 +415,7 @@ class DiffBranchesOperator(PaimonOperator):
 
     operation = "diff_branches"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -469,11 +427,6 @@ class DiffBranchesOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.against = against
-        self.partitions = partitions
-        self.sample = sample
-        self.mask = mask
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         request = super()._request(hook, context)
@@ -481,7 +434,7 @@ class DiffBranchesOperator(PaimonOperator):
         return replace(request, mask=(*request.mask, *hook.masked_columns(request.table)))
 
 
-class CorrectBranchOperator(PaimonOperator):
+class CorrectBranchOperator(SqlOrFunctionOperator):
     """
     Change a branch by a statement, or write the rows of a query or a function into it.
 
@@ -500,9 +453,8 @@ class CorrectBranchOperator(PaimonOperator):
     """
 
     operation = "correct_branch"
-    template_ext: Sequence[str] = (".sql",)
-    template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "sql": "sql"}
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -516,32 +468,14 @@ class CorrectBranchOperator(PaimonOperator):
         partitions: Sequence[str] | str = (),
         **kwargs: Any,
     ) -> None:
-        if sql is None and function is None:
-            raise InvalidInputError(_ONE_OF_TWO)
-        super().__init__(**kwargs)
-        self.branch = branch
-        self.sql = sql
-        self.function = function
-        self.view = view
-        self.restricted_sql = restricted_sql
-        self.all_rows = all_rows
-        self.mode = mode
-        self.partitions = partitions
+        super().__init__(sql=sql, function=function, **kwargs)
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
-        # Both may be templates, of which one renders to None.
-        self.sql = None if is_blank(self.sql) else self.sql
-        self.function = None if is_blank(self.function) else self.function
-        if (self.sql is None) == (self.function is None):
-            raise InvalidInputError(_ONE_OF_TWO)
         request = super()._request(hook, context)
         assert isinstance(request, CorrectBranch)
         if hook.four_eyes and not request.dry_run:
             _refuse_unapproved(hook.get_table(request.table, request.branch))
         return request
-
-    def _texts(self) -> dict[str, str]:
-        return {} if self.sql is None else {"sql": self.sql}
 
 
 def _reaches_readers(request: Publish, hook: PaimonHook) -> bool:

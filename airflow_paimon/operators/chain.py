@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 
 __all__ = [
     "AlterChainTableOperator",
@@ -35,6 +35,7 @@ class ChainCompactOperator(PaimonOperator):
 
     operation = "compact_chain_table"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -49,14 +50,6 @@ class ChainCompactOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.partition = partition
-        self.from_ = from_
-        self.to = to
-        self.pending = pending
-        self.max_chain_length = max_chain_length
-        self.overwrite = overwrite
-        self.gap_policy = gap_policy
-        self.task_memory_mb = task_memory_mb
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         details = result["details"]
@@ -85,9 +78,9 @@ class AlterChainTableOperator(PaimonOperator):
 
     operation = "alter_chain_table"
 
+    @keeps_arguments
     def __init__(self, *, change: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.change = change
 
 
 class CheckChainTableOperator(PaimonOperator):
@@ -120,6 +113,7 @@ class CreateChainTableOperator(PaimonOperator):
 
     operation = "create_chain_table"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -136,13 +130,3 @@ class CreateChainTableOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.column = column
-        self.primary_key = primary_key
-        self.partition_key = partition_key
-        self.option = option
-        self.snapshot_branch = snapshot_branch
-        self.delta_branch = delta_branch
-        self.chain_partition_key = chain_partition_key
-        self.timestamp_pattern = timestamp_pattern
-        self.timestamp_formatter = timestamp_formatter
-        self.sequence_field = sequence_field

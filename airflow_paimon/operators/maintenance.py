@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_paimon.core.requests.requests import GRACE, RETRY_WINDOW
-from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 
 __all__ = [
     "AlterTableOperator",
@@ -36,10 +36,9 @@ class AlterTableOperator(PaimonOperator):
 
     operation = "alter_table"
 
+    @keeps_arguments
     def __init__(self, *, change: Sequence[str] | str = (), branch: str = "main", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.change = change
-        self.branch = branch
 
 
 class BranchExpireOperator(PaimonOperator):
@@ -62,6 +61,7 @@ class BranchExpireOperator(PaimonOperator):
     operation = "expire_branches"
     attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -73,11 +73,6 @@ class BranchExpireOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.notify_before = notify_before
-        self.older_than = older_than
-        self.idle_for = idle_for
-        self.branch_owner = branch_owner
-        self.drop_unpublished = drop_unpublished
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]
@@ -97,10 +92,9 @@ class CheckTableOperator(PaimonOperator):
 
     operation = "check_table"
 
+    @keeps_arguments
     def __init__(self, *, verify_files: bool | str = True, verify_keys: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.verify_files = verify_files
-        self.verify_keys = verify_keys
 
 
 class RemoveOrphanFilesOperator(PaimonOperator):
@@ -118,10 +112,9 @@ class RemoveOrphanFilesOperator(PaimonOperator):
 
     operation = "remove_orphan_files"
 
+    @keeps_arguments
     def __init__(self, *, older_than: str = "1 d", records_older_than: str = "30 d", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.older_than = older_than
-        self.records_older_than = records_older_than
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]
@@ -142,9 +135,9 @@ class RepairTableOperator(PaimonOperator):
 
     operation = "repair_table"
 
+    @keeps_arguments
     def __init__(self, *, finding: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.finding = finding
 
 
 class CompactOperator(PaimonOperator):
@@ -164,6 +157,7 @@ class CompactOperator(PaimonOperator):
 
     operation = "compact"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -174,10 +168,6 @@ class CompactOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.partitions = partitions
-        self.min_files = min_files
-        self.max_sorted_runs = max_sorted_runs
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]
@@ -206,6 +196,7 @@ class PartitionExpireOperator(PaimonOperator):
 
     operation = "expire_partitions"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -219,13 +210,6 @@ class PartitionExpireOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.expiration_time = expiration_time
-        self.strategy = strategy
-        self.timestamp_pattern = timestamp_pattern
-        self.timestamp_formatter = timestamp_formatter
-        self.min_anchors = min_anchors
-        self.limit = limit
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         lines = []
@@ -258,6 +242,7 @@ class SnapshotExpireOperator(PaimonOperator):
 
     operation = "expire_snapshots"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -274,16 +259,6 @@ class SnapshotExpireOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.all_branches = all_branches
-        self.older_than = older_than
-        self.retain_min = retain_min
-        self.retain_max = retain_max
-        self.max_deletes = max_deletes
-        self.grace = grace
-        self.writers_stopped = writers_stopped
-        self.keep_undo = keep_undo
-        self.retry_window = retry_window
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]
@@ -311,6 +286,7 @@ class TagExpireOperator(PaimonOperator):
 
     operation = "expire_tags"
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -324,13 +300,6 @@ class TagExpireOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.branch = branch
-        self.all_branches = all_branches
-        self.older_than = older_than
-        self.prefix = prefix
-        self.include_unlimited = include_unlimited
-        self.grace = grace
-        self.writers_stopped = writers_stopped
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]

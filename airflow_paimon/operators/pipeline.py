@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonE
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import store_links
-from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 from airflow_paimon.operators.branch import MergeBranchOperator, RollbackOperator
 from airflow_paimon.operators.correction import start_from_base
 from airflow_paimon.operators.replay import ReplayBranchOperator
@@ -127,9 +127,9 @@ class ReplayTablesOperator(_TableByTable, ReplayBranchOperator):
 
     template_fields: Sequence[str] = (*ReplayBranchOperator.template_fields, "tables")
 
+    @keeps_arguments
     def __init__(self, *, tables: Any, **kwargs: Any) -> None:
         super().__init__(**{"table": "", "branch": "", "sql": "", **kwargs, "deferrable": False})
-        self.tables = tables
 
     def _one(self, context: Context) -> dict[str, Any]:
         if self.sql or self.function:
@@ -164,9 +164,9 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
 
     template_fields: Sequence[str] = (*MergeBranchOperator.template_fields, "tables")
 
+    @keeps_arguments
     def __init__(self, *, tables: Any, **kwargs: Any) -> None:
         super().__init__(**{"table": "", "branch": "", **kwargs, "deferrable": False})
-        self.tables = tables
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Publish all tables; returns the results."""
@@ -288,6 +288,6 @@ class UndoTablesOperator(_TableByTable, RollbackOperator):
 
     template_fields: Sequence[str] = (*RollbackOperator.template_fields, "tables")
 
+    @keeps_arguments
     def __init__(self, *, tables: Any, **kwargs: Any) -> None:
         super().__init__(**{"table": "", **kwargs, "deferrable": False})
-        self.tables = tables

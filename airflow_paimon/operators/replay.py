@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from airflow_paimon.arguments import is_blank
-from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.operators._base import PaimonOperator
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from airflow_paimon.core.requests.requests import Request
-    from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.operators._base import SqlOrFunctionOperator, keeps_arguments
 
 __all__ = ["ReplayBranchOperator"]
 
-_ONE_OF_TWO = "ReplayBranchOperator takes sql or function, one of the two"
 
-
-class ReplayBranchOperator(PaimonOperator):
+class ReplayBranchOperator(SqlOrFunctionOperator):
     """
     Run a function or statements over upstream tables, from a point on, into branches of downstream tables.
 
@@ -51,9 +41,9 @@ class ReplayBranchOperator(PaimonOperator):
     """
 
     operation = "replay_branch"
-    template_ext: Sequence[str] = (".sql",)
-    template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "sql": "sql"}
+    branch: str
 
+    @keeps_arguments
     def __init__(
         self,
         *,
@@ -74,35 +64,7 @@ class ReplayBranchOperator(PaimonOperator):
         checkpoint: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if sql is None and function is None:
-            raise InvalidInputError(_ONE_OF_TWO)
-        super().__init__(**kwargs)
-        self.branch = branch
-        self.source = source
-        self.target = target
-        self.function = function
-        self.sql = sql
-        self.restricted_sql = restricted_sql
-        self.all_rows = all_rows
-        self.tag = tag
-        self.snapshot = snapshot
-        self.timestamp = timestamp
-        self.available_now = available_now
-        self.until_snapshot = until_snapshot
-        self.until_watermark = until_watermark
-        self.timeout = timeout
-        self.checkpoint = checkpoint
-
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        # Both may be templates, of which one renders to None.
-        self.sql = None if is_blank(self.sql) else self.sql
-        self.function = None if is_blank(self.function) else self.function
-        if (self.sql is None) == (self.function is None):
-            raise InvalidInputError(_ONE_OF_TWO)
-        return super()._request(hook, context)
-
-    def _texts(self) -> dict[str, str]:
-        return {} if self.sql is None else {"sql": self.sql}
+        super().__init__(sql=sql, function=function, **kwargs)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]

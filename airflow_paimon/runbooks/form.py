@@ -123,13 +123,6 @@ def asked_by(context: Context) -> str | None:
     return triggering_user(context)
 
 
-def failed_tasks(context: Context) -> list[str]:
-    """Name the tasks of this run that failed, in the DAG's order."""
-    ti = context["ti"]
-    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
-    return [name for name in context["dag"].task_ids if states.get(name) == "failed"]
-
-
 def failed_instances(context: Context) -> list[tuple[str, int]]:
     """Name the tasks of this run that failed, in the DAG's order, each with its map index; -1 for one without."""
     ti = context["ti"]
@@ -143,13 +136,11 @@ def failed_instances(context: Context) -> list[tuple[str, int]]:
     return found
 
 
-def errors_of(context: Context, tasks: Iterable[str]) -> dict[str, dict[str, Any] | None]:
-    """Return the error objects of failed tasks (``kind``, ``message`` ...); None where only the task's log says why."""
-    return {name: context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY) for name in tasks}
-
-
 def failed_errors(context: Context) -> dict[str, dict[str, Any] | None]:
-    """Return the error objects of the tasks that failed, as ``errors_of``; mapped ones as ``diff[0]``."""
+    """Return the error objects of the tasks that failed (``kind``, ``message`` ...); mapped ones as ``diff[0]``.
+
+    None where only the task's log says why.
+    """
     found = {}
     for name, index in failed_instances(context):
         error = context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY, map_indexes=index)

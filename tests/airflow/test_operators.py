@@ -94,6 +94,20 @@ def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> 
             continue
         default = inspect.Parameter.empty if fields[field_name].default == "" else fields[field_name].default
         assert arguments[name].default == default, name
+        assert set(arguments[name].annotation.split(" | ")) == _as_templated(str(fields[field_name].type)), name
+
+
+def _as_templated(kind: str) -> set[str]:
+    """The types of an argument: those of the request's field, or the text of a template."""
+    kind = kind.replace("tuple[str, ...]", "Sequence[str]")
+    return {*kind.split(" | "), "str"}
+
+
+def test_arguments_are_kept_as_they_are_given() -> None:
+    named: dict[str, Any] = {"branch": "b", "against": "main", "sample": "{{ params.rows }}"}
+    operator = DiffBranchesOperator(task_id="t", table="d.t", dry_run=True, **named)
+    kept = {**named, "partitions": (), "mask": (), "dry_run": True, "table": "d.t"}
+    assert {name: getattr(operator, name) for name in kept} == kept
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))

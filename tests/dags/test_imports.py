@@ -1,5 +1,6 @@
 """The DAG files as Airflow's DAG processor meets them."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -23,6 +24,8 @@ DAGS = {
     "pipeline_correction_undo",
     "table_maintenance",
 }
+
+FIELDS = {"Param", "choice", "number", "switch", "text", "texts"}
 
 
 def test_the_folder_holds_these_dags_and_no_import_error(airflow_home: Path) -> None:
@@ -77,3 +80,16 @@ def test_reading_the_files_does_nothing_but_import(airflow_home: Path) -> None:
     )
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen == {"did": [], "heavy": []}
+
+
+def test_no_text_of_a_form_is_written_in_two_files() -> None:
+    """A field that several forms have is made by ``runbooks/fields.py``."""
+    found: dict[str, set[str]] = {}
+    for path in [*(REPO_ROOT / "dags").glob("*.py"), REPO_ROOT / "airflow_paimon/runbooks/fields.py"]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in FIELDS:
+                texts = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+                for text in (t for t in texts if isinstance(t, str) and len(t) > 40):
+                    found.setdefault(text, set()).add(path.name)
+    assert len(found) > 50
+    assert {text: files for text, files in found.items() if len(files) > 1} == {}

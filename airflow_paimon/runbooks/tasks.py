@@ -1,0 +1,106 @@
+"""Tasks that the DAGs which correct and undo have in common, and arguments of tasks that they share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import task
+
+from airflow_paimon._compat import AirflowSkipException
+from airflow_paimon.operators.correction import PublishApprovalOperator
+from airflow_paimon.runbooks import notify
+from airflow_paimon.runbooks.form import asked_by, end_as_failed, given, refuse_unknown, report_lines
+from airflow_paimon.task_run import in_airflows_terms
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+APPROVAL_TIMEOUT = timedelta(hours=24)
+CATCH_UP_TIMEOUT = timedelta(hours=6)
+DEFAULTS: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay": timedelta(seconds=30),
+    "paimon_conn_id": "{{ params.paimon_conn_id }}",
+}
+NEW_TAG: dict[str, Any] = {
+    "time_retained": "{{ '' if params.tag_retention | trim | lower == 'forever' else params.tag_retention }}",
+    "if_exists": "skip",
+}
+NEW_BRANCH: dict[str, Any] = {
+    "if_exists": "skip",
+    "branch_owner": "{{ dag.dag_id }}/{{ run_id }}",
+    "reason": given("reason"),
+}
+SPARK: dict[str, Any] = {"spark_conf": given("spark_conf"), "spark_options": given("spark_options")}
+APPROVED_BY = "{{ ti.xcom_pull(task_ids='approve')['approved_by'] or '' }}"
+PUBLISH: dict[str, Any] = {
+    "approved_by": APPROVED_BY,
+    "four_eyes": "{{ params.four_eyes }}",
+    "undo_retention": "{{ params.undo_retention }}",
+    "rewrite": "{{ params.rewrite }}",
+    "writers_stopped": "{{ params.writers_stopped }}",
+    **SPARK,
+}
+UNDO: dict[str, Any] = {
+    "undo_retention": "{{ params.undo_retention }}",
+    "writers_stopped": "{{ params.writers_stopped }}",
+}
+UNDO_APPROVED: dict[str, Any] = {
+    "approved_by": APPROVED_BY,
+    "four_eyes": "{{ ti.xcom_pull(task_ids='approve')['four_eyes'] }}",
+}
+
+
+def check_form(context: Context, params: Iterable[str]) -> None:
+    """Refuse parameters that the form doesn't have, and people who can't be asked.
+
+    Raises:
+        InvalidInputError, UnsafeOperationError: says which, and why.
+    """
+    refuse_unknown(context["dag_run"].conf, params)
+    notify.check_form(context["params"], APPROVAL_TIMEOUT, asked_by(context))
+
+
+def ask_for_approval(on_approve: str, *, asked_in: str = "report", **arguments: Any) -> PublishApprovalOperator:
+    """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``asked_in`` has returned."""
+    people: dict[str, Any] = {name: given(name) for name in ("notify", "approvers", "remind_before")}
+    return PublishApprovalOperator(
+        task_id="approve",
+        subject=f"{{{{ ti.xcom_pull(task_ids='{asked_in}')['subject'] }}}}",
+        body=f"{{{{ ti.xcom_pull(task_ids='{asked_in}')['markdown'] }}}}",
+        required="{{ params.approval }}",
+        on_approve=on_approve,
+        on_reject="rejected",
+        defaults=PublishApprovalOperator.REJECT,
+        response_timeout=APPROVAL_TIMEOUT,
+        **people,
+        **arguments,
+    )
+
+
+def end_as_rejected(what_stands: Callable[[Context], tuple[str, list[str]]]) -> Any:
+    """Make the task ``rejected``: it says who rejected it and what stands, and ends the run as failed.
+
+    ``what_stands`` cleans up, and returns the outcome in a few words, and lines about it.
+    """
+
+    @task(retries=0)
+    def rejected(**context: Any) -> None:
+        """Say who rejected it and what stands, and clean up. Ends the run as failed."""
+        by = context["ti"].xcom_pull(task_ids="approve")["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
+        with in_airflows_terms():
+            outcome, lines = what_stands(context)  # type: ignore[arg-type]
+        summary = f"Rejected ({by}): {outcome}"
+        report_lines(summary, *lines, level=logging.WARNING)
+        end_as_failed(summary)
+
+    return rejected()
+
+
+def unless_kept(context: Context) -> None:
+    """Skip the cleaning up."""
+    if context["params"]["keep_branch"]:
+        raise AirflowSkipException("keep_branch is on: branches and tags stay")
